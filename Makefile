@@ -1,0 +1,47 @@
+# `make demo` and `make test` set up all they need, in .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test format bench clean
+
+help:
+	@echo "make demo    compress the tokens of a made-up film and show what was kept"
+	@echo "make test    all that CI runs: format, lint, types, tests"
+	@echo "make format  put the code in order"
+	@echo "make bench   measure this engine against its peers, and rewrite the tables"
+	@echo "make clean   remove the virtual environments"
+
+# torch first and alone: what comes after is then satisfied by it and pulls no other build
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+.venv/bench: .venv/ready
+	$(BIN)/pip install --quiet setuptools wheel numpy scipy
+	# apricot is sdist only, and its build wants the setuptools of the environment
+	$(BIN)/pip install --quiet -c constraints.txt --no-build-isolation -e '.[bench]'
+	@touch $@
+
+demo: .venv/ready
+	$(BIN)/floc demo
+
+test: .venv/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q -n 2
+
+format: .venv/ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/bench
+	$(BIN)/floc bench select
+	$(BIN)/floc bench second-pass
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,10 @@
+"""FLoC: keep the few visual tokens of a long video that best stand in for all the others."""
+
+from . import methods
+from .compress import compress
+from .selection import Selection, select
+from .types import Kept
+
+__version__ = "0.1.0"
+
+__all__ = ["Kept", "Selection", "compress", "methods", "select"]

@@ -1,0 +1,69 @@
+"""A video's frames in blocks, and each block's share of the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def split(frames: int, block: int | None) -> list[slice]:
+    """Blocks of `block` frames, the last one shorter where it does not divide; None is one block.
+
+    >>> split(70, 32)
+    [slice(0, 32, None), slice(32, 64, None), slice(64, 70, None)]
+    """
+    step = frames if block is None else block
+    return [slice(start, min(start + step, frames)) for start in range(0, frames, step)]
+
+
+def shares(sizes: Sequence[int] | np.ndarray, budget: int) -> np.ndarray:
+    """Shares of `budget` in proportion to `sizes` that sum to it exactly: largest remainder, ties to the earlier.
+
+    No share exceeds its size, as long as the budget does not exceed their sum.
+
+    >>> shares([1920, 1920, 360], 525).tolist()
+    [240, 240, 45]
+    >>> shares([10, 10, 10], 2).tolist()
+    [1, 1, 0]
+    """
+    sizes = np.asarray(sizes, np.int64)
+    total = int(sizes.sum())
+    exact = sizes * int(budget)
+    share = exact // total
+    remainder = exact - share * total
+    missing = int(budget) - int(share.sum())
+    share[np.argsort(-remainder, kind="stable")[:missing]] += 1
+    return share
+
+
+def interleaved(sizes: Sequence[int] | np.ndarray, ranks: np.ndarray, block: np.ndarray) -> np.ndarray:
+    """An order of picks in which every prefix is, as nearly as whole tokens allow, shared out like `shares`.
+
+    Args:
+        sizes: [B] tokens in each block.
+        ranks: [P] each pick's rank in its block.
+        block: [P] the block it belongs to.
+
+    Returns:
+        [P] places, first to last.
+    """
+    sizes = np.asarray(sizes, np.int64)
+    # a pick is due when the running share of its block passes the middle of its rank; ties to the earlier block
+    return np.lexsort((block, (ranks + 0.5) / sizes[block]))
+
+
+def merged(gains: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Greedy over all blocks at once, from each block's own gains: [P] the block and [P] the rank, first to last.
+
+    Blocks do not share tokens, so the best next pick overall is the best next pick of some block.
+
+    >>> merged([np.array([5, 9]), np.array([7, 5])])[0].tolist()
+    [1, 0, 0, 1]
+    """
+    block = np.concatenate([np.full(len(each), b) for b, each in enumerate(gains)])
+    rank = np.concatenate([np.arange(len(each)) for each in gains])
+    # a pick cannot come before the ones it builds on, also where the first gain, taken from nothing, is the smaller
+    due = np.concatenate([np.minimum.accumulate(each) for each in gains])
+    order = np.lexsort((rank, block, -due))
+    return block[order], rank[order]

@@ -1,0 +1,61 @@
+"""The front door: one call, one dial."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields, replace
+
+import torch
+
+from . import methods
+from .dials import Dial
+from .types import Array, Kept, TokenGrid
+
+
+def compress(
+    tokens: Array,
+    *,
+    ratio: float | str | None = None,
+    budget: int | None = None,
+    coverage: float | None = None,
+    method: str = "floc",
+    **options: object,
+) -> Kept:
+    """Keep the few tokens of a video that best stand in for all the others.
+
+    Exactly one of `ratio`, `budget` and `coverage` says how many.
+
+    Args:
+        tokens: [T, H, W, D] or [T, N, D], torch or numpy, any float dtype, any device. They are not changed.
+        ratio: kept / total, in (0, 1]: 0.125 or "1/8".
+        budget: how many tokens to keep; more than there are keeps all.
+        coverage: the mean cosine between tokens and their representatives to reach, with as few tokens as it takes.
+        method: see `floc.methods.names()`.
+        **options: the method's own. For "floc":
+            block: frames chosen from together (32); None takes the whole video as one set.
+            dedupe: what a block keeps for the second pass, over its share (2); 1 is no second pass.
+            detail: how much more badly covered tokens weigh (2); 1 is not at all.
+            metric: "cosine" or "gaussian".
+            allocate: "uniform", the same ratio in each block, or "global", greedy over all blocks (with dedupe=1).
+            backend: "auto", "cpu", "torch" or "reference".
+            progress: a function that is called with the share of the work done.
+
+    Returns:
+        Kept: indices, features, positions, order, gains, represents, coverage, bound, and `at` for smaller budgets.
+
+    >>> import numpy as np
+    >>> frames = np.repeat(np.eye(3, dtype=np.float32)[None], 4, axis=0)  # four frames of the same three tokens
+    >>> compress(frames, budget=3).indices.tolist()
+    [0, 1, 2]
+    """
+    started = time.perf_counter()
+    dial = Dial.of(ratio, budget, coverage)
+    chosen = methods.make(method, options)
+    grid = TokenGrid.of(tokens)
+    with torch.no_grad():
+        if dial.coverage is None:
+            kept = chosen(grid, dial.count(grid.n))
+        else:
+            kept = chosen.reaching(grid, dial.coverage)
+    settings = {each.name: getattr(chosen, each.name) for each in fields(chosen) if each.name != "progress"}
+    return replace(kept, method=method, settings=settings, seconds=time.perf_counter() - started)

@@ -1,0 +1,60 @@
+"""Methods: one file each, one call, `(grid, budget) -> Kept`.
+
+A method is a frozen dataclass whose fields are its options. Every module in this package is imported when the names are
+first asked for, so a new file is all that a new method takes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Protocol, TypeVar
+
+from ..naming import require_known
+from ..types import Kept, TokenGrid
+
+
+class Method(Protocol):
+    """What compresses a grid to a budget."""
+
+    def __call__(self, grid: TokenGrid, budget: int) -> Kept:
+        """Keep `budget` tokens, 1 <= budget <= grid.n."""
+        ...
+
+
+_registry: dict[str, type] = {}
+M = TypeVar("M", bound=type)
+
+
+def register(name: str) -> Callable[[M], M]:
+    """Put a method's class behind a name."""
+
+    def put(cls: M) -> M:
+        _registry[name] = cls
+        return cls
+
+    return put
+
+
+def names() -> list[str]:
+    """All methods there are."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return sorted(_registry)
+
+
+def get(name: str) -> type:
+    """The class behind a method's name; its fields are the method's options."""
+    require_known("method", name, names())
+    return _registry[name]
+
+
+def make(name: str, options: dict[str, object]) -> Method:
+    """A method with its options, or an error that lists the options there are."""
+    cls = get(name)
+    known = [each.name for each in fields(cls) if each.init]
+    for option in options:
+        require_known(f"option of method {name!r},", option, known)
+    return cls(**options)

@@ -1,0 +1,299 @@
+"""FLoC: facility-location selection in blocks, then once more over what the blocks kept.
+
+The paper (Cho et al., "FLoC: Facility Location-Based Efficient Visual Token Compression for Long Video Understanding",
+ICLR 2026) selects within blocks of 32 frames by greedy facility location on cosines. That is `floc-paper` here.
+
+`floc` goes two steps further:
+
+* The second pass (`dedupe`). Each block keeps `dedupe` times its share, then one selection over the survivors of all
+  blocks keeps the budget, which removes what blocks repeat from one another. A survivor stands for its cluster: the sum of
+  the cosines of a cluster's tokens with u is exactly (the sum of its normalised tokens) . u, so the second selection sees
+  every survivor as a target with the direction and the length of that sum, and needs no other token.
+* `detail`. The similarity is 1 - (1 - cos)^detail, so that what is badly covered weighs more and rare things survive.
+
+Where the paper's program trusts the first bound of lazy greedy, which negative cosines break, the picks here are those of
+plain greedy in every case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from .. import blocks
+from ..machine import available_bytes, in_words
+from ..naming import require_known
+from ..path import Path, improvements
+from ..selection import engine, require_headroom
+from ..selection.engine import Engine, Job, Solution, Targets, Tick
+from ..selection.objective import METRICS, SCALE, WEIGHT_SCALE, Metric, Similarity
+from ..types import Kept, TokenGrid
+from . import register
+
+
+@register("floc")
+@dataclass(frozen=True)
+class Floc:
+    """Keep the tokens that best stand in for all others."""
+
+    block: int | None = 32  # frames chosen from together; None: the whole video as one set
+    dedupe: float = 2  # what a block keeps for the second pass, over its share; 1: no second pass
+    detail: float = 2  # how much more badly covered tokens weigh; 1: not at all
+    metric: Metric = "cosine"  # or "gaussian"
+    allocate: str = "uniform"  # the same ratio in each block, or "global": greedy over all blocks
+    backend: str = "auto"
+    progress: Callable[[float], None] | None = field(default=None, repr=False, compare=False)  # gets the share done
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.block, int) and not isinstance(self.block, bool) and self.block >= 1
+        if self.block is not None and not whole:
+            raise ValueError(
+                f"block must be a number of frames, at least 1, or None for the whole video; got {self.block!r}"
+            )
+        for name in ("dedupe", "detail"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value < math.inf:
+                raise ValueError(f"{name} must be a number, at least 1 (which turns it off); got {value!r}")
+        require_known("metric", self.metric, METRICS)
+        require_known("allocate", self.allocate, ("uniform", "global"))
+        if self.allocate == "global" and self.dedupe > 1 and self.block is not None:
+            raise ValueError(
+                "allocate='global' needs dedupe=1: the second pass already chooses across blocks; "
+                f"got dedupe={self.dedupe:g}"
+            )
+
+    def __call__(self, grid: TokenGrid, budget: int) -> Kept:
+        run = _Run(self, grid)
+        if not run.has_second_pass:
+            path = run.first_path(run.first_pass(run.depths(budget), with_cosines=True))
+        else:
+            survivors = run.survivors(budget)
+            solutions = run.first_pass(np.minimum(run.sizes, survivors), with_cosines=False)
+            path = run.second_path(solutions, survivors, budget)
+        return grid.keep(path, budget)
+
+    def reaching(self, grid: TokenGrid, coverage: float) -> Kept:
+        """Keep the fewest tokens, of this method's order, whose mean cosine to all tokens is at least `coverage`."""
+        run = _Run(self, grid)
+        solutions = run.first_pass(run.sizes, with_cosines=True)
+        path = run.first_path(solutions)
+        count = path.fewest(coverage)
+        if run.has_second_pass:
+            # what survives at the count that plain blocks need: the second pass hardly needs more, and may take all
+            survivors = run.survivors(count)
+            path = run.second_path(solutions, survivors, survivors)
+            count = path.fewest(coverage)
+        return grid.keep(path, count)
+
+
+@register("floc-paper")
+@dataclass(frozen=True)
+class FlocPaper(Floc):
+    """The paper to the letter: blocks of 32 frames, plain cosines, one pass."""
+
+    dedupe: float = 1
+    detail: float = 1
+
+
+class _Clusters(NamedTuple):
+    """What survived a first pass, and whom each survivor stands for."""
+
+    survivors: np.ndarray  # [M] int64 flat token index, ascending
+    of: np.ndarray  # [n] int64, for each token the place of its survivor
+    counts: np.ndarray  # [B] survivors of each block
+    starts: np.ndarray  # [B] the place of each block's first
+
+
+class _Run:
+    """One grid on its way through the passes."""
+
+    def __init__(self, options: Floc, grid: TokenGrid) -> None:
+        self.grid = grid
+        self.options = options
+        self.similarity = Similarity(options.metric, options.detail)
+        self.engine: Engine = engine(options.backend, grid.tokens.device)
+        self.spans = blocks.split(grid.tokens.shape[0], options.block)
+        cells = grid.shape[1] * grid.shape[2]
+        self.sizes = np.array([(span.stop - span.start) * cells for span in self.spans])
+        self.offsets = self.sizes.cumsum() - self.sizes
+        self.places = [slice(start, start + size) for start, size in zip(self.offsets, self.sizes, strict=True)]
+        self.has_second_pass = options.dedupe > 1 and len(self.spans) > 1
+        self.tick = _progress(options.progress, self._first_work())
+        self._require_memory(self.engine.bytes_needed(int(self.sizes.max()), grid.dim), "block=32, or fewer frames")
+
+    def depths(self, budget: int) -> np.ndarray:
+        """[B] how far to choose in each block when there is no second pass."""
+        if self.options.allocate == "global":
+            # one block may win them all, and one more tells what comes next
+            return np.minimum(self.sizes, budget + 1)
+        return blocks.shares(self.sizes, budget)
+
+    def survivors(self, budget: int) -> int:
+        """How many tokens go into a second pass that keeps `budget`; an error where they would not fit in memory."""
+        count = min(self.grid.n, max(math.ceil(self.options.dedupe * budget), len(self.spans)))
+        self.tick = _progress(self.options.progress, self._first_work() + count * count * self.grid.dim)
+        self._require_memory(
+            self.engine.bytes_needed(count, self.grid.dim),
+            f"dedupe=1, which has no second pass over {count} survivors, or a smaller budget",
+        )
+        return count
+
+    def first_pass(self, depths: np.ndarray, *, with_cosines: bool) -> list[Solution | None]:
+        """Choose `depths` tokens in each block; None in a block that gets none."""
+        jobs = [Job(self.grid.frames(span), int(k)) for span, k in zip(self.spans, depths, strict=True) if k > 0]
+        solved = self.engine.solve(jobs, self.similarity, with_cosines=with_cosines, tick=self.tick)
+        return [next(solved) if k > 0 else None for k in depths]
+
+    def first_path(self, solutions: Sequence[Solution | None]) -> Path:
+        """The order of all blocks' picks, where no second pass follows."""
+        present = [(b, solution) for b, solution in enumerate(solutions) if solution is not None]
+        shared = self.options.allocate == "uniform"
+        if shared:
+            group = np.concatenate([np.full(len(s.picks), b) for b, s in present])
+            rank = np.concatenate([np.arange(len(s.picks)) for _, s in present])
+            order = blocks.interleaved(self.sizes, rank, group)
+            group, rank = group[order], rank[order]
+        else:
+            group, rank = blocks.merged([s.gains for _, s in present])
+        starts = np.zeros(len(solutions), np.int64)  # where each block's picks start when they are laid end to end
+        starts[[b for b, _ in present]] = np.cumsum([0] + [len(s.picks) for _, s in present])[:-1]
+        laid_out = starts[group] + rank  # [P] from order to end-to-end
+        place = np.empty(len(group), np.int64)
+        place[laid_out] = np.arange(len(group))  # and back
+
+        token = np.concatenate([self.offsets[b] + s.history.token for b, s in present])
+        at = np.concatenate([place[starts[b] + s.history.rank] for b, s in present])
+        cosine = np.concatenate([s.history.cosine for _, s in present])
+        in_time = np.argsort(at, kind="stable")
+        next_gains = np.zeros(len(solutions))
+        next_gains[[b for b, _ in present]] = [s.next_gain / SCALE for _, s in present]
+        return Path(
+            picks=np.concatenate([self.offsets[b] + s.picks for b, s in present])[laid_out],
+            gains=np.concatenate([s.gains for _, s in present])[laid_out] / SCALE,
+            group=group,
+            group_sizes=self.sizes,
+            next_gains=next_gains,
+            shared=shared,
+            token=token[in_time],
+            place=at[in_time],
+            cosine=cosine[in_time],
+            n=self.grid.n,
+        )
+
+    def second_path(self, solutions: Sequence[Solution | None], survivors: int, budget: int) -> Path:
+        """Choose `budget` from the `survivors` best picks of all blocks."""
+        present = [solution for solution in solutions if solution is not None]
+        clusters = self._clusters(present, survivors)
+        sets = [(self.grid.frames(span), clusters.of[mine]) for span, mine in zip(self.spans, self.places, strict=True)]
+        count = len(clusters.survivors)
+        if self.similarity.metric == "cosine":
+            directions, lengths = self.engine.sum_by_cluster(sets, count, unit=True)
+            weights, sigma = np.rint(lengths * WEIGHT_SCALE).astype(np.int64), None
+        else:
+            # distances do not add up like cosines: a cluster is taken as its mean, and counts as often as it has members
+            members = np.bincount(clusters.of, minlength=count)
+            directions, lengths = self.engine.sum_by_cluster(sets, count, unit=False)
+            lengths = lengths / members
+            weights, sigma = members * WEIGHT_SCALE, float(np.mean([solution.sigma for solution in present]))
+        require_headroom(weights, count)
+
+        candidates = self.grid.gather(clusters.survivors)
+        chosen = self.engine.solve_weighted(
+            candidates, Targets(directions, lengths, weights), budget, self.similarity, sigma=sigma, tick=self.tick
+        )
+        token, place, cosine = self._representatives(present, clusters, candidates, chosen)
+        return Path(
+            picks=clusters.survivors[chosen.picks],
+            gains=chosen.gains / (SCALE * WEIGHT_SCALE),
+            group=np.zeros(len(chosen.picks), np.int64),
+            group_sizes=np.array([self.grid.n]),
+            next_gains=np.array([chosen.next_gain / (SCALE * WEIGHT_SCALE)]),
+            shared=False,
+            token=token,
+            place=place,
+            cosine=cosine,
+            n=self.grid.n,
+        )
+
+    def _clusters(self, solutions: Sequence[Solution], survivors: int) -> _Clusters:
+        """Share the survivors among the blocks by what they gain, and give every token to its representative."""
+        block, _ = blocks.merged([solution.gains for solution in solutions])
+        # a block without a survivor would have nothing that stands for its tokens
+        counts = np.maximum(np.bincount(block[:survivors], minlength=len(solutions)), 1)
+        starts = counts.cumsum() - counts
+        kept = np.empty(counts.sum(), np.int64)
+        of = np.empty(self.grid.n, np.int64)
+        for solution, k, start, mine in zip(solutions, counts, starts, self.places, strict=True):
+            picks = solution.picks[:k]
+            ascending = np.argsort(picks)  # ties in the second pass, too, go to the earliest token
+            kept[start : start + k] = mine.start + picks[ascending]
+            place = np.empty(k, np.int64)
+            place[ascending] = start + np.arange(k)
+            of[mine] = place[solution.history.representatives(mine.stop - mine.start, k)]
+        return _Clusters(kept, of, counts, starts)
+
+    def _representatives(
+        self, solutions: Sequence[Solution], clusters: _Clusters, candidates: torch.Tensor, chosen: Solution
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Who represents each token, and from when on: [E] token, [E] place in the order of picks, [E] cosine.
+
+        A token is represented as its cluster is, or by a survivor of its own block that it had before, whichever is closer.
+        """
+        place_of = np.full(len(clusters.survivors), -1)  # of a survivor, in the order of picks
+        place_of[chosen.picks] = np.arange(len(chosen.picks))
+        cluster_changes = np.argsort(chosen.history.token, kind="stable")
+        changes_of = np.searchsorted(chosen.history.token[cluster_changes], np.arange(len(clusters.survivors) + 1))
+        found = []
+        for solution, k, start, mine, span in zip(
+            solutions, clusters.counts, clusters.starts, self.places, self.spans, strict=True
+        ):
+            cluster = clusters.of[mine]
+            # as its cluster is
+            many = changes_of[cluster + 1] - changes_of[cluster]
+            inherited = np.repeat(np.arange(len(cluster)), many)
+            nth = np.arange(many.sum()) - np.repeat(many.cumsum() - many, many)
+            inherited_place = chosen.history.rank[cluster_changes[changes_of[cluster][inherited] + nth]]
+            # by an earlier representative that was picked again
+            survivor = start + np.argsort(np.argsort(solution.picks[:k]))  # by rank
+            early = solution.history.rank < k
+            own = solution.history.token[early]
+            own_place = place_of[survivor[solution.history.rank[early]]]
+            again = own_place >= 0
+
+            token = np.concatenate([inherited, own[again]])
+            place = np.concatenate([inherited_place, own_place[again]])
+            by_place = np.argsort(place, kind="stable")
+            token, place = token[by_place], place[by_place]
+            cosine = self.engine.cosines(self.grid.frames(span), token, candidates, chosen.picks[place])
+            found.append((mine.start + token, place, cosine))
+        return improvements(*(np.concatenate(each) for each in zip(*found, strict=True)))
+
+    def _first_work(self) -> float:
+        return float((self.sizes.astype(float) ** 2).sum() * self.grid.dim / 2)
+
+    def _require_memory(self, needed: int, remedy: str) -> None:
+        available = available_bytes(self.grid.tokens.device)
+        if available is not None and needed > available:
+            raise MemoryError(
+                f"choosing from that many tokens together needs {in_words(needed)}, {in_words(available)} are free; "
+                f"pass {remedy}"
+            )
+
+
+def _progress(show: Callable[[float], None] | None, total: float) -> Tick:
+    """A tick that adds up what is done and shows its share of `total`."""
+    if show is None:
+        return lambda _: None
+    done = 0.0
+
+    def tick(amount: float) -> None:
+        nonlocal done
+        done += amount
+        show(min(1.0, done / total))
+
+    return tick

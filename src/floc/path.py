@@ -1,0 +1,151 @@
+"""One run, every smaller budget: the picks in order, and whom each represents from when on.
+
+Greedy's picks for k open its picks for k + 1, so an order of picks together with the history of representatives holds
+the answer for every budget up to its length, with representatives, coverage and certificate, at no further cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from . import blocks
+
+
+class Answer(NamedTuple):
+    """What a path says for one budget."""
+
+    indices: np.ndarray  # [K] int64, ascending
+    order: np.ndarray  # [K] int64 places in `indices`, most important first
+    gains: np.ndarray  # [K] float64, in that order
+    represents: np.ndarray  # [n] int64 places in `indices`
+    coverage: float
+    bound: float
+
+
+@dataclass(frozen=True)
+class Path:
+    """Picks from most to least important, in groups that were chosen from separately, and a history of representatives."""
+
+    picks: np.ndarray  # [P] int64 flat token index
+    gains: np.ndarray  # [P] float64
+    group: np.ndarray  # [P] int64, which group a pick is from
+    group_sizes: np.ndarray  # [G] int64 tokens in each group
+    next_gains: np.ndarray  # [G] float64, what the best further pick of each group would add
+    shared: bool  # whether a budget is shared out among groups by size, or simply cut off
+    token: np.ndarray  # [E] int64: when pick `place` is taken, `token` gets a better representative
+    place: np.ndarray  # [E] int64, never falling
+    cosine: np.ndarray  # [E] float64, of the token and that pick
+    n: int  # tokens there are
+
+    def answer(self, budget: int) -> Answer:
+        """The answer for `budget` <= P tokens."""
+        taken = self._taken(budget)  # [P]
+        picks = self.picks[taken]
+        indices = np.sort(picks)
+        order = np.searchsorted(indices, picks)
+        # the last representative that was taken; where no pick of a group was, the kept token nearest in the video
+        last = self._last(taken)  # [n]
+        represents = np.where(
+            last < 0, _nearest(indices, np.arange(self.n)), np.searchsorted(indices, self.picks[last])
+        )
+        return Answer(indices, order, self.gains[taken], represents, self._coverage(taken), self._bound(taken, budget))
+
+    def fewest(self, coverage: float) -> int:
+        """The smallest budget that reaches a coverage."""
+        reached = self._coverage(np.ones(len(self.picks), bool))
+        if reached < coverage:
+            raise ValueError(
+                f"coverage {coverage:g} cannot be reached: {len(self.picks)} of {self.n} tokens give {reached:.6f}"
+            )
+        low, high = 1, len(self.picks)
+        while low < high:
+            middle = (low + high) // 2
+            if self._coverage(self._taken(middle)) >= coverage:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _taken(self, budget: int) -> np.ndarray:
+        """[P] bool, the picks that belong to the answer for `budget`."""
+        if not self.shared:
+            return np.arange(len(self.picks)) < budget
+        return self._rank() < blocks.shares(self.group_sizes, budget)[self.group]
+
+    def _rank(self) -> np.ndarray:
+        """[P] each pick's rank within its group."""
+        by_group = np.argsort(self.group, kind="stable")
+        counts = np.bincount(self.group, minlength=len(self.group_sizes))
+        rank = np.empty(len(self.group), np.int64)
+        rank[by_group] = np.arange(len(self.group)) - np.repeat(counts.cumsum() - counts, counts)
+        return rank
+
+    def _last(self, taken: np.ndarray) -> np.ndarray:
+        """[n] the place of each token's representative among the taken picks, -1 where it has none."""
+        last = np.full(self.n, -1, np.int64)
+        seen = taken[self.place]
+        last[self.token[seen]] = self.place[seen]  # of a repeated index the last value stays, and places never fall
+        return last
+
+    def _coverage(self, taken: np.ndarray) -> float:
+        """f(taken) / n with plain cosines; a token without a representative counts 0, as f of nothing does."""
+        best = np.zeros(self.n)
+        seen = taken[self.place]
+        best[self.token[seen]] = self.cosine[seen]
+        return float(best.mean())
+
+    def _bound(self, taken: np.ndarray, budget: int) -> float:
+        """f(S) over the least upper limit that the gains prove for any other choice.
+
+        Where the budget is shared out, other choices are those that share it out alike.
+        """
+        if self.shared:
+            counts = np.bincount(self.group[taken], minlength=len(self.group_sizes))
+            groups = np.flatnonzero(counts)
+            limit = sum(_limit(self.gains[self.group == g], self.next_gains[g], int(counts[g])) for g in groups)
+        else:
+            # no group may be empty for a limit to hold: see `_limit`
+            first = np.unique(self.group, return_index=True)[1]
+            if first.max() < budget:
+                limit = _limit(self.gains, self.next_gains.max(), budget, int(first.max()))
+            else:
+                second = [np.append(self.gains[self.group == g], self.next_gains[g])[1] for g in self.group[first]]
+                limit = self.gains[first].sum() + budget * max(second)
+        value = self.gains[taken].sum()
+        return float(min(1.0, value / limit)) if limit > 0 else 1.0
+
+
+def _limit(gains: np.ndarray, next_gain: float, k: int, start: int = 0) -> float:
+    """What no set of k can exceed: f(S_i) + k x the next gain, the least of it over i = start + 1 .. k.
+
+    f(any k) <= f(S_i) + the k largest gains at S_i, for every prefix S_i of greedy's picks but the empty one, from which
+    negative similarities would make gains rise.
+    """
+    reached = gains[:k].cumsum()
+    following = np.append(gains, next_gain)[1 : k + 1]
+    return float((reached + k * following)[start:].min())
+
+
+def improvements(token: np.ndarray, place: np.ndarray, cosine: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of possible representatives, those that were better than any before, in time order.
+
+    >>> [each.tolist() for each in improvements(*map(np.array, ([7, 7, 5, 7], [2, 0, 1, 3], [.5, .8, .1, .9])))]
+    [[7, 5, 7], [0, 1, 3], [0.8, 0.1, 0.9]]
+    """
+    by_token = np.lexsort((place, token))
+    token, place, cosine = token[by_token], place[by_token], cosine[by_token]
+    # one running maximum for all tokens: each starts 4 above the last, and cosines span only 2
+    level = np.unique(token, return_inverse=True)[1] * 4.0 + cosine
+    better = np.append(True, level[1:] > np.maximum.accumulate(level)[:-1])
+    in_time = np.flatnonzero(better)[np.argsort(place[better], kind="stable")]
+    return token[in_time], place[in_time], cosine[in_time]
+
+
+def _nearest(ordered: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """For each value the place of the nearest in an ascending array, the earlier of two."""
+    right = np.searchsorted(ordered, values).clip(max=len(ordered) - 1)
+    left = (right - 1).clip(min=0)
+    return np.where(values - ordered[left] <= ordered[right] - values, left, right)

@@ -1,0 +1,220 @@
+"""The CPU engine: BLAS tiles, compiled kernels, and one pool of threads that the sets flow through.
+
+All threads share the tiles of one set's matrix. When it is complete one of them picks from it, which is sequential, while
+the others have gone on to the next set. So the cores stay busy, and only one set at a time exists in float32.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+
+import numpy as np
+import torch
+
+from ..machine import single_threaded_blas, threads
+from . import gaussian, lazy, rows, tiles
+from .engine import History, Job, Solution, Targets, Tick, no_tick, picks_and_next
+from .objective import SCALE, Similarity
+
+_ROWS_A_TASK = 256
+_scratch = tiles.Scratch()
+
+
+class CpuEngine:
+    name = "cpu"
+
+    def solve(
+        self, jobs: Sequence[Job], similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick
+    ) -> Iterator[Solution]:
+        with _workers() as pool:
+            choosing: deque[Future[Solution]] = deque()
+            for job in jobs:
+                source = rows.bits(job.tokens)
+                matrix, sigma = _symmetric(pool, source, similarity, tick)
+                choosing.append(pool.submit(_choose, matrix, source, job.budget, similarity, with_cosines, sigma))
+                del matrix  # the task alone holds it now, and lets it go when the picks are made
+                while len(choosing) > max(1, threads() // 2):
+                    yield choosing.popleft().result()
+            while choosing:
+                yield choosing.popleft().result()
+
+    def sum_by_cluster(
+        self, sets: Sequence[tuple[torch.Tensor, np.ndarray]], count: int, *, unit: bool
+    ) -> tuple[torch.Tensor, np.ndarray]:
+        sums = np.zeros((count, sets[0][0].shape[1]), np.float32)
+        with _workers() as pool:
+            _run(pool, lambda one: rows.sum_by_cluster(rows.bits(one[0]), one[1], unit, sums), sets)
+            _, lengths = _normalised(pool, sums, out=sums)
+        return torch.from_numpy(sums), lengths
+
+    def solve_weighted(
+        self,
+        candidates: torch.Tensor,
+        targets: Targets,
+        budget: int,
+        similarity: Similarity,
+        *,
+        sigma: float | None = None,
+        tick: Tick = no_tick,
+    ) -> Solution:
+        source = rows.bits(candidates)
+        with _workers() as pool:
+            matrix = _rectangular(pool, source, targets, similarity, sigma, tick)
+        picks, gains, next_gain = picks_and_next(lambda k: lazy.greedy(matrix, k, targets.weights), budget, len(source))
+        token, rank, _ = lazy.history(matrix, picks)
+        return Solution(picks, gains, next_gain, History(token, rank, None), sigma)
+
+    def cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
+        a, b, out = rows.bits(left), rows.bits(right), np.empty(len(i))
+        with _workers() as pool:
+            _run(
+                pool,
+                lambda part: rows.cosines(a, i[part], b, j[part], out[part]),
+                tiles.slices(len(i), _ROWS_A_TASK),
+            )
+        return out
+
+    def bytes_needed(self, n: int, dim: int) -> int:
+        return 2 * n * n + 4 * n * dim + threads() * 4 * tiles.RECTANGLE_SIDE * (tiles.RECTANGLE_SIDE + dim)
+
+
+@contextlib.contextmanager
+def _workers() -> Iterator[Executor]:
+    """As many threads as torch would use, with BLAS held to one each; an exception drops what is still queued."""
+    pool = ThreadPoolExecutor(threads())
+    try:
+        with single_threaded_blas():
+            yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _run(pool: Executor, task: Callable, items: Iterable) -> None:
+    """Run a task on each item, wait for all, and raise what any of them raised."""
+    for future in [pool.submit(task, item) for item in items]:
+        future.result()
+
+
+def _normalised(pool: Executor, source: np.ndarray, out: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """[n, D] float32 rows at length 1, and [n] float64 the lengths they had."""
+    unit = np.empty(source.shape, np.float32) if out is None else out
+    lengths = np.empty(len(source))
+    _run(
+        pool,
+        lambda part: rows.normalise(source, unit, lengths, part.start, part.stop),
+        tiles.slices(len(source), _ROWS_A_TASK),
+    )
+    return unit, lengths
+
+
+def _symmetric(
+    pool: Executor, source: np.ndarray, similarity: Similarity, tick: Tick
+) -> tuple[np.ndarray, float | None]:
+    """[n, n] int16 similarity of every token to every other, and sigma where the metric has one."""
+    unit, lengths = _normalised(pool, source)
+    n, dim = unit.shape
+    matrix = np.empty((n, n), np.int16)
+    pieces = tiles.triangle(n)
+
+    def fill_cosine(tile: tiles.Tile) -> None:
+        piece = _scratch.array("tile", (tile.rows.stop - tile.rows.start, tile.columns.stop - tile.columns.start))
+        np.matmul(unit[tile.rows], unit[tile.columns].T, out=piece)
+        _store(piece, similarity.detail, matrix, tile)
+        tick(_triangle_work(tile) * dim)
+
+    if similarity.metric == "cosine":
+        _run(pool, fill_cosine, pieces)
+        return matrix, None
+
+    longest = float(lengths.max()) or 1.0  # lengths are taken relative to it, which float32 can always hold
+    relative = (lengths / longest).astype(np.float32)
+    distances: dict[int, np.ndarray] = {}  # by the tile's number
+
+    def find_distances(numbered: tuple[int, tiles.Tile]) -> None:
+        number, tile = numbered
+        piece = unit[tile.rows] @ unit[tile.columns].T
+        gaussian.square_distances(piece, relative[tile.rows], relative[tile.columns])
+        distances[number] = piece
+        tick(_triangle_work(tile) * dim)
+
+    def fill_gaussian(numbered: tuple[int, tiles.Tile]) -> None:
+        number, tile = numbered
+        piece = distances.pop(number)
+        gaussian.similarities(piece, sigma)
+        _store(piece, similarity.detail, matrix, tile)
+
+    _run(pool, find_distances, enumerate(pieces))
+    sigma = gaussian.median_distance(
+        [distances[number] for number in range(len(pieces))],
+        [not tile.mirror for tile in pieces],
+        n * (n - 1) // 2,
+    )
+    _run(pool, fill_gaussian, enumerate(pieces))
+    return matrix, sigma * longest
+
+
+def _rectangular(
+    pool: Executor,
+    candidates: np.ndarray,
+    targets: Targets,
+    similarity: Similarity,
+    sigma: float | None,
+    tick: Tick,
+) -> np.ndarray:
+    """[M, N] int16 similarity of candidates, in their own format, to the targets."""
+    directions = rows.bits(targets.directions)
+    matrix = np.empty((len(candidates), len(directions)), np.int16)
+    dim = directions.shape[1]
+
+    def fill(tile: tiles.Tile) -> None:
+        # rows are normalised again for each tile of theirs: 1% of the product, and no float32 copy of all candidates
+        few = candidates[tile.rows]
+        unit, lengths = _scratch.array("rows", few.shape), np.empty(len(few))
+        rows.normalise(few, unit, lengths, 0, len(few))
+        piece = _scratch.array("tile", (len(few), tile.columns.stop - tile.columns.start))
+        np.matmul(unit, directions[tile.columns].T, out=piece)
+        if sigma is not None:
+            in_sigmas = [(each / (sigma or 1e-15)).astype(np.float32) for each in (lengths, targets.lengths)]
+            gaussian.square_distances(piece, in_sigmas[0], in_sigmas[1][tile.columns])
+            gaussian.similarities(piece, 1.0)
+        _store(piece, similarity.detail, matrix, tile)
+        tick(tiles.area(tile) * dim)
+
+    _run(pool, fill, tiles.rectangle(*matrix.shape))
+    return matrix
+
+
+def _triangle_work(tile: tiles.Tile) -> float:
+    """Cells of the product that are computed: on the diagonal SYRK computes half."""
+    return tiles.area(tile) if tile.mirror else tiles.area(tile) / 2
+
+
+def _store(piece: np.ndarray, detail: float, matrix: np.ndarray, tile: tiles.Tile) -> None:
+    if detail not in (1, 2):  # 1 and 2 are done by `store` itself, in one pass
+        np.clip(piece, 0, 1, out=piece)
+        np.subtract(1, piece, out=piece)
+        np.power(piece, np.float32(detail), out=piece)
+        np.subtract(1, piece, out=piece)
+    tiles.store(piece, detail == 2, matrix, tile.rows.start, tile.columns.start, tile.mirror)
+
+
+def _choose(
+    matrix: np.ndarray,
+    source: np.ndarray,
+    budget: int,
+    similarity: Similarity,
+    with_cosines: bool,
+    sigma: float | None,
+) -> Solution:
+    picks, gains, next_gain = picks_and_next(lambda k: lazy.greedy(matrix, k), budget, len(matrix))
+    token, rank, cover = lazy.history(matrix, picks)
+    cosine = None
+    if with_cosines and similarity.is_plain_cosine:
+        cosine = cover / SCALE
+    elif with_cosines:
+        cosine = np.empty(len(token))
+        rows.cosines(source, token, source, picks[rank], cosine)
+    return Solution(picks, gains, next_gain, History(token, rank, cosine), sigma)

@@ -1,0 +1,114 @@
+"""What a backend does for the methods: choose from sets of tokens, and from survivors that stand for others.
+
+An engine turns tokens into a fixed-point matrix, picks greedily on it, and tells for every token by whom it was
+represented along the way. That history is what makes one run answer every smaller budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from .objective import Similarity
+
+Tick = Callable[[float], None]  # called with the multiply-adds done since the last call
+
+
+def no_tick(_: float) -> None:
+    """For callers that show no progress."""
+
+
+class Job(NamedTuple):
+    """One set of tokens to choose from."""
+
+    tokens: torch.Tensor  # [n, D]
+    budget: int  # 1 <= budget <= n
+
+
+class Targets(NamedTuple):
+    """What candidates have to cover when each target stands for several tokens."""
+
+    directions: torch.Tensor  # [N, D] float32, at length 1
+    lengths: np.ndarray  # [N] float64, where they lie along their directions: the Gaussian needs it
+    weights: np.ndarray  # [N] int64, how much each counts
+
+
+class History(NamedTuple):
+    """Who represents whom, as it changed: at pick number `rank`, `token` got a better representative."""
+
+    token: np.ndarray  # [E] int64
+    rank: np.ndarray  # [E] int64, never falling
+    cosine: np.ndarray | None  # [E] float64, of the token and that pick; None where it was not asked for
+
+    def representatives(self, n: int, k: int) -> np.ndarray:
+        """[n] int64: the rank of each token's representative among the first `k` picks."""
+        last = np.full(n, -1, np.int64)
+        early = self.rank < k
+        last[self.token[early]] = self.rank[early]  # of a repeated index the last value stays, and ranks never fall
+        return last
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The picks from one set, as places in it, and what they cover."""
+
+    picks: np.ndarray  # [k] int64, in the order they were made
+    gains: np.ndarray  # [k] int64 fixed point
+    next_gain: int  # what the best further pick would have added: the certificate needs it
+    history: History
+    sigma: float | None = None  # the width of the Gaussian, where there is one
+
+
+class Engine(Protocol):
+    """A backend, as the methods see it."""
+
+    name: str
+
+    def solve(
+        self, jobs: Sequence[Job], similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick
+    ) -> Iterator[Solution]:
+        """Choose from each set, in turn."""
+        ...
+
+    def sum_by_cluster(
+        self, sets: Sequence[tuple[torch.Tensor, np.ndarray]], count: int, *, unit: bool
+    ) -> tuple[torch.Tensor, np.ndarray]:
+        """The sum of each cluster's tokens, at length 1 each where `unit`: [count, D] directions, [count] lengths.
+
+        Each set is its [n, D] tokens and the [n] cluster of each; sets do not share clusters.
+        """
+        ...
+
+    def solve_weighted(
+        self,
+        candidates: torch.Tensor,
+        targets: Targets,
+        budget: int,
+        similarity: Similarity,
+        *,
+        sigma: float | None = None,
+        tick: Tick = no_tick,
+    ) -> Solution:
+        """Choose from [M, D] candidates those that cover the targets best; the history's tokens are targets."""
+        ...
+
+    def cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
+        """[E] float64: the cosine of row i[e] of `left` and row j[e] of `right`."""
+        ...
+
+    def bytes_needed(self, n: int, dim: int) -> int:
+        """Memory for choosing from a set of `n` tokens."""
+        ...
+
+
+def picks_and_next(
+    greedy: Callable[[int], tuple[np.ndarray, np.ndarray]], budget: int, candidates: int
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Run `greedy` one pick further than asked, for the gain that comes next; 0 when nothing is left."""
+    picks, gains = greedy(min(budget + 1, candidates))
+    next_gain = int(gains[budget]) if len(gains) > budget else 0
+    return picks[:budget], gains[:budget], next_gain

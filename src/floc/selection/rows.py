@@ -1,0 +1,144 @@
+"""Rows of tokens in any float format, read by compiled code: normalise, sum by cluster, compare in pairs.
+
+Tokens arrive as fp16 or bf16 and are wanted in float32, normalised. Each kernel widens one row at a time into a
+scratch that stays in the first-level cache, so no float32 copy of the tokens exists unless it is the result.
+numba has no fp16 or bf16 on CPUs: fp16 comes in as its bits in uint16, bf16 as its bits in int16.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+import torch
+from numba.extending import overload, register_jitable
+
+# sums over a row may be taken in any order; NaN and infinity must still mean what they say
+_SUMS = {"reassoc", "nsz", "contract"}
+
+
+def bits(tokens: torch.Tensor) -> np.ndarray:
+    """[n, D] tokens as an array that the kernels read, without a copy where place and format allow."""
+    tokens = tokens.detach().cpu().contiguous()
+    if tokens.dtype == torch.float16:
+        return tokens.view(torch.int16).numpy().view(np.uint16)
+    if tokens.dtype == torch.bfloat16:
+        return tokens.view(torch.int16).numpy()
+    if tokens.dtype in (torch.float32, torch.float64):
+        return tokens.numpy()
+    return tokens.float().numpy()
+
+
+def _widen(row, out):
+    raise NotImplementedError("compiled code only")
+
+
+@overload(_widen, jit_options={"nogil": True})
+def _widen_overload(row, out):
+    """Write `row`, whatever its format, as float32 into `out`."""
+    if row.dtype == nb.types.uint16:
+
+        def fp16(row, out):
+            word = out.view(np.uint32)
+            for j in range(row.shape[0]):
+                half = np.uint32(row[j])
+                word[j] = np.uint32((half & np.uint32(0x8000)) << np.uint32(16)) | np.uint32(
+                    (half & np.uint32(0x7FFF)) << np.uint32(13)
+                )
+            for j in range(row.shape[0]):
+                # the exponent is rebased by one exact product, which also makes subnormals right
+                out[j] = out[j] * np.float32(2.0**112)
+
+        return fp16
+    if row.dtype == nb.types.int16:
+
+        def bf16(row, out):
+            word = out.view(np.uint32)
+            for j in range(row.shape[0]):
+                word[j] = np.uint32(np.uint32(np.uint16(row[j])) << np.uint32(16))
+
+        return bf16
+
+    def cast(row, out):
+        for j in range(row.shape[0]):
+            out[j] = np.float32(row[j])
+
+    return cast
+
+
+@register_jitable
+def _length(row):
+    """|row|, also where the squares leave float32."""
+    total = np.float32(0)
+    for j in range(row.shape[0]):
+        total += row[j] * row[j]
+    if np.float32(1e-30) < total < np.float32(1e30):
+        return np.sqrt(np.float64(total))
+    wide = np.float64(0)
+    for j in range(row.shape[0]):
+        wide += np.float64(row[j]) * np.float64(row[j])
+    return np.sqrt(wide)
+
+
+@register_jitable
+def _load_unit(source, i, out):
+    """Widen row i of `source` into `out` at length 1 (a zero row stays zero), and return the length it had."""
+    _widen(source[i], out)
+    length = _length(out)
+    if length > 1e-30:
+        inverse = np.float32(1 / length)
+        for j in range(out.shape[0]):
+            out[j] *= inverse
+    elif length > 0:  # the inverse would leave float32
+        for j in range(out.shape[0]):
+            out[j] = np.float32(np.float64(out[j]) / length)
+    return length
+
+
+@nb.njit(nogil=True, cache=True, fastmath=_SUMS)
+def normalise(source, out, lengths, start, stop):
+    """out[start:stop] = rows of `source` at length 1; their lengths go into `lengths`."""
+    for i in range(start, stop):
+        lengths[i] = _load_unit(source, i, out[i])
+
+
+@nb.njit(nogil=True, cache=True, fastmath=_SUMS)
+def sum_by_cluster(source, cluster, unit, out):
+    """out[c] = sum of the rows of cluster c, each at length 1 where `unit`, as it is otherwise."""
+    row = np.empty(source.shape[1], np.float32)
+    for i in range(source.shape[0]):
+        if unit:
+            _load_unit(source, i, row)
+        else:
+            _widen(source[i], row)
+        target = out[cluster[i]]
+        for j in range(row.shape[0]):
+            target[j] += row[j]
+
+
+@register_jitable
+def _dot_and_square(a, b):
+    """a . b and a . a, in one pass."""
+    dot, square = np.float32(0), np.float32(0)
+    for c in range(a.shape[0]):
+        dot += a[c] * b[c]
+        square += a[c] * a[c]
+    return dot, square
+
+
+@nb.njit(nogil=True, cache=True, fastmath=_SUMS)
+def cosines(left, i, right, j, out):
+    """out[e] = cosine of row i[e] of `left` and row j[e] of `right`; quickest where equal j stand together."""
+    a = np.empty(left.shape[1], np.float32)
+    b = np.empty(right.shape[1], np.float32)
+    loaded = -1
+    for e in range(i.shape[0]):
+        if j[e] != loaded:
+            loaded = j[e]
+            _load_unit(right, loaded, b)
+        _widen(left[i[e]], a)
+        dot, square = _dot_and_square(a, b)
+        if np.float32(1e-30) < square < np.float32(1e30):
+            out[e] = dot / np.sqrt(square)
+        else:  # the squares leave float32
+            _load_unit(left, i[e], a)
+            out[e] = _dot_and_square(a, b)[0]

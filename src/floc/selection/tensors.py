@@ -1,0 +1,213 @@
+"""The torch engine: the same choices from plain torch operations, on any device and without numba.
+
+With `greedy` exchanged it is also the `reference` engine, whose parts are all meant to be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from . import batched, reference
+from .engine import History, Job, Solution, Targets, Tick, no_tick, picks_and_next
+from .objective import SCALE, Similarity
+
+# matrices of sets that are chosen from together; on a CPU one set at a time is as fast and stays in cache
+_TOGETHER_BYTES = 1 << 30
+# elements of a float32 temporary
+_PIECE = 1 << 24
+
+
+class TorchEngine:
+    name = "torch"
+
+    def solve(
+        self, jobs: Sequence[Job], similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick
+    ) -> Iterator[Solution]:
+        for group in _together(jobs):
+            made = [_symmetric(job.tokens, similarity) for job in group]
+            matrices = [matrix for matrix, _ in made]
+            chosen = self._choose(matrices, [job.budget for job in group])
+            for job, (matrix, sigma), (picks, gains, next_gain) in zip(group, made, chosen, strict=True):
+                token, rank, cover = _history(matrix, picks)
+                cosine = None
+                if with_cosines and similarity.is_plain_cosine:
+                    cosine = cover / SCALE
+                elif with_cosines:
+                    cosine = self.cosines(job.tokens, token, job.tokens, picks[rank])
+                tick(job.tokens.numel() * len(job.tokens) / 2)
+                yield Solution(picks, gains, next_gain, History(token, rank, cosine), sigma)
+
+    def sum_by_cluster(
+        self, sets: Sequence[tuple[torch.Tensor, np.ndarray]], count: int, *, unit: bool
+    ) -> tuple[torch.Tensor, np.ndarray]:
+        tokens = sets[0][0]
+        sums = torch.zeros(count, tokens.shape[1], dtype=torch.float32, device=tokens.device)
+        for members, cluster in sets:
+            rows = _unit(members) if unit else members.detach().float()
+            sums.index_add_(0, torch.from_numpy(cluster).to(rows.device), rows)
+        return _unit(sums), _lengths(sums).cpu().numpy()
+
+    def solve_weighted(
+        self,
+        candidates: torch.Tensor,
+        targets: Targets,
+        budget: int,
+        similarity: Similarity,
+        *,
+        sigma: float | None = None,
+        tick: Tick = no_tick,
+    ) -> Solution:
+        lengths = torch.from_numpy(targets.lengths).to(candidates.device)
+        matrix = _matrix(candidates, targets.directions, lengths, similarity, sigma)
+        tick(candidates.numel() * len(lengths))
+        [(picks, gains, next_gain)] = self._choose([matrix], [budget], targets.weights)
+        token, rank, _ = _history(matrix, picks)
+        return Solution(picks, gains, next_gain, History(token, rank, None), sigma)
+
+    def cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
+        out = []
+        step = max(1, _PIECE // left.shape[1])
+        for start in range(0, len(i), step):
+            a = left[torch.from_numpy(i[start : start + step]).to(left.device)]
+            b = right[torch.from_numpy(j[start : start + step]).to(right.device)]
+            out.append((_unit(a) * _unit(b)).sum(-1).double().cpu().numpy())
+        return np.concatenate(out) if out else np.zeros(0)
+
+    def bytes_needed(self, n: int, dim: int) -> int:
+        return 2 * n * n + 4 * n * dim + 16 * _PIECE
+
+    def _choose(
+        self, matrices: Sequence[torch.Tensor], budgets: Sequence[int], weights: np.ndarray | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray, int]]:
+        """Picks, gains and the next gain for each matrix."""
+        sizes = [len(matrix) for matrix in matrices]
+        if len(matrices) == 1:
+            together = matrices[0][None]
+        else:
+            together = torch.nn.utils.rnn.pad_sequence(
+                [F.pad(matrix, (0, max(sizes) - len(matrix))) for matrix in matrices], batch_first=True
+            )
+        device = together.device
+        k = min(max(budgets) + 1, max(sizes))
+        picks, gains = batched.greedy(
+            together,
+            k,
+            None if weights is None else torch.from_numpy(weights).to(device)[None],
+            torch.tensor(sizes, device=device),
+        )
+        picks_all, gains_all = picks.cpu().numpy(), gains.cpu().numpy()
+        return [
+            picks_and_next(lambda k, b=b: (picks_all[b, :k], gains_all[b, :k]), budget, size)
+            for b, (budget, size) in enumerate(zip(budgets, sizes, strict=True))
+        ]
+
+
+class ReferenceEngine(TorchEngine):
+    name = "reference"
+
+    def _choose(
+        self, matrices: Sequence[torch.Tensor], budgets: Sequence[int], weights: np.ndarray | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray, int]]:
+        hosted = [matrix.cpu().numpy() for matrix in matrices]
+        return [
+            picks_and_next(lambda k, m=matrix: reference.greedy(m, k, weights), budget, len(matrix))
+            for matrix, budget in zip(hosted, budgets, strict=True)
+        ]
+
+
+def _together(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+    """Consecutive jobs whose matrices, padded to the largest, fit the limit."""
+    group: list[Job] = []
+    largest = 0
+    for job in jobs:
+        grown = max(largest, len(job.tokens))
+        on_cpu = job.tokens.device.type == "cpu"
+        if group and (on_cpu or 2 * (len(group) + 1) * grown * grown > _TOGETHER_BYTES):
+            yield group
+            group, grown = [], len(job.tokens)
+        group.append(job)
+        largest = grown
+    if group:
+        yield group
+
+
+def _unit(tokens: torch.Tensor) -> torch.Tensor:
+    """[n, D] float32 at length 1; a zero token stays zero."""
+    tokens = tokens.detach().float()
+    # by the largest element first: squares of very large or small values leave float32
+    peak = tokens.abs().amax(-1, keepdim=True)
+    tokens = tokens / torch.where(peak > 0, peak, 1)
+    return tokens / tokens.norm(dim=-1, keepdim=True).clamp_min(1e-30)
+
+
+def _lengths(tokens: torch.Tensor) -> torch.Tensor:
+    """[n] float64."""
+    return tokens.detach().double().norm(dim=-1)
+
+
+def _symmetric(tokens: torch.Tensor, similarity: Similarity) -> tuple[torch.Tensor, float | None]:
+    unit, lengths = _unit(tokens), _lengths(tokens)
+    sigma = _median_distance(unit, lengths) if similarity.metric == "gaussian" else None
+    return _matrix(tokens, unit, lengths, similarity, sigma), sigma
+
+
+def _matrix(
+    candidates: torch.Tensor,
+    directions: torch.Tensor,
+    lengths: torch.Tensor,
+    similarity: Similarity,
+    sigma: float | None,
+) -> torch.Tensor:
+    """[M, N] int16 similarity of candidates to targets, these as directions and lengths."""
+    matrix = torch.empty(len(candidates), len(directions), dtype=torch.int16, device=candidates.device)
+    step = max(1, _PIECE // len(directions))
+    for start in range(0, len(candidates), step):
+        part = candidates[start : start + step]
+        s = _unit(part) @ directions.T
+        if sigma is not None:
+            width = sigma or 1e-15  # where most pairs coincide, only what coincides is alike
+            s = torch.exp(-0.5 * _square_distances(s, _lengths(part) / width, lengths / width))
+        s = s.clamp(-1, 1)
+        if similarity.detail != 1:
+            s = 1 - (1 - s.clamp_min(0)) ** similarity.detail
+        matrix[start : start + step] = (s * SCALE).round().to(torch.int16)
+    return matrix
+
+
+def _square_distances(cosine: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """[M, N] |x - y|^2 from [M, N] cosines and the [M] and [N] lengths."""
+    a, b = a.float()[:, None], b.float()
+    return (a - b) ** 2 + 2 * a * b * (1 - cosine).clamp_min(0)
+
+
+def _median_distance(unit: torch.Tensor, lengths: torch.Tensor) -> float:
+    n = len(unit)
+    if n < 2:
+        return 1.0
+    longest = float(lengths.max()) or 1.0
+    above = torch.triu_indices(n, n, 1, device=unit.device)
+    squares = _square_distances(unit @ unit.T, lengths / longest, lengths / longest)[above[0], above[1]]
+    ordered = squares.sort().values
+    middle = ordered[[(len(ordered) - 1) // 2, len(ordered) // 2]].double().sqrt().mean()
+    return float(middle) * longest
+
+
+def _history(matrix: torch.Tensor, picks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Each time a pick raised a token's cover: the token, the pick's rank, the new cover."""
+    n = matrix.shape[1]
+    covered = torch.full((1, n), -32768, dtype=torch.int16, device=matrix.device)
+    tokens, ranks, covers = [], [], []
+    step = max(1, _PIECE // n)
+    for start in range(0, len(picks), step):
+        rows = matrix[torch.from_numpy(picks[start : start + step]).to(matrix.device)]  # [step, N]
+        after = torch.cummax(torch.cat([covered, rows]), 0).values
+        rank, token = torch.nonzero(rows > after[:-1], as_tuple=True)
+        tokens.append(token.cpu().numpy())
+        ranks.append(rank.cpu().numpy() + start)
+        covers.append(rows[rank, token].cpu().numpy())
+        covered = after[-1:]
+    return np.concatenate(tokens), np.concatenate(ranks), np.concatenate(covers)

@@ -1,0 +1,192 @@
+"""The nouns that cross rooms: a grid of tokens in, what was kept out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from .dials import Dial
+from .path import Answer, Path
+
+Array: TypeAlias = torch.Tensor | np.ndarray
+
+
+@dataclass(frozen=True)
+class TokenGrid:
+    """Tokens of a video on a grid of frames, rows and columns."""
+
+    tokens: torch.Tensor  # [T, H, W, D]
+    as_numpy: bool = False  # whether the caller gave, and gets, numpy arrays
+
+    @classmethod
+    def of(cls, tokens: Array) -> TokenGrid:
+        """Take [T, H, W, D] or [T, N, D] tokens as they are, without a copy, or say what is wrong with them."""
+        if not isinstance(tokens, (torch.Tensor, np.ndarray)):
+            raise TypeError(f"tokens must be a torch tensor or a numpy array, got {type(tokens).__name__}")
+        if tokens.ndim not in (3, 4):
+            raise ValueError(
+                f"tokens must be [T, H, W, D] or [T, N, D]: frames first, features last; got shape {tuple(tokens.shape)}"
+            )
+        if 0 in tokens.shape:
+            raise ValueError(f"tokens must not be empty, got shape {tuple(tokens.shape)}")
+        as_numpy = isinstance(tokens, np.ndarray)
+        if as_numpy:
+            tokens = _tensor_of(tokens)
+        if not tokens.is_floating_point():
+            raise TypeError(
+                f"tokens must be floating point, got {tokens.dtype}; convert them first, e.g. tokens.float()"
+            )
+        grid = cls(tokens if tokens.ndim == 4 else tokens[:, None], as_numpy)
+        grid._require_finite()
+        return grid
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Frames, rows and columns."""
+        t, h, w, _ = self.tokens.shape
+        return t, h, w
+
+    @property
+    def n(self) -> int:
+        t, h, w = self.shape
+        return t * h * w
+
+    @property
+    def dim(self) -> int:
+        return self.tokens.shape[-1]
+
+    def frames(self, span: slice) -> torch.Tensor:
+        """[n, D] the tokens of some frames."""
+        return self.tokens[span].reshape(-1, self.dim)
+
+    def gather(self, indices: np.ndarray) -> torch.Tensor:
+        """[K, D] the tokens at flat indices."""
+        device = self.tokens.device
+        if self.tokens.is_contiguous():
+            return self.tokens.view(-1, self.dim).index_select(0, torch.from_numpy(indices).to(device))
+        t, y, x = (torch.from_numpy(each).to(device) for each in np.unravel_index(indices, self.shape))
+        return self.tokens[t, y, x]
+
+    def keep(self, path: Path, budget: int) -> Kept:
+        """The first `budget` tokens along a path."""
+        answer = path.answer(budget)
+        features = self.gather(answer.indices)
+        return Kept.from_answer(answer, features.numpy() if self.as_numpy else features, self.shape, path)
+
+    def _require_finite(self) -> None:
+        low, high = (float(each) for each in torch.aminmax(_reducible(self.tokens)))
+        largest = torch.finfo(torch.float32).max
+        if -largest <= low and high <= largest:
+            return
+        for t in range(self.tokens.shape[0]):
+            frame = self.tokens[t].detach().double()
+            wrong = torch.nonzero(~(frame.abs() <= largest).all(-1))
+            if len(wrong):
+                y, x = wrong[0].tolist()
+                cell = frame[y, x]
+                bad = float(cell[~(cell.abs() <= largest)][0])
+                raise ValueError(
+                    f"tokens must be finite in float32: {bad:g} in frame {t}, row {y}, column {x}; "
+                    "drop or repair that frame first"
+                )
+
+
+def _tensor_of(array: np.ndarray) -> torch.Tensor:
+    if array.dtype.kind != "f" or array.dtype.itemsize > 8:
+        raise TypeError(f"tokens must be floating point (float16, float32 or float64), got {array.dtype}")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing here writes to it
+        return torch.from_numpy(array)
+
+
+def _reducible(tokens: torch.Tensor) -> torch.Tensor:
+    """Tokens in a format that torch has reductions for."""
+    return tokens.detach() if tokens.element_size() > 1 else tokens.detach().float()
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The tokens kept, and how they stand for the rest.
+
+    Arrays are torch tensors on the tokens' device for torch input, numpy arrays for numpy input.
+    """
+
+    indices: Array  # [K] int64, ascending flat index t*H*W + y*W + x
+    features: Array  # [K, D], the input's type, dtype and device
+    positions: Array  # [K, 3] int64 (t, y, x)
+    order: Array  # [K] int64 places in `indices`, most important first
+    gains: Array  # [K] float64, what each added to the objective, in that order
+    represents: Array  # [n] int64, for every input token the place in `indices` of its representative
+    coverage: float  # mean cosine between every token and its representative
+    bound: float  # the objective is at least this share of the best that any K tokens could reach
+    shape: tuple[int, int, int]  # frames, rows, columns of the grid they come from
+    method: str = ""
+    settings: Mapping[str, object] = field(default_factory=dict)  # how it was made
+    seconds: float = 0.0
+    path: Path | None = field(default=None, repr=False)
+
+    @property
+    def n(self) -> int:
+        """How many tokens there were."""
+        t, h, w = self.shape
+        return t * h * w
+
+    @property
+    def ratio(self) -> float:
+        """Kept / total."""
+        return len(self) / self.n
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __repr__(self) -> str:
+        return (
+            f"Kept({len(self)} of {self.n} tokens, coverage {self.coverage:.4f}, bound {self.bound:.4f}, "
+            f"method {self.method!r})"
+        )
+
+    def at(self, *, ratio: float | str | None = None, budget: int | None = None, coverage: float | None = None) -> Kept:
+        """The answer for a smaller budget, from the order that is stored; nothing is computed again.
+
+        Args:
+            ratio, budget, coverage: exactly one, as in `floc.compress`; ratio is of all the tokens there were.
+        """
+        if self.path is None:
+            raise ValueError(f"method {self.method!r} does not keep a nested order; call floc.compress again")
+        dial = Dial.of(ratio, budget, coverage)
+        count = self.path.fewest(dial.coverage) if dial.coverage is not None else dial.count(self.n)
+        if count > len(self):
+            raise ValueError(
+                f"{dial} needs {count} tokens, {len(self)} were kept; call floc.compress with a larger budget"
+            )
+        answer = self.path.answer(count)
+        places = np.searchsorted(_numpy(self.indices), answer.indices)
+        smaller = Kept.from_answer(answer, self.features[_like(self.features, places)], self.shape, self.path)
+        return replace(smaller, method=self.method, settings=self.settings)
+
+    @classmethod
+    def from_answer(cls, answer: Answer, features: Array, shape: tuple[int, int, int], path: Path) -> Kept:
+        """Dress a path's answer in the kind of array, and on the device, of the features."""
+        positions = np.stack(np.unravel_index(answer.indices, shape), 1)
+        indices, positions, order, gains, represents = (
+            _like(features, each) for each in (answer.indices, positions, answer.order, answer.gains, answer.represents)
+        )
+        return cls(
+            indices, features, positions, order, gains, represents, answer.coverage, answer.bound, shape, path=path
+        )
+
+
+def _numpy(array: Array) -> np.ndarray:
+    return array if isinstance(array, np.ndarray) else array.cpu().numpy()
+
+
+def _like(reference: Array, array: np.ndarray) -> Array:
+    """`array` as the kind of array, and on the device, of `reference`."""
+    return array if isinstance(reference, np.ndarray) else torch.from_numpy(array).to(reference.device)
