@@ -17,10 +17,15 @@ def split(frames: int, block: int | None) -> list[slice]:
     return [slice(start, min(start + step, frames)) for start in range(0, frames, step)]
 
 
-def shares(sizes: Sequence[int] | np.ndarray, budget: int) -> np.ndarray:
+def shares(
+    sizes: Sequence[int] | np.ndarray, budget: int, room: Sequence[int] | np.ndarray | None = None
+) -> np.ndarray:
     """Shares of `budget` in proportion to `sizes` that sum to it exactly: largest remainder, ties to the earlier.
 
-    No share exceeds its size, as long as the budget does not exceed their sum.
+    Args:
+        sizes: [B] tokens in each block.
+        budget: at most what there is room for.
+        room: [B] the most that each share can be; what does not fit goes to the next largest remainders.
 
     >>> shares([1920, 1920, 360], 525).tolist()
     [240, 240, 45]
@@ -28,12 +33,15 @@ def shares(sizes: Sequence[int] | np.ndarray, budget: int) -> np.ndarray:
     [1, 1, 0]
     """
     sizes = np.asarray(sizes, np.int64)
+    room = sizes if room is None else np.asarray(room, np.int64)
     total = int(sizes.sum())
     exact = sizes * int(budget)
     share = exact // total
-    remainder = exact - share * total
-    missing = int(budget) - int(share.sum())
-    share[np.argsort(-remainder, kind="stable")[:missing]] += 1
+    by_remainder = np.argsort(share * total - exact, kind="stable")
+    share[by_remainder[: int(budget) - int(share.sum())]] += 1
+    share = np.minimum(share, room)
+    while (missing := int(budget) - int(share.sum())) > 0:
+        share[by_remainder[share[by_remainder] < room[by_remainder]][:missing]] += 1
     return share
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import torch
 
@@ -53,9 +53,6 @@ def compress(
     chosen = methods.make(method, options)
     grid = TokenGrid.of(tokens)
     with torch.no_grad():
-        if dial.coverage is None:
-            kept = chosen(grid, dial.count(grid.n))
-        else:
-            kept = chosen.reaching(grid, dial.coverage)
-    settings = {each.name: getattr(chosen, each.name) for each in fields(chosen) if each.name != "progress"}
+        kept = chosen(grid, dial.count(grid.n)) if dial.coverage is None else chosen.reaching(grid, dial.coverage)
+    settings = {name: getattr(chosen, name) for name in methods.options(method) if name != "progress"}
     return replace(kept, method=method, settings=settings, seconds=time.perf_counter() - started)

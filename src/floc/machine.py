@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,36 +20,51 @@ def threads() -> int:
 class _SingleThreadedBlas:
     """Holds numpy's BLAS to one thread while anyone is inside; the workers are the parallelism.
 
-    The setting belongs to the process, so nested and concurrent users are counted and the last one restores it.
+    The setting belongs to the process, so nested and concurrent users are counted and the last one restores it. It may
+    only be restored by the thread that made it, so a thread of its own holds it meanwhile.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._limits: contextlib.ExitStack | None = None
-        self._controller = None
+        self._leave = threading.Event()
+        self._holder: threading.Thread | None = None
+        self._controller: Any = None
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
         with self._lock:
             if self._users == 0:
-                self._limit()
+                self._start_holding()
             self._users += 1
         try:
             yield
         finally:
             with self._lock:
                 self._users -= 1
-                if self._users == 0 and self._limits is not None:
-                    self._limits.close()
+                if self._users == 0 and self._holder is not None:
+                    self._leave.set()
+                    self._holder.join()
 
-    def _limit(self) -> None:
+    def limit_this_thread(self) -> None:
+        """For a worker inside: a BLAS built on OpenMP keeps the setting for each thread."""
+        self._controller.limit(limits=1, user_api="blas")
+
+    def _start_holding(self) -> None:
         from threadpoolctl import ThreadpoolController
 
         if self._controller is None:  # looking through the loaded libraries takes milliseconds: once is enough
             self._controller = ThreadpoolController()
-        self._limits = contextlib.ExitStack()
-        self._limits.enter_context(self._controller.limit(limits=1, user_api="blas"))
+        held, self._leave = threading.Event(), threading.Event()
+
+        def hold(leave: threading.Event = self._leave) -> None:
+            with self._controller.limit(limits=1, user_api="blas"):
+                held.set()
+                leave.wait()
+
+        self._holder = threading.Thread(target=hold, name="floc-blas", daemon=True)
+        self._holder.start()
+        held.wait()
 
 
 single_threaded_blas = _SingleThreadedBlas()
@@ -76,13 +92,16 @@ def _system_available() -> int | None:
 
 
 def _cgroup_available() -> int | None:
-    for limit, usage in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        with contextlib.suppress(OSError, ValueError):
-            root = Path("/sys/fs/cgroup")
-            return int((root / limit).read_text()) - int((root / usage).read_text())
+    """What a container's limit leaves; its file cache is given back when memory is short, so it does not count."""
+    root = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        stat = dict(line.split() for line in (root / "memory.stat").read_text().splitlines())
+        used = int((root / "memory.current").read_text()) - int(stat["inactive_file"])
+        return int((root / "memory.max").read_text()) - used
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        stat = dict(line.split() for line in (root / "memory/memory.stat").read_text().splitlines())
+        used = int((root / "memory/memory.usage_in_bytes").read_text()) - int(stat["total_inactive_file"])
+        return int((root / "memory/memory.limit_in_bytes").read_text()) - used
     return None
 
 
@@ -92,10 +111,7 @@ def in_words(size_bytes: float) -> str:
     >>> in_words(5_000_000_000)
     '4.7 GiB'
     """
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size_bytes < 1024:
-            break
-        size_bytes /= 1024
-    else:
-        unit = "TiB"
-    return f"{size_bytes:.0f} {unit}" if unit == "bytes" else f"{size_bytes:.1f} {unit}"
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes >= size:
+            return f"{size_bytes / size:.1f} {unit}"
+    return f"{size_bytes:.0f} bytes"

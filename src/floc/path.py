@@ -6,7 +6,7 @@ the answer for every budget up to its length, with representatives, coverage and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Path:
-    """Picks from most to least important, in groups that were chosen from separately, and a history of representatives."""
+    """Picks from most to least important, in groups that were chosen from separately, and who represented whom."""
 
     picks: np.ndarray  # [P] int64 flat token index
     gains: np.ndarray  # [P] float64
@@ -39,6 +39,26 @@ class Path:
     place: np.ndarray  # [E] int64, never falling
     cosine: np.ndarray  # [E] float64, of the token and that pick
     n: int  # tokens there are
+
+    def upto(self, budget: int) -> Path:
+        """The path that ends where the answer for `budget` does, in every group."""
+        if not self.shared:
+            return self  # any answer is a prefix of any longer one
+        taken = self._taken(budget)
+        next_gains = self.next_gains.copy()
+        for g, gain in zip(self.group[~taken][::-1], self.gains[~taken][::-1], strict=True):
+            next_gains[g] = gain  # the first one not taken stays
+        seen = taken[self.place]
+        return replace(
+            self,
+            picks=self.picks[taken],
+            gains=self.gains[taken],
+            group=self.group[taken],
+            next_gains=next_gains,
+            token=self.token[seen],
+            place=(taken.cumsum() - 1)[self.place[seen]],
+            cosine=self.cosine[seen],
+        )
 
     def answer(self, budget: int) -> Answer:
         """The answer for `budget` <= P tokens."""
@@ -67,13 +87,17 @@ class Path:
                 high = middle
             else:
                 low = middle + 1
+        # one token more, shared out by size, can take one from some block: look whether fewer do as well
+        while low > 1 and self._coverage(self._taken(low - 1)) >= coverage:
+            low -= 1
         return low
 
     def _taken(self, budget: int) -> np.ndarray:
         """[P] bool, the picks that belong to the answer for `budget`."""
         if not self.shared:
             return np.arange(len(self.picks)) < budget
-        return self._rank() < blocks.shares(self.group_sizes, budget)[self.group]
+        room = np.bincount(self.group, minlength=len(self.group_sizes))
+        return self._rank() < blocks.shares(self.group_sizes, budget, room)[self.group]
 
     def _rank(self) -> np.ndarray:
         """[P] each pick's rank within its group."""
@@ -109,7 +133,7 @@ class Path:
         else:
             # no group may be empty for a limit to hold: see `_limit`
             first = np.unique(self.group, return_index=True)[1]
-            if first.max() < budget:
+            if first.max() < budget or budget == 1:
                 limit = _limit(self.gains, self.next_gains.max(), budget, int(first.max()))
             else:
                 second = [np.append(self.gains[self.group == g], self.next_gains[g])[1] for g in self.group[first]]
@@ -121,9 +145,11 @@ class Path:
 def _limit(gains: np.ndarray, next_gain: float, k: int, start: int = 0) -> float:
     """What no set of k can exceed: f(S_i) + k x the next gain, the least of it over i = start + 1 .. k.
 
-    f(any k) <= f(S_i) + the k largest gains at S_i, for every prefix S_i of greedy's picks but the empty one, from which
-    negative similarities would make gains rise.
+    f(any k) <= f(S_i) + the k largest gains at S_i, for every prefix S_i of greedy's picks but the empty one, from
+    which gains can rise where similarities are negative. Greedy's first pick is the best single one.
     """
+    if k == 1:
+        return float(gains[0])
     reached = gains[:k].cumsum()
     following = np.append(gains, next_gain)[1 : k + 1]
     return float((reached + k * following)[start:].min())

@@ -44,7 +44,7 @@ def film(
     basis = rng.standard_normal((latent, dim), dtype=np.float32) / np.sqrt(dim)  # [latent, D]
     common = _direction(rng, latent)
     fields = [_smooth_field(rng, height, width, latent) for _ in range(scenes)]
-    tokens = np.empty((frames, height, width, dim), dtype)
+    tokens: np.ndarray = np.empty((frames, height, width, dim), dtype)
     scene, remaining = 0, 0
     for t in range(frames):
         if remaining == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -30,18 +31,14 @@ class TokenGrid:
             raise TypeError(f"tokens must be a torch tensor or a numpy array, got {type(tokens).__name__}")
         if tokens.ndim not in (3, 4):
             raise ValueError(
-                f"tokens must be [T, H, W, D] or [T, N, D]: frames first, features last; got shape {tuple(tokens.shape)}"
+                f"tokens must be [T, H, W, D] or [T, N, D], frames first, features last; got {tuple(tokens.shape)}"
             )
         if 0 in tokens.shape:
             raise ValueError(f"tokens must not be empty, got shape {tuple(tokens.shape)}")
-        as_numpy = isinstance(tokens, np.ndarray)
-        if as_numpy:
-            tokens = _tensor_of(tokens)
-        if not tokens.is_floating_point():
-            raise TypeError(
-                f"tokens must be floating point, got {tokens.dtype}; convert them first, e.g. tokens.float()"
-            )
-        grid = cls(tokens if tokens.ndim == 4 else tokens[:, None], as_numpy)
+        tensor = _tensor_of(tokens) if isinstance(tokens, np.ndarray) else tokens
+        if not tensor.is_floating_point():
+            raise TypeError(f"tokens must be floating point, got {tokens.dtype}; convert them first: tokens.float()")
+        grid = cls(tensor if tensor.ndim == 4 else tensor[:, None], as_numpy=isinstance(tokens, np.ndarray))
         grid._require_finite()
         return grid
 
@@ -53,11 +50,12 @@ class TokenGrid:
 
     @property
     def n(self) -> int:
-        t, h, w = self.shape
-        return t * h * w
+        """Tokens there are."""
+        return math.prod(self.shape)
 
     @property
     def dim(self) -> int:
+        """Features of a token."""
         return self.tokens.shape[-1]
 
     def frames(self, span: slice) -> torch.Tensor:
@@ -74,6 +72,7 @@ class TokenGrid:
 
     def keep(self, path: Path, budget: int) -> Kept:
         """The first `budget` tokens along a path."""
+        path = path.upto(budget)
         answer = path.answer(budget)
         features = self.gather(answer.indices)
         return Kept.from_answer(answer, features.numpy() if self.as_numpy else features, self.shape, path)
@@ -135,8 +134,7 @@ class Kept:
     @property
     def n(self) -> int:
         """How many tokens there were."""
-        t, h, w = self.shape
-        return t * h * w
+        return math.prod(self.shape)
 
     @property
     def ratio(self) -> float:
@@ -154,6 +152,10 @@ class Kept:
 
     def at(self, *, ratio: float | str | None = None, budget: int | None = None, coverage: float | None = None) -> Kept:
         """The answer for a smaller budget, from the order that is stored; nothing is computed again.
+
+        Without a second pass it is what `floc.compress` would return for that budget. One exception: largest remainders
+        can give a short last block a token that they take away again for a larger budget; that token was not kept here,
+        and another block has one more instead.
 
         Args:
             ratio, budget, coverage: exactly one, as in `floc.compress`; ratio is of all the tokens there were.
@@ -175,11 +177,17 @@ class Kept:
     def from_answer(cls, answer: Answer, features: Array, shape: tuple[int, int, int], path: Path) -> Kept:
         """Dress a path's answer in the kind of array, and on the device, of the features."""
         positions = np.stack(np.unravel_index(answer.indices, shape), 1)
-        indices, positions, order, gains, represents = (
-            _like(features, each) for each in (answer.indices, positions, answer.order, answer.gains, answer.represents)
-        )
         return cls(
-            indices, features, positions, order, gains, represents, answer.coverage, answer.bound, shape, path=path
+            indices=_like(features, answer.indices),
+            features=features,
+            positions=_like(features, positions),
+            order=_like(features, answer.order),
+            gains=_like(features, answer.gains),
+            represents=_like(features, answer.represents),
+            coverage=answer.coverage,
+            bound=answer.bound,
+            shape=shape,
+            path=path,
         )
 
 

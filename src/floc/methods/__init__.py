@@ -23,6 +23,10 @@ class Method(Protocol):
         """Keep `budget` tokens, 1 <= budget <= grid.n."""
         ...
 
+    def reaching(self, grid: TokenGrid, coverage: float) -> Kept:
+        """Keep as few tokens as reach a coverage."""
+        ...
+
 
 _registry: dict[str, type] = {}
 M = TypeVar("M", bound=type)
@@ -51,10 +55,14 @@ def get(name: str) -> type:
     return _registry[name]
 
 
-def make(name: str, options: dict[str, object]) -> Method:
+def options(name: str) -> list[str]:
+    """The options a method takes."""
+    return [each.name for each in fields(get(name)) if each.init]
+
+
+def make(name: str, given: dict[str, object]) -> Method:
     """A method with its options, or an error that lists the options there are."""
     cls = get(name)
-    known = [each.name for each in fields(cls) if each.init]
-    for option in options:
-        require_known(f"option of method {name!r},", option, known)
-    return cls(**options)
+    for option in given:
+        require_known(f"option of method {name!r},", option, options(name))
+    return cls(**given)

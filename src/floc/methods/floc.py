@@ -5,14 +5,15 @@ ICLR 2026) selects within blocks of 32 frames by greedy facility location on cos
 
 `floc` goes two steps further:
 
-* The second pass (`dedupe`). Each block keeps `dedupe` times its share, then one selection over the survivors of all
-  blocks keeps the budget, which removes what blocks repeat from one another. A survivor stands for its cluster: the sum of
-  the cosines of a cluster's tokens with u is exactly (the sum of its normalised tokens) . u, so the second selection sees
-  every survivor as a target with the direction and the length of that sum, and needs no other token.
+* The second pass (`dedupe`). The blocks keep `dedupe` times the budget between them, then one selection over these
+  survivors keeps the budget, which removes what blocks repeat from one another. A survivor stands for its cluster: the
+  cosines of a cluster's tokens with u add up to exactly (the sum of its normalised tokens) . u, so the second selection
+  sees every survivor as a target with the direction and the length of that sum, and needs no other token. Blocks share
+  the survivors by gain, not by size: a still scene leaves room for a busy one.
 * `detail`. The similarity is 1 - (1 - cos)^detail, so that what is badly covered weighs more and rare things survive.
 
-Where the paper's program trusts the first bound of lazy greedy, which negative cosines break, the picks here are those of
-plain greedy in every case.
+Algorithm 1 of the paper starts lazy greedy from the bound f({v}), which negative cosines break; here the picks are
+those of plain greedy in every case.
 """
 
 from __future__ import annotations
@@ -195,10 +196,10 @@ class _Run:
             directions, lengths = self.engine.sum_by_cluster(sets, count, unit=True)
             weights, sigma = np.rint(lengths * WEIGHT_SCALE).astype(np.int64), None
         else:
-            # distances do not add up like cosines: a cluster is taken as its mean, and counts as often as it has members
+            # distances do not add up like cosines: a cluster is taken as its mean, and counts once for each member
             members = np.bincount(clusters.of, minlength=count)
             directions, lengths = self.engine.sum_by_cluster(sets, count, unit=False)
-            lengths = lengths / members
+            lengths = lengths / np.maximum(members, 1)  # of two that are the same, one stands for both
             weights, sigma = members * WEIGHT_SCALE, float(np.mean([solution.sigma for solution in present]))
         require_headroom(weights, count)
 
@@ -242,7 +243,8 @@ class _Run:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Who represents each token, and from when on: [E] token, [E] place in the order of picks, [E] cosine.
 
-        A token is represented as its cluster is, or by a survivor of its own block that it had before, whichever is closer.
+        A token is represented as its cluster is, or by an earlier representative in its own block that was picked
+        again, whichever is closer.
         """
         place_of = np.full(len(clusters.survivors), -1)  # of a survivor, in the order of picks
         place_of[chosen.picks] = np.arange(len(chosen.picks))

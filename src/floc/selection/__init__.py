@@ -101,7 +101,7 @@ def _fixed_point(similarity: torch.Tensor | np.ndarray) -> torch.Tensor:
         raise ValueError(f"similarity must be [M, N], candidates x tokens, neither 0; got {list(matrix.shape)}")
     if matrix.is_floating_point():
         low, high = (float(each) for each in torch.aminmax(matrix))
-        if not (-1.001 <= low and high <= 1.001):  # also where one is NaN
+        if not (low >= -1.001 and high <= 1.001):  # also where one is NaN
             raise ValueError(f"similarity must be finite and in [-1, 1], got {low:g} to {high:g}; scale it first")
         return (matrix.float().clamp(-1, 1) * SCALE).round().to(torch.int16)
     if matrix.dtype == torch.int16:

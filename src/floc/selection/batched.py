@@ -1,8 +1,8 @@
 """Lazy greedy in torch, many sets at a time, on any device: the picks of `reference.greedy` without numba.
 
-Where the compiled version evaluates one candidate at a time, this one evaluates the few with the highest bounds at once,
-in every set, until each set's best bound is an exact gain. Keys are those of `lazy.py`: `gain << bits | complement of
-the index`, so a maximum settles the gain and, for equal gains, the lower index.
+Where the compiled version evaluates one candidate at a time, this one evaluates the few with the highest bounds at
+once, in every set, until each set's best bound is an exact gain. Keys are those of `lazy.py`: `gain << bits |
+complement of the index`, so a maximum settles the gain and, for equal gains, the lower index.
 
 Memory: the matrices, one int64 a candidate, and POOL rows a set.
 """
@@ -29,7 +29,7 @@ def greedy(
     Returns:
         [B, k] int64 picks, and [B, k] int64 their gains.
     """
-    b, m, n = similarity.shape
+    b, m, _ = similarity.shape
     device = similarity.device
     index = torch.arange(m, device=device)
     bits = max(1, (m - 1).bit_length())

@@ -1,7 +1,7 @@
 """The CPU engine: BLAS tiles, compiled kernels, and one pool of threads that the sets flow through.
 
-All threads share the tiles of one set's matrix. When it is complete one of them picks from it, which is sequential, while
-the others have gone on to the next set. So the cores stay busy, and only one set at a time exists in float32.
+All threads share the tiles of one set's matrix. When it is complete one of them picks from it, which is sequential,
+while the others have gone on to the next set. So the cores stay busy, and only one set at a time exists in float32.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from ..machine import single_threaded_blas, threads
 from . import gaussian, lazy, rows, tiles
-from .engine import History, Job, Solution, Targets, Tick, no_tick, picks_and_next
+from .engine import History, Job, Solution, Targets, Tick, no_tick, until_next
 from .objective import SCALE, Similarity
 
 _ROWS_A_TASK = 256
@@ -24,6 +24,8 @@ _scratch = tiles.Scratch()
 
 
 class CpuEngine:
+    """See `Engine`."""
+
     name = "cpu"
 
     def solve(
@@ -63,7 +65,8 @@ class CpuEngine:
         source = rows.bits(candidates)
         with _workers() as pool:
             matrix = _rectangular(pool, source, targets, similarity, sigma, tick)
-        picks, gains, next_gain = picks_and_next(lambda k: lazy.greedy(matrix, k, targets.weights), budget, len(source))
+        chosen = lazy.greedy(matrix, min(budget + 1, len(matrix)), targets.weights)
+        picks, gains, next_gain = until_next(*chosen, budget)
         token, rank, _ = lazy.history(matrix, picks)
         return Solution(picks, gains, next_gain, History(token, rank, None), sigma)
 
@@ -84,12 +87,12 @@ class CpuEngine:
 @contextlib.contextmanager
 def _workers() -> Iterator[Executor]:
     """As many threads as torch would use, with BLAS held to one each; an exception drops what is still queued."""
-    pool = ThreadPoolExecutor(threads())
-    try:
-        with single_threaded_blas():
+    with single_threaded_blas():
+        pool = ThreadPoolExecutor(threads(), "floc", initializer=single_threaded_blas.limit_this_thread)
+        try:
             yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _run(pool: Executor, task: Callable, items: Iterable) -> None:
@@ -209,7 +212,7 @@ def _choose(
     with_cosines: bool,
     sigma: float | None,
 ) -> Solution:
-    picks, gains, next_gain = picks_and_next(lambda k: lazy.greedy(matrix, k), budget, len(matrix))
+    picks, gains, next_gain = until_next(*lazy.greedy(matrix, min(budget + 1, len(matrix))), budget)
     token, rank, cover = lazy.history(matrix, picks)
     cosine = None
     if with_cosines and similarity.is_plain_cosine:

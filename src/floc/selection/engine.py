@@ -105,10 +105,9 @@ class Engine(Protocol):
         ...
 
 
-def picks_and_next(
-    greedy: Callable[[int], tuple[np.ndarray, np.ndarray]], budget: int, candidates: int
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """Run `greedy` one pick further than asked, for the gain that comes next; 0 when nothing is left."""
-    picks, gains = greedy(min(budget + 1, candidates))
-    next_gain = int(gains[budget]) if len(gains) > budget else 0
-    return picks[:budget], gains[:budget], next_gain
+def until_next(picks: np.ndarray, gains: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Picks and gains up to the budget, and the gain that would come next; 0 when nothing is left.
+
+    Engines run greedy to `min(budget + 1, candidates)` for it.
+    """
+    return picks[:budget], gains[:budget], int(gains[budget]) if len(gains) > budget else 0

@@ -41,7 +41,7 @@ def counted_greedy(
 
 
 def history(similarity: np.ndarray, picks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Each time a pick raised a token's cover: [E] int64 the token, [E] int64 the pick's rank, [E] int16 the new cover."""
+    """Each time a pick raised a token's cover: [E] int64 the token, [E] int64 the pick's rank, [E] int16 the cover."""
     length = _history(similarity, picks, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int16))
     token, rank, cover = np.empty(length, np.int64), np.empty(length, np.int64), np.empty(length, np.int16)
     _history(similarity, picks, token, rank, cover)

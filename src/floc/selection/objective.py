@@ -32,6 +32,7 @@ class Similarity:
 
     @property
     def is_plain_cosine(self) -> bool:
+        """Whether coverage can be read off the matrix."""
         return self.metric == "cosine" and self.detail == 1
 
 

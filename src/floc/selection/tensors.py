@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from . import batched, reference
-from .engine import History, Job, Solution, Targets, Tick, no_tick, picks_and_next
+from .engine import History, Job, Solution, Targets, Tick, no_tick, until_next
 from .objective import SCALE, Similarity
 
 # matrices of sets that are chosen from together; on a CPU one set at a time is as fast and stays in cache
@@ -22,6 +22,8 @@ _PIECE = 1 << 24
 
 
 class TorchEngine:
+    """See `Engine`."""
+
     name = "torch"
 
     def solve(
@@ -101,12 +103,14 @@ class TorchEngine:
         )
         picks_all, gains_all = picks.cpu().numpy(), gains.cpu().numpy()
         return [
-            picks_and_next(lambda k, b=b: (picks_all[b, :k], gains_all[b, :k]), budget, size)
+            until_next(picks_all[b, :size], gains_all[b, :size], budget)
             for b, (budget, size) in enumerate(zip(budgets, sizes, strict=True))
         ]
 
 
 class ReferenceEngine(TorchEngine):
+    """Plain greedy on the torch engine's matrices."""
+
     name = "reference"
 
     def _choose(
@@ -114,7 +118,7 @@ class ReferenceEngine(TorchEngine):
     ) -> list[tuple[np.ndarray, np.ndarray, int]]:
         hosted = [matrix.cpu().numpy() for matrix in matrices]
         return [
-            picks_and_next(lambda k, m=matrix: reference.greedy(m, k, weights), budget, len(matrix))
+            until_next(*reference.greedy(matrix, min(budget + 1, len(matrix)), weights), budget)
             for matrix, budget in zip(hosted, budgets, strict=True)
         ]
 

@@ -1,9 +1,9 @@
 """The fixed-point similarity matrix on the CPU, tile by tile.
 
-The product is the cost of selection on a CPU, so it is left to BLAS, one thread a tile. Only the lower triangle is
-multiplied; a tile's diagonal part is `X @ X.T`, which numpy hands to SYRK. A tile is snapped to int16 and mirrored while
-it is still in cache, so no float32 matrix exists: memory is the int16 matrix and one tile a thread. Tiles are cut by size
-alone, never by the number of threads, so the matrix is the same for any number of them.
+The product is the cost of selection on a CPU, so it is left to BLAS, one thread a tile. Of a symmetric matrix only one
+triangle is multiplied; on the diagonal a tile is `X @ X.T`, which numpy hands to SYRK. A tile is snapped to int16 and
+mirrored while it is still in cache, so no float32 matrix exists: memory is the int16 matrix and one tile a thread.
+Tiles are cut by size alone, never by the number of threads, so the matrix is the same for any number of them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from numba.extending import register_jitable
 
 from .objective import SCALE
 
-# Two threads with a tile each at d = 3584 (OpenBLAS, AVX-512): triangles of 480 columns cost 3% over whole SYRKs and 256
-# cost 7%; rectangles of 1280 x 1280 ran at 206 GFLOP/s, of 480 x 1920 at 200.
+# Two threads with a tile each at d = 3584 (OpenBLAS, AVX-512): triangles in columns of 480 cost 3% over whole SYRKs, in
+# columns of 256 7%; rectangles of 1280 x 1280 ran at 206 GFLOP/s, of 480 x 1920 at 200.
 TILE_COLUMNS = 480
 TILE_ROWS = 1920
 RECTANGLE_SIDE = 1280

@@ -1,0 +1,128 @@
+"""From results to Markdown, so that no number in the documentation is typed.
+
+A page marks the place: `<!-- bench:select -->` and `<!-- /bench:select -->`. `fill` puts the table between the two.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..naming import require_known
+
+Echo = Callable[[str], object]
+View = Callable[[dict], str]
+
+_MARKED = re.compile(r"(<!-- bench:([\w-]+) -->\n)(.*?)(<!-- /bench:\2 -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Table:
+    """What one file in this package measures, and how it is shown."""
+
+    name: str
+    run: Callable[[bool, Echo], dict]  # (quick, echo) -> the results, by part
+    views: Mapping[str, View]  # Markdown from a results file
+
+
+def tables() -> dict[str, Table]:
+    """All tables there are: every file in this package that has a `TABLE`."""
+    found = {}
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        if module.name != "__main__":
+            table = getattr(importlib.import_module(f"{__package__}.{module.name}"), "TABLE", None)
+            if table is not None:
+                found[table.name] = table
+    return found
+
+
+def names() -> list[str]:
+    """The tables that can be measured."""
+    return sorted(tables())
+
+
+def get(name: str) -> Table:
+    """The table behind a name."""
+    require_known("table", name, names())
+    return tables()[name]
+
+
+def fill(path: Path, results: Path = Path("benchmarks/results")) -> list[str]:
+    """Replace what stands between the markers of a Markdown file, and return the names that were found."""
+    text = path.read_text()
+    opened = re.findall(r"<!-- bench:([\w-]+) -->", text)
+    filled: list[str] = []
+
+    def replace(found: re.Match[str]) -> str:
+        filled.append(found[2])
+        return f"{found[1]}\n{markdown(found[2], results)}\n\n{found[4]}"
+
+    new = _MARKED.sub(replace, text)
+    if opened != filled:
+        raise ValueError(f"{path}: bench markers {opened} are not each closed by a <!-- /bench:NAME --> of their own")
+    if new != text:
+        path.write_text(new)
+    return filled
+
+
+def markdown(view: str, results: Path = Path("benchmarks/results")) -> str:
+    """One view of the results in a folder."""
+    owners = {name: table for table in tables().values() for name in table.views}
+    require_known("bench view", view, sorted(owners))
+    table = owners[view]
+    path = results / f"{table.name}.json"
+    if not path.exists():
+        raise FileNotFoundError(f"no results in {path}: run `floc bench {table.name}` first")
+    return table.views[view](json.loads(path.read_text()))
+
+
+def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; all columns but the first are numbers, and lean right.
+
+    >>> print(grid(["who", "ms"], [["us", "1.5"]]))
+    | who | ms |
+    |---|---:|
+    | us | 1.5 |
+    """
+    rule = "|---" + "|---:" * (len(head) - 1) + "|"
+    return "\n".join(["| " + " | ".join(head) + " |", rule, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def times(record: dict, digits: int = 3) -> str:
+    """A ratio with its spread.
+
+    >>> times({"ratio": 45.67, "ratio_p20": 44.12, "ratio_p80": 47.9})
+    '45.7x (44.1 to 47.9)'
+    """
+    ratio, low, high = (_significant(record[key], digits) for key in ("ratio", "ratio_p20", "ratio_p80"))
+    return f"{ratio}x ({low} to {high})"
+
+
+def milliseconds(record: dict) -> str:
+    """A time for people.
+
+    >>> milliseconds({"ms": 1234.56}), milliseconds({"ms": 1.23456})
+    ('1235', '1.23')
+    """
+    return _significant(record["ms"], 3)
+
+
+def _significant(value: float, digits: int) -> str:
+    whole = len(str(int(abs(value))))
+    return f"{value:.{max(0, digits - whole)}f}"
+
+
+def where(document: dict, *packages: str) -> str:
+    """One line under a table: the machine, the versions, the commit."""
+    versions = ", ".join(
+        f"{name} {document['versions'][name]}" for name in packages if document["versions"].get(name) is not None
+    )
+    device = document["device"]
+    commit, _, changed = (document["commit"] or "").partition("-")
+    at = f", commit {commit[:10]}{', changed' if changed else ''}" if commit else ""
+    return f"{device['cpu']}, {device['cores']} cores; {versions}; {document['date'][:10]}{at}."

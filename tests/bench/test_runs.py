@@ -1,0 +1,82 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from floc import bench
+from floc.bench import blocks, peers, second_pass, select
+from floc.bench.blocks import Shape
+from floc.selection import lazy
+
+
+@pytest.fixture
+def no_peers(monkeypatch):
+    """Whatever is installed here: peers are named, and skipped."""
+    monkeypatch.setattr(select, "PEERS", [replace(peer, package="no_such_package") for peer in peers.PEERS])
+
+
+def test_select_runs_quick_without_peers_and_says_so(no_peers, tmp_path):
+    lines = []
+    document = bench.run("select", quick=True, results=tmp_path, echo=lines.append)
+    ours, *others = document["select"]
+    assert (ours["contender"], ours["ratio"], ours["k"]) == ("floc", 1, 20)
+    assert ours["objective"] == pytest.approx(1, abs=1e-4)
+    assert len(others) == len(peers.PEERS)
+    assert {each["skipped"] for each in others} == {"not installed: pip install 'floc[bench]'"}
+    assert all(any(peer.name in line and "not installed" in line for line in lines) for peer in peers.PEERS)
+    timed = [each for each in document["end_to_end"] if "method" in each]
+    assert {each["baseline"] for each in timed} <= {
+        "product alone, all threads on a block",
+        "product alone, a thread a block",
+    }
+    assert all(each["objective"] > 0.999 for each in timed)
+    assert len(document["memory"]) == 2
+    assert not list(tmp_path.iterdir())  # quick numbers must not replace real ones
+
+
+def test_second_pass_runs_quick(tmp_path):
+    document = bench.run("second-pass", quick=True, results=tmp_path, echo=lambda _: None)
+    assert {each["contender"] for each in document["time"]} == set(second_pass.TIMED)
+    by_choice = {each["choice"]: each for each in document["quality"] if each["keep"] == "1/32"}
+    assert by_choice["random"]["true"] < by_choice["blocks"]["true"] < by_choice["whole video"]["true"] < 1
+    assert all(each["worst"] < each["true"] for each in document["quality"])
+
+
+def test_wrong_picks_are_not_timed(no_peers, monkeypatch):
+    right = lazy.counted_greedy
+
+    def wrong(matrix, k, weights=None):
+        picks, gains, evaluations = right(matrix, k, weights)
+        return picks[::-1], gains, evaluations
+
+    monkeypatch.setattr(lazy, "counted_greedy", wrong)
+    with pytest.raises(AssertionError, match="differs from plain greedy"):
+        select.measure(Shape(4, 4, 4, 16), (8,), 1, lambda _: None)
+
+
+def test_second_pass_checks_coverage_against_the_tokens():
+    import floc
+
+    tokens = Shape(40, 2, 3, 16).tokens()
+    kept = floc.compress(tokens, ratio=1 / 8)
+    second_pass._check(tokens, kept, len(kept))
+    with pytest.raises(AssertionError, match="is reported"):
+        second_pass._check(tokens, replace(kept, coverage=kept.coverage + 0.01), len(kept))
+
+
+def test_uniform_in_time_is_on_budget_and_spread():
+    shape = Shape(10, 2, 3, 4)
+    picks = second_pass._uniform_in_time(shape, 15)
+    assert len(set(picks.tolist())) == 15
+    assert sorted(set((picks // 6).tolist())) == [0, 4, 9]
+
+
+@pytest.mark.parametrize("peer", peers.PEERS, ids=lambda peer: peer.name)
+@pytest.mark.filterwarnings("ignore")
+def test_peers_choose_about_as_well_as_greedy(peer):
+    if why := peer.why_not(0):
+        pytest.skip(why)
+    block = blocks.BlockTokens(Shape(8, 3, 4, 32).tokens().reshape(-1, 32))
+    picks = np.asarray(peer.prepare(block, 12)())
+    best = blocks.value(block.cosine, blocks.float64_greedy(block.cosine, 12))
+    assert blocks.value(block.cosine, picks) / best == pytest.approx(1, abs=0.03)

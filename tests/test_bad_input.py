@@ -1,0 +1,141 @@
+"""What is wrong is said before any work: what was given, and what to do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import floc
+from floc import machine
+
+GOOD = np.random.default_rng(0).standard_normal((40, 2, 3, 8)).astype(np.float32)
+
+
+def with_value(t: int, y: int, x: int, bad: float, dtype: type = np.float32) -> np.ndarray:
+    tokens = GOOD.astype(dtype)
+    tokens[t, y, x, 5] = bad
+    tokens[39, 1, 2, 0] = np.nan  # a later one is not the one to name
+    return tokens
+
+
+@pytest.mark.parametrize(
+    ("tokens", "error", "says"),
+    [
+        ([[1.0]], TypeError, "torch tensor or a numpy array, got list"),
+        (GOOD[0], None, ""),  # [2, 3, 8] is two frames of three tokens
+        (GOOD[0, 0], ValueError, r"\[T, H, W, D\] or \[T, N, D\].*\(3, 8\)"),
+        (GOOD[None], ValueError, r"\(1, 40, 2, 3, 8\)"),
+        (GOOD[:0], ValueError, r"not be empty.*\(0, 2, 3, 8\)"),
+        (GOOD[:, :0], ValueError, "not be empty"),
+        (GOOD[..., :0], ValueError, "not be empty"),
+        (GOOD.astype(np.int32), TypeError, "floating point.*int32"),
+        (torch.ones(2, 2, 2, dtype=torch.int64), TypeError, r"torch.int64.*tokens.float\(\)"),
+        (GOOD.astype(np.complex64), TypeError, "complex64"),
+        (GOOD.astype(bool), TypeError, "bool"),
+        (with_value(7, 1, 2, np.nan), ValueError, "nan in frame 7, row 1, column 2"),
+        (with_value(0, 0, 0, np.inf, np.float16), ValueError, "inf in frame 0, row 0, column 0"),
+        (torch.from_numpy(with_value(39, 0, 1, -np.inf)).bfloat16(), ValueError, "-inf in frame 39, row 0, column 1"),
+        (with_value(3, 0, 0, 1e200, np.float64), ValueError, "finite in float32: 1e\\+200 in frame 3"),
+    ],
+)
+def test_tokens(tokens: object, error: type[Exception] | None, says: str) -> None:
+    if error is None:
+        assert len(floc.compress(tokens, budget=2)) == 2
+        return
+    with pytest.raises(error, match=says):
+        floc.compress(tokens, budget=2)
+
+
+@pytest.mark.parametrize(
+    ("dials", "says"),
+    [
+        ({}, "exactly one of ratio=, budget= and coverage=; got none"),
+        (dict(ratio=0.5, budget=3), "got ratio=0.5 and budget=3"),
+        (dict(ratio=0), r"\(0, 1\].*got 0"),
+        (dict(ratio=-0.1), r"\(0, 1\].*got -0.1"),
+        (dict(ratio=1.01), r"\(0, 1\].*budget="),
+        (dict(ratio=8), r"\(0, 1\]"),
+        (dict(ratio=float("nan")), "such as 0.125"),
+        (dict(ratio="an eighth"), "'1/8'"),
+        (dict(ratio="1/0"), "'1/8'"),
+        (dict(ratio=True), "such as 0.125"),
+        (dict(budget=0), "at least 1; got 0"),
+        (dict(budget=-4), "at least 1; got -4"),
+        (dict(budget=2.5), "whole number"),
+        (dict(budget=True), "whole number"),
+        (dict(coverage=0), r"\(0, 1\]"),
+        (dict(coverage=1.5), r"\(0, 1\]"),
+        (dict(coverage="0.9"), r"\(0, 1\]"),
+    ],
+)
+def test_dials(dials: dict, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        floc.compress(GOOD, **dials)
+    kept = floc.compress(GOOD, budget=20)
+    with pytest.raises(ValueError, match=says):
+        kept.at(**dials)
+
+
+@pytest.mark.parametrize("ratio", ["1/8", 0.125, 1 / 8, np.float32(0.125), "0.125"])
+def test_ratio_may_be_written_in_several_ways(ratio: object) -> None:
+    assert len(floc.compress(GOOD, ratio=ratio)) == 30
+
+
+def test_a_budget_over_all_keeps_all() -> None:
+    assert len(floc.compress(GOOD, budget=10_000)) == 240
+    assert len(floc.compress(GOOD, ratio=1)) == 240
+    assert len(floc.compress(GOOD, ratio=1e-6)) == 1
+
+
+def test_at_cannot_grow() -> None:
+    kept = floc.compress(GOOD, budget=20)
+    with pytest.raises(ValueError, match=r"budget=30 needs 30 tokens, 20 were kept"):
+        kept.at(budget=30)
+    with pytest.raises(ValueError, match=r"coverage 0.9999 cannot be reached"):
+        kept.at(coverage=0.9999)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (dict(method="flok"), "unknown method 'flok': did you mean 'floc'.*floc, floc-paper"),
+        (dict(metric="cosin"), "did you mean 'cosine'.*cosine, gaussian"),
+        (dict(metric="dot"), "cosine, gaussian"),
+        (dict(backend="numba"), "auto, reference, cpu, torch, gpu"),
+        (dict(backend="gpu"), "reserved"),
+        (dict(allocate="both"), "uniform, global"),
+        (dict(allocate="global"), "needs dedupe=1"),
+        (dict(block=0), "at least 1.*got 0"),
+        (dict(block=-3), "at least 1"),
+        (dict(block=2.5), "number of frames"),
+        (dict(block="scene"), "number of frames"),
+        (dict(dedupe=0.5), "dedupe must be.*at least 1.*0.5"),
+        (dict(dedupe=float("inf")), "dedupe"),
+        (dict(detail=0), "detail must be"),
+        (dict(detail="2"), "detail must be"),
+        (dict(blocks=32), "unknown option of method 'floc', 'blocks': did you mean 'block'"),
+        (dict(spatial_threshold=0.5), "There are: block, dedupe, detail, metric, allocate, backend, progress"),
+    ],
+)
+def test_options(options: dict, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        floc.compress(GOOD, ratio=1 / 8, **options)
+
+
+def test_a_set_that_does_not_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from floc.methods import floc as method
+
+    wide = np.broadcast_to(GOOD[:1], (20_000, 2, 3, 8))  # no memory of its own
+    monkeypatch.setattr(method, "available_bytes", lambda device: 2 << 30)
+    with pytest.raises(MemoryError, match=r"needs 26\.\d GiB, 2\.0 GiB are free; pass block=32"):
+        floc.compress(wide, ratio=1 / 8, block=None)
+    with pytest.raises(MemoryError, match=r"dedupe=1, which has no second pass over 60000 survivors"):
+        floc.compress(wide, ratio=1 / 4)
+
+
+def test_free_memory_is_known_here() -> None:
+    available = machine.available_bytes(torch.device("cpu"))
+    assert available is not None
+    assert 2**20 < available < 2**45
+    assert machine.available_bytes(torch.device("meta")) is None

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from floc import blocks
+
+sizes_and_budget = st.lists(st.integers(1, 500), min_size=1, max_size=30).flatmap(
+    lambda sizes: st.tuples(st.just(sizes), st.integers(0, sum(sizes)))
+)
+
+
+@given(sizes_and_budget)
+def test_shares_sum_to_the_budget_and_are_within_one_of_exact(given_: tuple[list[int], int]) -> None:
+    sizes, budget = given_
+    shares = blocks.shares(sizes, budget)
+    assert shares.sum() == budget
+    exact = np.array(sizes) * budget / sum(sizes)
+    assert (np.abs(shares - exact) < 1 + 1e-9).all()
+    assert (shares <= sizes).all()
+    assert (shares >= 0).all()
+
+
+@given(sizes_and_budget, st.integers(0, 99), st.data())
+def test_shares_stay_within_their_room(given_: tuple[list[int], int], seed: int, data: st.DataObject) -> None:
+    sizes, _ = given_
+    room = np.random.default_rng(seed).integers(0, np.array(sizes) + 1)
+    budget = data.draw(st.integers(0, int(room.sum())))
+    shares = blocks.shares(sizes, budget, room)
+    assert shares.sum() == budget
+    assert (shares <= room).all()
+    free = blocks.shares(sizes, budget)
+    if (free <= room).all():
+        np.testing.assert_array_equal(shares, free)
+
+
+@given(st.integers(1, 400), st.one_of(st.none(), st.integers(1, 90)))
+def test_blocks_cover_every_frame_once(frames: int, block: int | None) -> None:
+    spans = blocks.split(frames, block)
+    assert [t for span in spans for t in range(span.start, span.stop)] == list(range(frames))
+    assert all(span.stop - span.start <= (block or frames) for span in spans)
+
+
+@given(st.integers(1, 8), st.integers(1, 12), st.integers(1, 96))
+def test_prefixes_of_the_interleaved_order_are_shares_of_equal_blocks(count: int, size: int, prefix: int) -> None:
+    sizes = [size] * count
+    block = np.repeat(np.arange(count), size)
+    rank = np.tile(np.arange(size), count)
+    order = blocks.interleaved(sizes, rank, block)
+    prefix = min(prefix, count * size)
+    taken = np.bincount(block[order[:prefix]], minlength=count)
+    np.testing.assert_array_equal(taken, blocks.shares(sizes, prefix))
+
+
+@given(st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=7), min_size=1, max_size=5), st.data())
+def test_merging_takes_the_best_next_pick_of_any_block(tails: list[list[int]], data: st.DataObject) -> None:
+    # gains fall from the second on; the first may be anything
+    gains = [np.array([data.draw(st.integers(-3, 9)), *sorted(tail, reverse=True)]) for tail in tails]
+    heads = [0] * len(gains)
+    want = []
+    for _ in range(sum(map(len, gains))):
+        open_ = [b for b in range(len(gains)) if heads[b] < len(gains[b])]
+        best = max(open_, key=lambda b: (gains[b][heads[b]], -b))
+        want.append((best, heads[best]))
+        heads[best] += 1
+    got = list(zip(*(each.tolist() for each in blocks.merged(gains)), strict=True))
+    assert got == want

@@ -1,0 +1,313 @@
+"""The front door: what comes back, for every way of asking."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import floc
+from floc import blocks
+from floc.selection import reference
+from floc.selection.objective import snap
+from floc.synthetic import film
+
+WAYS = {
+    "default": {},
+    "paper": dict(method="floc-paper"),
+    "second pass": dict(detail=1),
+    "detail": dict(dedupe=1),
+    "global": dict(dedupe=1, allocate="global"),
+    "whole": dict(block=None),
+    "gaussian": dict(metric="gaussian"),
+    "gaussian blocks": dict(metric="gaussian", dedupe=1, detail=1),
+    "short blocks": dict(block=3, dedupe=1),
+    "fractions": dict(dedupe=1.5, detail=1.5),
+}
+each_way = pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+NESTED = ["indices", "positions", "order", "gains", "represents", "features"]
+
+
+def unit(tokens: np.ndarray) -> np.ndarray:
+    flat = tokens.reshape(-1, tokens.shape[-1]).astype(np.float64)
+    return flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-300)
+
+
+def assert_same(a: floc.Kept, b: floc.Kept) -> None:
+    for name in NESTED:
+        np.testing.assert_array_equal(np.asarray(getattr(a, name)), np.asarray(getattr(b, name)), err_msg=name)
+    assert (a.coverage, a.bound) == (b.coverage, b.bound)
+
+
+@each_way
+@pytest.mark.parametrize("budget", [1, 2, 5, 105, 839, 840])
+def test_kept_is_consistent(tokens: np.ndarray, options: dict, budget: int) -> None:
+    kept = floc.compress(tokens, budget=budget, **options)
+    n = 70 * 3 * 4
+    assert len(kept) == budget == len(set(kept.indices.tolist()))
+    assert (np.diff(kept.indices) > 0).all()
+    t, y, x = kept.positions.T
+    np.testing.assert_array_equal(t * 12 + y * 4 + x, kept.indices)
+    np.testing.assert_array_equal(kept.features, tokens.reshape(n, -1)[kept.indices])
+    assert sorted(kept.order) == list(range(budget))
+    assert kept.gains.shape == (budget,)
+    assert kept.represents.shape == (n,)
+    assert kept.represents.min() >= 0
+    assert kept.represents.max() < budget
+    assert 0 < kept.bound <= 1
+    if budget > 24:  # every block keeps something, so every token has a representative that was chosen for it
+        rows = unit(tokens)
+        cosine = (rows * rows[kept.indices[kept.represents]]).sum(1)
+        assert kept.coverage == pytest.approx(cosine.mean(), abs=1e-4)
+    if budget == n:
+        assert kept.coverage == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("block", [32, 7, None])
+def test_the_paper_is_plain_greedy_in_every_block(tokens: np.ndarray, block: int | None) -> None:
+    kept = floc.compress(tokens, ratio=1 / 8, method="floc-paper", block=block)
+    spans = blocks.split(70, block)
+    shares = blocks.shares([12 * (span.stop - span.start) for span in spans], 105)
+    want, gains = [], 0.0
+    for span, k in zip(spans, shares, strict=True):
+        rows = unit(tokens[span])
+        picks, won = reference.greedy(snap((rows @ rows.T).astype(np.float32)), int(k))
+        want += (span.start * 12 + picks).tolist()
+        gains += won.sum() / 2**14
+    assert sorted(want) == kept.indices.tolist()
+    assert kept.gains.sum() == pytest.approx(gains)
+    assert kept.coverage == pytest.approx(gains / 840)
+
+
+@each_way
+def test_at_is_a_fresh_run_or_a_prefix(tokens: np.ndarray, options: dict) -> None:
+    kept = floc.compress(tokens, ratio=1 / 4, **options)
+    one_pass = options.get("dedupe", 2) == 1 or options.get("block", 32) is None or "method" in options
+    for budget in (1, 2, 3, 52, 105, 209, 210):
+        smaller = kept.at(budget=budget)
+        if one_pass:
+            assert_same(smaller, floc.compress(tokens, budget=budget, **options))
+        else:
+            np.testing.assert_array_equal(
+                np.asarray(kept.indices)[kept.order[:budget]], np.asarray(smaller.indices)[smaller.order]
+            )
+            np.testing.assert_array_equal(kept.gains[:budget], smaller.gains)
+    assert_same(kept.at(ratio="1/16"), kept.at(budget=105).at(ratio=1 / 16))
+    assert kept.at(budget=210).coverage == kept.coverage
+    assert kept.at(budget=5).method == kept.method
+
+
+@settings(max_examples=40, deadline=None)
+@given(frames=st.integers(2, 15), block=st.integers(1, 6), seed=st.integers(0, 99), data=st.data())
+def test_at_is_a_fresh_run_where_shares_nest_and_always_the_right_number(frames, block, seed, data) -> None:
+    tokens = np.random.default_rng(seed).standard_normal((frames, 3, 4)).astype(np.float32)
+    sizes = [3 * (span.stop - span.start) for span in blocks.split(frames, block)]
+    budget = data.draw(st.integers(1, 3 * frames))
+    fewer = data.draw(st.integers(1, budget))
+    kept = floc.compress(tokens, budget=budget, block=block, method="floc-paper")
+    smaller = kept.at(budget=fewer)
+    assert len(smaller) == fewer
+    assert set(smaller.indices.tolist()) <= set(kept.indices.tolist())
+    if (blocks.shares(sizes, fewer) <= blocks.shares(sizes, budget)).all():
+        assert_same(smaller, floc.compress(tokens, budget=fewer, block=block, method="floc-paper"))
+
+
+@each_way
+def test_prefixes_nest_and_coverage_grows(tokens: np.ndarray, options: dict) -> None:
+    kept = floc.compress(tokens, ratio=1 / 2, **options)
+    previous: set[int] = set()
+    reached = -1.0
+    for budget in (4, 40, 100, 300, 420):
+        smaller = kept.at(budget=budget)
+        assert previous <= set(smaller.indices.tolist())
+        assert smaller.coverage >= reached - 1e-6
+        previous, reached = set(smaller.indices.tolist()), smaller.coverage
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    frames=st.integers(1, 20),
+    height=st.integers(1, 3),
+    width=st.integers(1, 3),
+    block=st.one_of(st.none(), st.integers(1, 9)),
+    dedupe=st.sampled_from([1, 2, 3]),
+    detail=st.sampled_from([1, 2]),
+    seed=st.integers(0, 99),
+    data=st.data(),
+)
+def test_any_grid_any_budget(frames, height, width, block, dedupe, detail, seed, data) -> None:
+    tokens = np.random.default_rng(seed).standard_normal((frames, height, width, 5)).astype(np.float32)
+    tokens[tokens[..., 0] > 1.2] = 0
+    n = frames * height * width
+    budget = data.draw(st.integers(1, n + 3))
+    before = tokens.copy()
+    kept = floc.compress(tokens, budget=budget, block=block, dedupe=dedupe, detail=detail)
+    np.testing.assert_array_equal(tokens, before)
+    assert len(kept) == min(budget, n)
+    assert (np.diff(kept.indices) > 0).all()
+    assert 0 <= kept.represents.min() <= kept.represents.max() < len(kept)
+    again = floc.compress(tokens, budget=budget, block=block, dedupe=dedupe, detail=detail)
+    assert_same(kept, again)
+
+
+@each_way
+def test_backends_agree(tokens: np.ndarray, options: dict) -> None:
+    kept = {b: floc.compress(tokens, ratio=1 / 8, backend=b, **options) for b in ("cpu", "torch", "reference")}
+    for other in ("torch", "reference"):
+        # only the similarity matrix may differ, by a unit in the last place: the objective may not
+        assert kept[other].gains.sum() == pytest.approx(kept["cpu"].gains.sum(), rel=1e-5)
+        assert np.isin(kept[other].indices, kept["cpu"].indices).mean() > 0.97
+    np.testing.assert_array_equal(kept["torch"].indices, kept["reference"].indices)
+    np.testing.assert_array_equal(kept["torch"].gains, kept["reference"].gains)
+
+
+@each_way
+@pytest.mark.parametrize("coverage", [0.5, 0.85, 0.95])
+def test_coverage_is_reached_with_no_token_to_spare(tokens: np.ndarray, options: dict, coverage: float) -> None:
+    kept = floc.compress(tokens, coverage=coverage, **options)
+    assert kept.coverage >= coverage
+    assert len(kept) == 1 or kept.at(budget=len(kept) - 1).coverage < coverage
+    assert_same(kept.at(coverage=coverage), kept)
+
+
+def test_coverage_of_one_keeps_all_that_differs(tokens: np.ndarray) -> None:
+    twice = np.concatenate([tokens[:20], tokens[:20]])
+    kept = floc.compress(twice, coverage=1.0, block=None, detail=1)
+    assert len(kept) == 240
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+def test_torch_comes_back_as_torch(tokens: np.ndarray, dtype: torch.dtype, backend: str) -> None:
+    given_ = torch.from_numpy(tokens).to(dtype)
+    kept = floc.compress(given_, ratio=1 / 8, backend=backend)
+    assert kept.features.dtype == dtype
+    assert torch.equal(kept.features, given_.reshape(840, -1)[kept.indices])
+    for name in NESTED:
+        assert isinstance(getattr(kept, name), torch.Tensor)
+        assert getattr(kept, name).device == given_.device
+    # half precision is normalised in float32: the same as widening first
+    wide = floc.compress(given_.float(), ratio=1 / 8, backend=backend)
+    assert torch.equal(kept.indices, wide.indices)
+    assert torch.equal(kept.gains, wide.gains)
+    assert torch.equal(kept.at(budget=50).features.float(), wide.at(budget=50).features)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_numpy_comes_back_as_numpy(tokens: np.ndarray, dtype: type) -> None:
+    kept = floc.compress(tokens.astype(dtype), ratio=1 / 8)
+    assert kept.features.dtype == dtype
+    assert all(isinstance(getattr(kept, name), np.ndarray) for name in NESTED)
+
+
+@each_way
+def test_layout_in_memory_does_not_matter(tokens: np.ndarray, options: dict) -> None:
+    channels_first = torch.from_numpy(np.ascontiguousarray(tokens.transpose(0, 3, 1, 2))).permute(0, 2, 3, 1)
+    assert not channels_first.is_contiguous()
+    assert_same(floc.compress(channels_first, ratio=1 / 8, **options), floc.compress(tokens, ratio=1 / 8, **options))
+    read_only = tokens.copy()
+    read_only.setflags(write=False)
+    assert_same(floc.compress(read_only, budget=9, **options), floc.compress(tokens, budget=9, **options))
+
+
+def test_frames_of_one_row(tokens: np.ndarray) -> None:
+    flat = floc.compress(tokens.reshape(70, 12, -1), ratio=1 / 8)
+    grid = floc.compress(tokens, ratio=1 / 8)
+    np.testing.assert_array_equal(flat.indices, grid.indices)
+    assert flat.shape == (70, 1, 12)
+    np.testing.assert_array_equal(flat.positions[:, 2], grid.positions[:, 1] * 4 + grid.positions[:, 2])
+
+
+def test_gradients_flow_through_features(tokens: np.ndarray) -> None:
+    given_ = torch.from_numpy(tokens).requires_grad_()
+    kept = floc.compress(given_, budget=7)
+    assert not kept.features.requires_grad  # selection is not differentiable: gather by index for gradients
+    assert given_.reshape(840, -1)[kept.indices].requires_grad
+
+
+@each_way
+def test_threads_do_not_change_the_answer(tokens: np.ndarray, options: dict, two_threads) -> None:
+    wide = np.tile(tokens, (1, 5, 5, 1)) + np.random.default_rng(0).normal(0, 0.5, (70, 15, 20, 48)).astype(np.float32)
+    answers = []
+    for threads in (1, 2, 3):
+        two_threads(threads)
+        answers.append(floc.compress(wide, ratio=1 / 32, **options))
+    assert_same(answers[0], answers[1])
+    assert_same(answers[0], answers[2])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "kept"),
+    [
+        (np.zeros((6, 2, 2, 3)), 4),  # nothing but zeros
+        (np.ones((40, 2, 2, 3)), 5),  # all the same
+        (np.ones((1, 1, 1, 1)), 1),
+        (np.eye(7)[:, None], 3),  # nothing alike
+        (np.concatenate([np.eye(4), -np.eye(4)])[:, None], 4),  # opposites
+    ],
+)
+@each_way
+def test_degenerate_tokens(tokens: np.ndarray, kept: int, options: dict) -> None:
+    got = floc.compress(tokens.astype(np.float32), budget=kept, **options)
+    assert len(got) == kept
+    assert np.isfinite([got.coverage, got.bound]).all()
+    assert np.isfinite(got.gains).all()
+
+
+def test_zero_tokens_are_like_nothing_not_even_themselves() -> None:
+    tokens = np.zeros((4, 1, 3), np.float32)
+    tokens[2] = [1, 0, 0]
+    kept = floc.compress(tokens, budget=1)
+    assert kept.indices.tolist() == [2]
+    assert kept.coverage == pytest.approx(0.25)
+    with pytest.raises(ValueError, match=r"coverage 0.5 cannot be reached.*0.250000"):
+        floc.compress(tokens, coverage=0.5)
+
+
+def test_the_second_pass_removes_what_blocks_repeat() -> None:
+    """Two blocks of the same four things: one pass keeps each twice, two passes keep each once."""
+    things = np.eye(4, dtype=np.float32)
+    tokens = np.tile(things[None], (64, 1, 1))
+    one = floc.compress(tokens, budget=4, dedupe=1)
+    two = floc.compress(tokens, budget=4)
+    assert one.coverage == pytest.approx(0.5)
+    assert two.coverage == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("ratio", [8, 32])
+def test_the_second_pass_reaches_most_of_what_the_whole_video_gains(ratio: int) -> None:
+    tokens = film(160, 5, 6, dim=64, seed=3, shot_frames=25)
+    plain, second, whole = (
+        floc.compress(tokens, ratio=1 / ratio, detail=1, **options)
+        for options in (dict(dedupe=1), dict(dedupe=2), dict(block=None))
+    )
+    assert (second.coverage - plain.coverage) / (whole.coverage - plain.coverage) >= 0.65
+
+
+def test_detail_raises_the_worst_covered(tokens: np.ndarray) -> None:
+    rows = unit(tokens)
+
+    def worst(kept: floc.Kept) -> float:
+        return float(np.quantile((rows @ rows[kept.indices].T).max(1), 0.02))
+
+    plain, detailed = (floc.compress(tokens, ratio=1 / 32, detail=d, block=None) for d in (1, 3))
+    assert worst(detailed) > worst(plain)
+
+
+def test_progress_goes_to_one(tokens: np.ndarray) -> None:
+    seen: list[float] = []
+    floc.compress(tokens, ratio=1 / 8, progress=seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] == pytest.approx(1, abs=0.01)
+
+
+def test_what_was_done_is_on_record(tokens: np.ndarray) -> None:
+    kept = floc.compress(tokens, ratio=1 / 8, block=16)
+    assert kept.method == "floc"
+    assert kept.settings == dict(block=16, dedupe=2, detail=2, metric="cosine", allocate="uniform", backend="auto")
+    assert kept.seconds > 0
+    assert kept.ratio == 1 / 8
+    assert "105 of 840" in repr(kept)
+    assert floc.methods.names() == ["floc", "floc-paper"]

@@ -1,0 +1,38 @@
+"""`import floc` is light, and a missing package is named where it is needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_import_pulls_in_no_optional_package() -> None:
+    code = "import sys, floc; floc.methods.names(); print(sorted({m.split('.')[0] for m in sys.modules}))"
+    loaded = run(code).stdout
+    assert "'torch'" in loaded
+    for name in ("numba", "triton", "transformers", "av", "sklearn", "typer", "rich", "matplotlib"):
+        assert f"'{name}'" not in loaded, name
+
+
+WITHOUT_NUMBA = """
+import sys, importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "numba" else find(name, *rest)
+sys.modules["numba"] = None
+import numpy as np, floc
+tokens = np.random.default_rng(0).standard_normal((40, 6, 8)).astype(np.float32)
+"""
+
+
+def test_without_numba_auto_takes_torch() -> None:
+    done = run(WITHOUT_NUMBA + "print(len(floc.compress(tokens, ratio=1/8)), len(floc.select(np.eye(4), 2).picks))")
+    assert done.stdout.split() == ["30", "2"], done.stderr
+
+
+def test_without_numba_the_cpu_backend_says_what_to_install() -> None:
+    done = run(WITHOUT_NUMBA + "floc.compress(tokens, ratio=1/8, backend='cpu')")
+    assert "ImportError: backend 'cpu' needs numba: pip install 'floc[cpu]', or pass backend='torch'" in done.stderr

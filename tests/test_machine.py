@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from threadpoolctl import ThreadpoolController
+
+import floc
+from floc.machine import single_threaded_blas
+
+
+def blas_threads() -> set[int]:
+    found = ThreadpoolController().select(user_api="blas").info()
+    return {each["num_threads"] for each in found}
+
+
+def test_blas_is_put_back_by_the_last_one_out() -> None:
+    np.eye(2) @ np.eye(2)
+    before = blas_threads()
+    inside, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with single_threaded_blas():
+            inside.set()
+            leave.wait()
+
+    worker = threading.Thread(target=other)
+    with single_threaded_blas():
+        worker.start()
+        inside.wait()
+    assert blas_threads() == {1}
+    leave.set()
+    worker.join()
+    assert blas_threads() == before
+
+
+def test_blas_is_put_back_after_an_error(tokens: np.ndarray) -> None:
+    before = blas_threads()
+
+    def stop(_: float) -> None:
+        raise KeyboardInterrupt
+
+    for backend in ("cpu", "torch"):
+        with pytest.raises(KeyboardInterrupt):
+            floc.compress(tokens, ratio=1 / 8, progress=stop, backend=backend)
+    assert blas_threads() == before
+    assert not [each for each in threading.enumerate() if each.name.startswith("floc")]
+
+
+def test_calls_from_several_threads_do_not_mix(tokens: np.ndarray) -> None:
+    alone = [floc.compress(tokens + shift, ratio=1 / 8).indices for shift in range(3)]
+    found: dict[int, np.ndarray] = {}
+
+    def run(shift: int) -> None:
+        found[shift] = floc.compress(tokens + shift, ratio=1 / 8).indices
+
+    workers = [threading.Thread(target=run, args=(shift,)) for shift in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for shift in range(3):
+        np.testing.assert_array_equal(found[shift], alone[shift])
