@@ -60,6 +60,16 @@ def options(name: str) -> list[str]:
     return [each.name for each in fields(get(name)) if each.init]
 
 
+def defaults(name: str) -> dict[str, object]:
+    """Each option's default."""
+    return {each.name: each.default for each in fields(get(name)) if each.init}
+
+
+def describe(name: str) -> str:
+    """The first line of what a method's class says of itself."""
+    return (get(name).__doc__ or "").strip().splitlines()[0]
+
+
 def make(name: str, given: dict[str, object]) -> Method:
     """A method with its options, or an error that lists the options there are."""
     cls = get(name)

@@ -1,0 +1,5 @@
+"""`python -m floc`."""
+
+from floc.cli import main
+
+main()
