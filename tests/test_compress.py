@@ -266,6 +266,12 @@ def test_zero_tokens_are_like_nothing_not_even_themselves() -> None:
         floc.compress(tokens, coverage=0.5)
 
 
+@pytest.mark.parametrize("options", [{}, dict(detail=1), dict(metric="gaussian")], ids=str)
+def test_what_is_kept_represents_itself_after_two_passes(tokens: np.ndarray, options: dict) -> None:
+    kept = floc.compress(tokens, ratio=1 / 8, **options)
+    np.testing.assert_array_equal(kept.represents[kept.indices], np.arange(len(kept)))
+
+
 def test_the_second_pass_removes_what_blocks_repeat() -> None:
     """Two blocks of the same four things: one pass keeps each twice, two passes keep each once."""
     things = np.eye(4, dtype=np.float32)

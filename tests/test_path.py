@@ -65,6 +65,13 @@ def test_no_other_choice_from_blocks_beats_the_bound(seed: int, allocate: str, k
     assert kept.bound <= reached / best + 1e-3
 
 
+@pytest.mark.parametrize("k", [2, 5, 9, 30])
+def test_the_bound_is_the_tightest_that_the_gains_prove(tokens: np.ndarray, k: int) -> None:
+    gains = floc.compress(tokens, budget=k + 1, block=None).gains
+    limits = [gains[:i].sum() + k * gains[i] for i in range(1, k + 1)]
+    assert floc.compress(tokens, budget=k, block=None).bound == pytest.approx(gains[:k].sum() / min(limits))
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(-10, 10)), min_size=1, max_size=40))
 def test_improvements_keep_what_was_better_than_all_before(entries: list[tuple[int, int, int]]) -> None:
     token, place, cosine = (np.array(each) for each in zip(*entries, strict=True))

@@ -102,12 +102,12 @@ class FlocPaper(Floc):
 
 
 class _Clusters(NamedTuple):
-    """What survived a first pass, and whom each survivor stands for."""
+    """What survived a first pass, and the clusters of tokens that the survivors stand for."""
 
     survivors: np.ndarray  # [M] int64 flat token index, ascending
-    of: np.ndarray  # [n] int64, for each token the place of its survivor
+    of: np.ndarray  # [n] int64, for each token its cluster: M of them, a block's in the order of its picks
     counts: np.ndarray  # [B] survivors of each block
-    starts: np.ndarray  # [B] the place of each block's first
+    starts: np.ndarray  # [B] the first survivor, and cluster, of each block
 
 
 class _Run:
@@ -130,8 +130,7 @@ class _Run:
     def depths(self, budget: int) -> np.ndarray:
         """[B] how far to choose in each block when there is no second pass."""
         if self.options.allocate == "global":
-            # one block may win them all, and one more tells what comes next
-            return np.minimum(self.sizes, budget + 1)
+            return np.minimum(self.sizes, budget)  # one block may win them all
         return blocks.shares(self.sizes, budget)
 
     def survivors(self, budget: int) -> int:
@@ -230,12 +229,9 @@ class _Run:
         kept = np.empty(counts.sum(), np.int64)
         of = np.empty(self.grid.n, np.int64)
         for solution, k, start, mine in zip(solutions, counts, starts, self.places, strict=True):
-            picks = solution.picks[:k]
-            ascending = np.argsort(picks)  # ties in the second pass, too, go to the earliest token
-            kept[start : start + k] = mine.start + picks[ascending]
-            place = np.empty(k, np.int64)
-            place[ascending] = start + np.arange(k)
-            of[mine] = place[solution.history.representatives(mine.stop - mine.start, k)]
+            # in the order of the video: ties in the second pass, too, go to the earliest token
+            kept[start : start + k] = mine.start + np.sort(solution.picks[:k])
+            of[mine] = start + solution.history.representatives(mine.stop - mine.start, k)
         return _Clusters(kept, of, counts, starts)
 
     def _representatives(
@@ -261,7 +257,7 @@ class _Run:
             nth = np.arange(many.sum()) - np.repeat(many.cumsum() - many, many)
             inherited_place = chosen.history.rank[cluster_changes[changes_of[cluster][inherited] + nth]]
             # by an earlier representative that was picked again
-            survivor = start + np.argsort(np.argsort(solution.picks[:k]))  # by rank
+            survivor = start + np.argsort(np.argsort(solution.picks[:k]))  # [k] by rank
             early = solution.history.rank < k
             own = solution.history.token[early]
             own_place = place_of[survivor[solution.history.rank[early]]]

@@ -1,0 +1,38 @@
+"""What the README shows, runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_readme_snippets_run_in_order() -> None:
+    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(snippets) >= 2
+    names: dict[str, object] = {}
+    for snippet in snippets:
+        exec(snippet, names)
+    assert len(names["kept"]) == 720
+    assert len(names["fewer"]) == 180
+    assert names["enough"].coverage >= 0.9
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+
+
+def test_commands_in_the_readme_exist() -> None:
+    import floc.cli
+
+    known = {command.name or command.callback.__name__ for command in floc.cli.app.registered_commands}
+    for command in re.findall(r"^floc (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE):
+        assert command in known
