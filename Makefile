@@ -20,10 +20,11 @@ help:
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 
+# apricot-select comes as source only, and its build wants the numpy and scipy of this environment
 .venv/bench: .venv/ready
-	$(BIN)/pip install --quiet setuptools wheel numpy scipy
-	# apricot is sdist only, and its build wants the setuptools of the environment
-	$(BIN)/pip install --quiet -c constraints.txt --no-build-isolation -e '.[bench]'
+	$(BIN)/pip install --quiet -c constraints.txt setuptools wheel numpy scipy
+	$(BIN)/pip install --quiet -c constraints.txt --no-build-isolation 'apricot-select>=0.6.1'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[cpu,bench]'
 	@touch $@
 
 demo: .venv/ready
@@ -42,6 +43,7 @@ format: .venv/ready
 bench: .venv/bench
 	$(BIN)/floc bench select
 	$(BIN)/floc bench second-pass
+	$(BIN)/python -m floc.bench.tables README.md docs/performance.md
 
 clean:
 	rm -rf .venv

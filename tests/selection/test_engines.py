@@ -153,6 +153,8 @@ def test_weighted_selection_is_the_reference_on_its_definition(name: str, metric
     )
     np.testing.assert_array_equal(solution.picks, want)
     np.testing.assert_allclose(solution.gains, gains, rtol=1e-3)
+    best = np.sort(np.argsort(-s[want], axis=0)[:4].T, axis=1)  # no ties among these
+    np.testing.assert_array_equal(np.sort(solution.closest, axis=1), best)
 
 
 @pytest.mark.parametrize("name", ENGINES)

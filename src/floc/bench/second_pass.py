@@ -126,8 +126,8 @@ def _quality(kind: Kind, shape: Shape, echo: Echo) -> list[dict]:
             records += found
             echo(
                 f"{kind.name}, {ratio}, detail {detail}: coverage {blocks['true']:.4f} in blocks, {second['true']:.4f} "
-                f"with a second pass, {whole['true']:.4f} whole: {second['true_gained']:.0%} of the gain "
-                f"({second['reported_gained']:.0%} as reported)"
+                f"with a second pass, {whole['true']:.4f} whole: {_percent(second['true_gained'])} of the gain "
+                f"({_percent(second['reported_gained'])} as reported)"
             )
     return records
 
@@ -163,8 +163,13 @@ def _true_coverage(unit: np.ndarray, picks: np.ndarray) -> dict[str, float]:
     return {"true": float(best.mean(dtype=np.float64)), "worst": float(worst.mean(dtype=np.float64))}
 
 
-def _share_gained(blocks: float, second: float, whole: float) -> float:
-    return (second - blocks) / (whole - blocks) if whole != blocks else float("nan")
+def _share_gained(blocks: float, second: float, whole: float) -> float | None:
+    """How far from blocks to the whole video; None where there is nothing to gain."""
+    return (second - blocks) / (whole - blocks) if whole != blocks else None
+
+
+def _percent(share: float | None) -> str:
+    return "nothing to gain" if share is None else f"{share:.0%}"
 
 
 def _random(shape: Shape, count: int) -> np.ndarray:
@@ -207,7 +212,7 @@ def _quality_view(document: dict) -> str:
                 keep,
                 f"{detail:g}",
                 *(f"{row[choice]['true']:.4f} / {row[choice]['worst']:.3f}" for choice in choices),
-                *(f"{second[f'{key}_gained']:.0%}" for key in ("true", "worst", "reported")),
+                *(_percent(second[f"{key}_gained"]) for key in ("true", "worst", "reported")),
             ]
         )
     note = (

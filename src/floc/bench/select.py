@@ -164,8 +164,8 @@ def _end_to_end(document: dict) -> str:
             ]
         )
     note = (
-        "The product is the float32 X @ X.T of every block, on tokens already at length 1; ratios are to the faster "
-        "way of running it. Objective: of the first block, as a share of float64 greedy's. "
+        "The product is the float32 X @ X.T of every block, tokens already at length 1, memory at hand; ratios "
+        "are to the faster way of running it. Objective: of the first block, as a share of float64 greedy's. "
     )
     return f"{tables.grid(head, rows)}\n\n{note}{tables.where(document, 'python', 'numpy', 'torch', 'numba')}"
 

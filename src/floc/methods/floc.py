@@ -106,8 +106,6 @@ class _Clusters(NamedTuple):
 
     survivors: np.ndarray  # [M] int64 flat token index, ascending
     of: np.ndarray  # [n] int64, for each token its cluster: M of them, a block's in the order of its picks
-    counts: np.ndarray  # [B] survivors of each block
-    starts: np.ndarray  # [B] the first survivor, and cluster, of each block
 
 
 class _Run:
@@ -206,7 +204,7 @@ class _Run:
         chosen = self.engine.solve_weighted(
             candidates, Targets(directions, lengths, weights), budget, self.similarity, sigma=sigma, tick=self.tick
         )
-        token, place, cosine = self._representatives(present, clusters, candidates, chosen)
+        token, place, cosine = self._representatives(clusters, candidates, chosen)
         return Path(
             picks=clusters.survivors[chosen.picks],
             gains=chosen.gains / (SCALE * WEIGHT_SCALE),
@@ -232,39 +230,34 @@ class _Run:
             # in the order of the video: ties in the second pass, too, go to the earliest token
             kept[start : start + k] = mine.start + np.sort(solution.picks[:k])
             of[mine] = start + solution.history.representatives(mine.stop - mine.start, k)
-        return _Clusters(kept, of, counts, starts)
+        return _Clusters(kept, of)
 
     def _representatives(
-        self, solutions: Sequence[Solution], clusters: _Clusters, candidates: torch.Tensor, chosen: Solution
+        self, clusters: _Clusters, candidates: torch.Tensor, chosen: Solution
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Who represents each token, and from when on: [E] token, [E] place in the order of picks, [E] cosine.
 
-        A token is represented as its cluster is, or by an earlier representative in its own block that was picked
-        again, whichever is closer.
+        Those that represented its cluster along the way, the few picks that are closest to its cluster, and, for a
+        token that was picked, itself: whichever is closest to the token.
         """
-        place_of = np.full(len(clusters.survivors), -1)  # of a survivor, in the order of picks
-        place_of[chosen.picks] = np.arange(len(chosen.picks))
-        cluster_changes = np.argsort(chosen.history.token, kind="stable")
-        changes_of = np.searchsorted(chosen.history.token[cluster_changes], np.arange(len(clusters.survivors) + 1))
+        history, closest = chosen.history, chosen.closest
+        assert closest is not None, "a weighted selection names them"
+        changes = np.argsort(history.token, kind="stable")
+        first = np.searchsorted(history.token[changes], np.arange(len(clusters.survivors) + 1))  # of each cluster
+        picked = clusters.survivors[chosen.picks]
         found = []
-        for solution, k, start, mine, span in zip(
-            solutions, clusters.counts, clusters.starts, self.places, self.spans, strict=True
-        ):
+        for mine, span in zip(self.places, self.spans, strict=True):
             cluster = clusters.of[mine]
-            # as its cluster is
-            many = changes_of[cluster + 1] - changes_of[cluster]
-            inherited = np.repeat(np.arange(len(cluster)), many)
+            n = len(cluster)
+            many = first[cluster + 1] - first[cluster]
             nth = np.arange(many.sum()) - np.repeat(many.cumsum() - many, many)
-            inherited_place = chosen.history.rank[cluster_changes[changes_of[cluster][inherited] + nth]]
-            # by an earlier representative that was picked again
-            survivor = start + np.argsort(np.argsort(solution.picks[:k]))  # [k] by rank
-            early = solution.history.rank < k
-            own = solution.history.token[early]
-            own_place = place_of[survivor[solution.history.rank[early]]]
-            again = own_place >= 0
-
-            token = np.concatenate([inherited, own[again]])
-            place = np.concatenate([inherited_place, own_place[again]])
+            itself = np.flatnonzero((picked >= mine.start) & (picked < mine.stop))
+            token = np.concatenate(
+                [np.repeat(np.arange(n), many), np.repeat(np.arange(n), closest.shape[1]), picked[itself] - mine.start]
+            )
+            place = np.concatenate(
+                [history.rank[changes[np.repeat(first[cluster], many) + nth]], closest[cluster].ravel(), itself]
+            )
             by_place = np.argsort(place, kind="stable")
             token, place = token[by_place], place[by_place]
             cosine = self.engine.cosines(self.grid.frames(span), token, candidates, chosen.picks[place])

@@ -16,7 +16,7 @@ import torch
 
 from ..machine import single_threaded_blas, threads
 from . import gaussian, lazy, rows, tiles
-from .engine import History, Job, Solution, Targets, Tick, no_tick, until_next
+from .engine import CLOSEST, History, Job, Solution, Targets, Tick, no_tick, until_next
 from .objective import SCALE, Similarity
 
 _ROWS_A_TASK = 256
@@ -68,7 +68,8 @@ class CpuEngine:
         chosen = lazy.greedy(matrix, min(budget + 1, len(matrix)), targets.weights)
         picks, gains, next_gain = until_next(*chosen, budget)
         token, rank, _ = lazy.history(matrix, picks)
-        return Solution(picks, gains, next_gain, History(token, rank, None), sigma)
+        closest = lazy.closest(matrix, picks, min(CLOSEST, budget))
+        return Solution(picks, gains, next_gain, History(token, rank, None), sigma, closest)
 
     def cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
         a, b, out = rows.bits(left), rows.bits(right), np.empty(len(i))

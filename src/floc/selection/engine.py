@@ -15,6 +15,7 @@ import torch
 
 from .objective import Similarity
 
+CLOSEST = 4  # how many of the picks that are most similar to a target `solve_weighted` names
 Tick = Callable[[float], None]  # called with the multiply-adds done since the last call
 
 
@@ -61,6 +62,7 @@ class Solution:
     next_gain: int  # what the best further pick would have added: the certificate needs it
     history: History
     sigma: float | None = None  # the width of the Gaussian, where there is one
+    closest: np.ndarray | None = None  # [N, r] int64 ranks of the picks most similar to each, if weighted
 
 
 class Engine(Protocol):
@@ -93,7 +95,10 @@ class Engine(Protocol):
         sigma: float | None = None,
         tick: Tick = no_tick,
     ) -> Solution:
-        """Choose from [M, D] candidates those that cover the targets best; the history's tokens are targets."""
+        """Choose from [M, D] candidates those that cover the targets best, which are the tokens of the history.
+
+        The solution also names the CLOSEST picks to each target, or all where there are fewer.
+        """
         ...
 
     def cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:

@@ -64,6 +64,27 @@ def _history(similarity, picks, token, rank, cover):
     return length
 
 
+def closest(similarity: np.ndarray, picks: np.ndarray, count: int) -> np.ndarray:
+    """[N, count] int64: for each token the ranks of the picks most similar to it, in no particular order."""
+    ranks = np.zeros((similarity.shape[1], count), np.int64)
+    _closest(similarity, picks, ranks)
+    return ranks
+
+
+@nb.njit(nogil=True, cache=True)
+def _closest(similarity, picks, ranks):
+    n, count = ranks.shape
+    cover = np.full((n, count), -32768, np.int16)
+    least = np.full(n, -32768, np.int16)  # of `cover`, so that most picks are passed over by one comparison
+    for r in range(picks.shape[0]):
+        row = similarity[picks[r]]
+        for j in range(n):
+            if row[j] > least[j] or r < count:
+                slot = r if r < count else cover[j].argmin()
+                cover[j, slot], ranks[j, slot] = row[j], r
+                least[j] = cover[j].min()
+
+
 @nb.njit(nogil=True, cache=True)
 def _piece_sum(row, covered):
     total = np.int32(0)

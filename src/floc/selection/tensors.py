@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from . import batched, reference
-from .engine import History, Job, Solution, Targets, Tick, no_tick, until_next
+from .engine import CLOSEST, History, Job, Solution, Targets, Tick, no_tick, until_next
 from .objective import SCALE, Similarity
 
 # matrices of sets that are chosen from together; on a CPU one set at a time is as fast and stays in cache
@@ -68,7 +68,9 @@ class TorchEngine:
         tick(candidates.numel() * len(lengths))
         [(picks, gains, next_gain)] = self._choose([matrix], [budget], targets.weights)
         token, rank, _ = _history(matrix, picks)
-        return Solution(picks, gains, next_gain, History(token, rank, None), sigma)
+        rows = matrix[torch.from_numpy(picks).to(matrix.device)]  # [k, N]
+        closest = rows.topk(min(CLOSEST, budget), 0).indices.T.cpu().numpy()
+        return Solution(picks, gains, next_gain, History(token, rank, None), sigma, closest)
 
     def cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
         out = []
