@@ -14,7 +14,7 @@ def tokens() -> np.ndarray:
 
 
 @pytest.fixture
-def two_threads():
+def set_threads():
     """Set torch's threads, and put them back."""
     before = torch.get_num_threads()
     yield torch.set_num_threads

@@ -36,6 +36,8 @@ def with_value(t: int, y: int, x: int, bad: float, dtype: type = np.float32) -> 
         (with_value(7, 1, 2, np.nan), ValueError, "nan in frame 7, row 1, column 2"),
         (with_value(0, 0, 0, np.inf, np.float16), ValueError, "inf in frame 0, row 0, column 0"),
         (torch.from_numpy(with_value(39, 0, 1, -np.inf)).bfloat16(), ValueError, "-inf in frame 39, row 0, column 1"),
+        (GOOD.astype(np.float64) * 1e-60, ValueError, "too small for float32; scale them"),
+        (GOOD.astype(np.longdouble), TypeError, "float16, float32 or float64"),
         (with_value(3, 0, 0, 1e200, np.float64), ValueError, "finite in float32: 1e\\+200 in frame 3"),
     ],
 )
@@ -80,6 +82,11 @@ def test_dials(dials: dict, says: str) -> None:
 @pytest.mark.parametrize("ratio", ["1/8", 0.125, 1 / 8, np.float32(0.125), "0.125"])
 def test_ratio_may_be_written_in_several_ways(ratio: object) -> None:
     assert len(floc.compress(GOOD, ratio=ratio)) == 30
+
+
+@pytest.mark.parametrize("options", [dict(block=np.int64(8)), dict(dedupe=np.float32(2)), dict(dedupe=1e308)])
+def test_any_kind_of_number_will_do(options: dict) -> None:
+    assert len(floc.compress(GOOD, budget=np.int64(9), **options)) == 9
 
 
 def test_a_budget_over_all_keeps_all() -> None:
@@ -130,6 +137,7 @@ def test_a_set_that_does_not_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(method, "available_bytes", lambda device: 2 << 30)
     with pytest.raises(MemoryError, match=r"needs 26\.\d GiB, 2\.0 GiB are free; pass block=32"):
         floc.compress(wide, ratio=1 / 8, block=None)
+    assert len(floc.compress(wide[:4000], ratio=1)) == 24_000  # nothing to choose, so no matrix of them all
     with pytest.raises(MemoryError, match=r"dedupe=1, which has no second pass over 60000 survivors"):
         floc.compress(wide, ratio=1 / 4)
 

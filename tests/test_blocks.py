@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,6 +54,11 @@ def test_prefixes_of_the_interleaved_order_are_shares_of_equal_blocks(count: int
     np.testing.assert_array_equal(taken, blocks.shares(sizes, prefix))
 
 
+def test_no_room_is_an_error() -> None:
+    with pytest.raises(ValueError, match="room for 6, not for 7"):
+        blocks.shares([3, 3], 7)
+
+
 @given(st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=7), min_size=1, max_size=5), st.data())
 def test_merging_takes_the_best_next_pick_of_any_block(tails: list[list[int]], data: st.DataObject) -> None:
     # gains fall from the second on; the first may be anything
@@ -61,7 +67,7 @@ def test_merging_takes_the_best_next_pick_of_any_block(tails: list[list[int]], d
     want = []
     for _ in range(sum(map(len, gains))):
         open_ = [b for b in range(len(gains)) if heads[b] < len(gains[b])]
-        best = max(open_, key=lambda b: (gains[b][heads[b]], -b))
+        best = max(open_, key=lambda b: (min(gains[b][: heads[b] + 1]), -heads[b], -b))
         want.append((best, heads[best]))
         heads[best] += 1
     got = list(zip(*(each.tolist() for each in blocks.merged(gains)), strict=True))

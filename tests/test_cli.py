@@ -86,6 +86,7 @@ def test_options_reach_the_method(npy: Path, tokens: np.ndarray, monkeypatch, ca
         (["tokens.npy", "--ratio", "2"], "ratio must be in (0, 1]"),
         (["tokens.npy", "--ratio", "1/8", "--budget", "3"], "got ratio='1/8' and budget=3"),
         (["tokens.npy", "--ratio", "1/8", "--block", "some"], "--block must be a number of frames"),
+        (["tokens.npy", "--ratio", "1/8", "--block", "²"], "--block must be a number of frames"),
         (["tokens.npy", "--ratio", "1/8", "--method", "flcc"], "did you mean 'floc'"),
         (["tokens.npy", "--ratio", "1/8", "-o", "kept.npy"], "name it kept.safetensors"),
         (["tokens.npy", "--ratio", "1/8", "-o", "no/where.safetensors"], "the folder no does not exist"),
@@ -112,6 +113,14 @@ def test_bad_input_is_one_line(tmp_path: Path, tokens: np.ndarray, arguments, sa
     assert says in said.err
     assert "Traceback" not in said.err
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_names_are_shown_as_they_are(tmp_path: Path, tokens: np.ndarray, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a[bold].npy", "b[x].npy"):
+        np.save(name, tokens)
+        assert run(monkeypatch, "compress", name, "--budget", 5) == 0
+        assert name in capsys.readouterr().err
 
 
 def test_an_existing_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

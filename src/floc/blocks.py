@@ -36,6 +36,8 @@ def shares(
     room = sizes if room is None else np.asarray(room, np.int64)
     total = int(sizes.sum())
     exact = sizes * int(budget)
+    if budget > room.sum():
+        raise ValueError(f"there is room for {room.sum()}, not for {budget}")
     share = exact // total
     by_remainder = np.argsort(share * total - exact, kind="stable")
     share[by_remainder[: int(budget) - int(share.sum())]] += 1
@@ -64,7 +66,8 @@ def interleaved(sizes: Sequence[int] | np.ndarray, ranks: np.ndarray, block: np.
 def merged(gains: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Greedy over all blocks at once, from each block's own gains: [P] the block and [P] the rank, first to last.
 
-    Blocks do not share tokens, so the best next pick overall is the best next pick of some block.
+    Blocks do not share tokens, so the best next pick overall is the best next pick of some block; ties go to the lower
+    rank, so that blocks which have nothing more to gain fill up alike, then to the earlier block.
 
     >>> merged([np.array([5, 9]), np.array([7, 5])])[0].tolist()
     [1, 0, 0, 1]
@@ -73,5 +76,5 @@ def merged(gains: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     rank = np.concatenate([np.arange(len(each)) for each in gains])
     # a pick cannot come before the ones it builds on, also where the first gain, taken from nothing, is the smaller
     due = np.concatenate([np.minimum.accumulate(each) for each in gains])
-    order = np.lexsort((rank, block, -due))
+    order = np.lexsort((block, rank, -due))
     return block[order], rank[order]

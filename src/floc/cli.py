@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -52,6 +53,8 @@ def compress(
         raise ValueError(f"{output}: the output is a safetensors file; name it {output.with_suffix('.safetensors')}")
     if output is not None and output.exists() and tokens.exists() and output.samefile(tokens):
         raise ValueError(f"{output}: that would overwrite the tokens; name another file")
+    if output is not None and output.is_dir():
+        raise ValueError(f"{output}: that is a folder; name a file")
     if output is not None and not output.parent.is_dir():
         raise ValueError(f"{output}: the folder {output.parent} does not exist; create it first")
     names = ("dedupe", "detail", "metric", "allocate", "backend")
@@ -67,9 +70,9 @@ def compress(
         )
     if output is not None:
         store.write_kept(kept, output, source=tokens.name)
-    _show(kept, tokens, output)
     if as_json:
         print(json.dumps({**store.summary(kept), "output": None if output is None else str(output)}))
+    _show(kept, tokens, output)
 
 
 @app.command(epilog="Example: floc demo --frames 240")
@@ -134,7 +137,7 @@ def main() -> None:
 def _block(given: str) -> int | None:
     if given.lower() == "none":
         return None
-    if not given.isdigit():
+    if not (given.isascii() and given.isdigit()):
         raise ValueError(f"--block must be a number of frames, or 'none' for the whole video; got {given!r}")
     return int(given)
 
@@ -143,20 +146,19 @@ def _show(kept: floc.Kept, source: Path, output: Path | None) -> None:
     t, h, w = kept.shape
     table = Table(box=None, show_header=False, padding=(0, 1))
     table.add_column(style="dim")
-    table.add_row("tokens", f"{source}: {t} frames of {h} x {w}, {kept.features.shape[-1]} features")
+    table.add_row("tokens", f"{escape(str(source))}: {t} frames of {h} x {w}, {kept.features.shape[-1]} features")
     table.add_row("kept", f"[bold green]{len(kept)}[/] of {kept.n}  (1 in {1 / kept.ratio:.3g})")
     table.add_row("coverage", f"{kept.coverage:.4f}  mean cosine of a token with the one that stands for it")
-    table.add_row("bound", f"{kept.bound:.4f}  at least this share of the best possible")
+    table.add_row("bound", f"{kept.bound:.4f}  of the best choice from the same candidates, at least")
     table.add_row("time", f"{kept.seconds:.2f} s  ({kept.method}, backend {kept.settings.get('backend', 'none')})")
     if output is not None:
-        table.add_row("written", str(output))
+        table.add_row("written", escape(str(output)))
     screen.print(table)
 
 
 @contextlib.contextmanager
 def _progress(title: str) -> Iterator[Callable[[float], None]]:
-    """A function to call with the share done; a bar appears once that takes over a second."""
-    started = time.monotonic()
+    """A function to call with the share done; a bar appears once the whole takes over a second."""
     columns = (
         TextColumn(title, markup=False),
         BarColumn(),
@@ -164,14 +166,13 @@ def _progress(title: str) -> Iterator[Callable[[float], None]]:
         TimeRemainingColumn(),
     )
     bar = Progress(*columns, console=screen, transient=True)
-    task = bar.add_task(title, total=1.0)
-
-    def show(share: float) -> None:
-        if not bar.live.is_started and time.monotonic() - started > 1:
-            bar.start()
-        bar.update(task, completed=share)
-
+    task = bar.add_task(title, total=None)  # it pulses until there is something to tell: the first call compiles
+    timer = threading.Timer(1, bar.start)
+    timer.start()
     try:
-        yield show
+        yield lambda share: bar.update(task, total=1.0, completed=share)
     finally:
-        bar.stop()
+        timer.cancel()
+        timer.join()
+        if bar.live.is_started:
+            bar.stop()

@@ -8,8 +8,10 @@ from dataclasses import replace
 import torch
 
 from . import methods
+from .arrays import Array
 from .dials import Dial
-from .types import Array, Kept, TokenGrid
+from .selection import resolve
+from .types import Kept, TokenGrid
 
 
 def compress(
@@ -55,4 +57,6 @@ def compress(
     with torch.no_grad():
         kept = chosen(grid, dial.count(grid.n)) if dial.coverage is None else chosen.reaching(grid, dial.coverage)
     settings = {name: getattr(chosen, name) for name in methods.options(method) if name != "progress"}
+    if "backend" in settings:
+        settings["backend"] = resolve(str(settings["backend"]), grid.tokens.device)
     return replace(kept, method=method, settings=settings, seconds=time.perf_counter() - started)

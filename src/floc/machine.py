@@ -58,9 +58,12 @@ class _SingleThreadedBlas:
         held, self._leave = threading.Event(), threading.Event()
 
         def hold(leave: threading.Event = self._leave) -> None:
-            with self._controller.limit(limits=1, user_api="blas"):
-                held.set()
-                leave.wait()
+            try:
+                with self._controller.limit(limits=1, user_api="blas"):
+                    held.set()
+                    leave.wait()
+            finally:
+                held.set()  # whoever waits must not wait for ever, should the limit fail
 
         self._holder = threading.Thread(target=hold, name="floc-blas", daemon=True)
         self._holder.start()

@@ -87,10 +87,9 @@ class Path:
                 high = middle
             else:
                 low = middle + 1
-        # one token more, shared out by size, can take one from some block: look whether fewer do as well
-        while low > 1 and self._coverage(self._taken(low - 1)) >= coverage:
-            low -= 1
-        return low
+        # a token more, shared out by size, can take one from some block: look whether a few less do as well
+        fewer = range(max(1, low - 2 * len(self.group_sizes)), low) if self.shared else ()
+        return next((count for count in fewer if self._coverage(self._taken(count)) >= coverage), low)
 
     def _taken(self, budget: int) -> np.ndarray:
         """[P] bool, the picks that belong to the answer for `budget`."""
@@ -161,6 +160,8 @@ def improvements(token: np.ndarray, place: np.ndarray, cosine: np.ndarray) -> tu
     >>> [each.tolist() for each in improvements(*map(np.array, ([7, 7, 5, 7], [2, 0, 1, 3], [.5, .8, .1, .9])))]
     [[7, 5, 7], [0, 1, 3], [0.8, 0.1, 0.9]]
     """
+    # what differs from 1 by rounding is the same token, or as good as it
+    cosine = np.where(cosine > 1 - 1e-6, 1.0, cosine)
     by_token = np.lexsort((place, token))
     token, place, cosine = token[by_token], place[by_token], cosine[by_token]
     # one running maximum for all tokens: each starts 4 above the last, and cosines span only 2

@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .types import Array, Kept
+from .arrays import Array
+from .types import Kept
 
 ARRAYS = ("features", "indices", "positions", "order", "gains", "represents")
 
@@ -80,7 +81,7 @@ def write_kept(kept: Kept, path: Path, source: str = "") -> None:
 
 
 def read_kept(path: Path) -> Kept:
-    """What `write_kept` wrote; `at` is not on file, but a prefix of `order` is a smaller answer."""
+    """What `write_kept` wrote. `at` is not on file; a prefix of `order` is a smaller answer, in blocks nearly so."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 import numpy as np
 import torch
 
+from .arrays import Array, like, numpy_of, tensor_of
 from .dials import Dial
 from .path import Answer, Path
-
-Array: TypeAlias = torch.Tensor | np.ndarray
 
 
 @dataclass(frozen=True)
@@ -22,7 +19,7 @@ class TokenGrid:
     """Tokens of a video on a grid of frames, rows and columns."""
 
     tokens: torch.Tensor  # [T, H, W, D]
-    as_numpy: bool = False  # whether the caller gave, and gets, numpy arrays
+    numpy_dtype: np.dtype | None = None  # what the caller gave, and gets, where that is a numpy array
 
     @classmethod
     def of(cls, tokens: Array) -> TokenGrid:
@@ -35,10 +32,14 @@ class TokenGrid:
             )
         if 0 in tokens.shape:
             raise ValueError(f"tokens must not be empty, got shape {tuple(tokens.shape)}")
-        tensor = _tensor_of(tokens) if isinstance(tokens, np.ndarray) else tokens
+        if isinstance(tokens, np.ndarray) and (tokens.dtype.kind != "f" or tokens.dtype.itemsize > 8):
+            raise TypeError(f"tokens must be floating point (float16, float32 or float64), got {tokens.dtype}")
+        tensor = tensor_of(tokens)
         if not tensor.is_floating_point():
             raise TypeError(f"tokens must be floating point, got {tokens.dtype}; convert them first: tokens.float()")
-        grid = cls(tensor if tensor.ndim == 4 else tensor[:, None], as_numpy=isinstance(tokens, np.ndarray))
+        grid = cls(
+            tensor if tensor.ndim == 4 else tensor[:, None], tokens.dtype if isinstance(tokens, np.ndarray) else None
+        )
         grid._require_finite()
         return grid
 
@@ -74,13 +75,17 @@ class TokenGrid:
         """The first `budget` tokens along a path."""
         path = path.upto(budget)
         answer = path.answer(budget)
-        features = self.gather(answer.indices)
-        return Kept.from_answer(answer, features.numpy() if self.as_numpy else features, self.shape, path)
+        features: Array = self.gather(answer.indices)
+        if self.numpy_dtype is not None:
+            features = numpy_of(features).astype(self.numpy_dtype, copy=False)
+        return Kept.from_answer(answer, features, self.shape, path)
 
     def _require_finite(self) -> None:
         low, high = (float(each) for each in torch.aminmax(_reducible(self.tokens)))
         largest = torch.finfo(torch.float32).max
         if -largest <= low and high <= largest:
+            if 0 < max(-low, high) < torch.finfo(torch.float32).tiny and self.tokens.dtype == torch.float64:
+                raise ValueError(f"tokens of at most {max(-low, high):g} are too small for float32; scale them first")
             return
         for t in range(self.tokens.shape[0]):
             frame = self.tokens[t].detach().double()
@@ -95,22 +100,12 @@ class TokenGrid:
                 )
 
 
-def _tensor_of(array: np.ndarray) -> torch.Tensor:
-    if array.dtype.kind != "f" or array.dtype.itemsize > 8:
-        raise TypeError(f"tokens must be floating point (float16, float32 or float64), got {array.dtype}")
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing here writes to it
-        return torch.from_numpy(array)
-
-
 def _reducible(tokens: torch.Tensor) -> torch.Tensor:
     """Tokens in a format that torch has reductions for."""
     return tokens.detach() if tokens.element_size() > 1 else tokens.detach().float()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kept:
     """The tokens kept, and how they stand for the rest.
 
@@ -120,11 +115,11 @@ class Kept:
     indices: Array  # [K] int64, ascending flat index t*H*W + y*W + x
     features: Array  # [K, D], the input's type, dtype and device
     positions: Array  # [K, 3] int64 (t, y, x)
-    order: Array  # [K] int64 places in `indices`, most important first
+    order: Array  # [K] int64 places in `indices`, most important first; `at` cuts it off, or each block's part of it
     gains: Array  # [K] float64, what each added to the objective, in that order
     represents: Array  # [n] int64, for every input token the place in `indices` of its representative
     coverage: float  # mean cosine between every token and its representative
-    bound: float  # the objective is at least this share of the best that any K tokens could reach
+    bound: float  # at least this share of the best choice from the same blocks or, after two passes, survivors
     shape: tuple[int, int, int]  # frames, rows, columns of the grid they come from
     method: str = ""
     settings: Mapping[str, object] = field(default_factory=dict)  # how it was made
@@ -168,9 +163,10 @@ class Kept:
             raise ValueError(
                 f"{dial} needs {count} tokens, {len(self)} were kept; call floc.compress with a larger budget"
             )
-        answer = self.path.answer(count)
-        places = np.searchsorted(_numpy(self.indices), answer.indices)
-        smaller = Kept.from_answer(answer, self.features[_like(self.features, places)], self.shape, self.path)
+        path = self.path.upto(count)
+        answer = path.answer(count)
+        places = np.searchsorted(numpy_of(self.indices), answer.indices)
+        smaller = Kept.from_answer(answer, self.features[like(self.features, places)], self.shape, path)
         return replace(smaller, method=self.method, settings=self.settings)
 
     @classmethod
@@ -178,23 +174,14 @@ class Kept:
         """Dress a path's answer in the kind of array, and on the device, of the features."""
         positions = np.stack(np.unravel_index(answer.indices, shape), 1)
         return cls(
-            indices=_like(features, answer.indices),
+            indices=like(features, answer.indices),
             features=features,
-            positions=_like(features, positions),
-            order=_like(features, answer.order),
-            gains=_like(features, answer.gains),
-            represents=_like(features, answer.represents),
+            positions=like(features, positions),
+            order=like(features, answer.order),
+            gains=like(features, answer.gains),
+            represents=like(features, answer.represents),
             coverage=answer.coverage,
             bound=answer.bound,
             shape=shape,
             path=path,
         )
-
-
-def _numpy(array: Array) -> np.ndarray:
-    return array if isinstance(array, np.ndarray) else array.cpu().numpy()
-
-
-def _like(reference: Array, array: np.ndarray) -> Array:
-    """`array` as the kind of array, and on the device, of `reference`."""
-    return array if isinstance(reference, np.ndarray) else torch.from_numpy(array).to(reference.device)

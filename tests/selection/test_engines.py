@@ -144,12 +144,12 @@ def test_weighted_selection_is_the_reference_on_its_definition(name: str, metric
     weights = rng.integers(1, 900, 30)
     s = unit(candidates) @ unit(means).T
     if metric == "gaussian":
-        s = np.exp(-((candidates[:, None] - means[None]) ** 2).sum(-1) / (2 * 3.0**2))
+        s = np.exp(-((candidates[:, None] - means[None]) ** 2).sum(-1) / (2 * 20.0**2))
     want, gains = reference.greedy(np.rint(s * SCALE).astype(np.int16), 12, weights)
     lengths = np.linalg.norm(means, axis=1)
     targets = Targets(torch.from_numpy(unit(means).astype(np.float32)), lengths, weights)
     solution = engine(name, CPU).solve_weighted(
-        torch.from_numpy(candidates), targets, 12, Similarity(metric), sigma=3.0 if metric == "gaussian" else None
+        torch.from_numpy(candidates), targets, 12, Similarity(metric), sigma=20.0 if metric == "gaussian" else None
     )
     np.testing.assert_array_equal(solution.picks, want)
     np.testing.assert_allclose(solution.gains, gains, rtol=1e-3)

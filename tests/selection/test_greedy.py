@@ -167,6 +167,27 @@ def test_torch_in_torch_out() -> None:
     assert torch.equal(transposed.picks, got.picks)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x[::-1],
+        lambda x: x.astype(">f4"),
+        lambda x: x.astype(np.longdouble),
+        lambda x: np.asfortranarray(x),
+        lambda x: (np.abs(x) * 9).astype(np.uint16),
+        lambda x: (x * 9).astype(np.int8),
+        lambda x: np.broadcast_to(x[:1], x.shape),
+    ],
+)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_any_kind_of_array_will_do(change, backend: str) -> None:
+    similarity = change(np.random.default_rng(0).uniform(-1, 1, (9, 7)))
+    plain = np.ascontiguousarray(similarity, np.float64 if similarity.dtype.kind == "f" else np.int64)
+    similarity.setflags(write=False)
+    got = floc.select(similarity, 4, np.arange(7)[::-1], backend=backend)
+    assert_same(got, floc.select(plain, 4, np.arange(7)[::-1].copy(), backend="reference"))
+
+
 def test_lazy_greedy_evaluates_far_fewer() -> None:
     similarity = case("plain", 400, seed=0)
     *_, evaluations = lazy.counted_greedy(similarity, 50)

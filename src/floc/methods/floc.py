@@ -19,8 +19,10 @@ those of plain greedy in every case.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +33,7 @@ from ..machine import available_bytes, in_words
 from ..naming import require_known
 from ..path import Path, improvements
 from ..selection import engine, require_headroom
-from ..selection.engine import Engine, Job, Solution, Targets, Tick
+from ..selection.engine import Engine, Job, Solution, Targets
 from ..selection.objective import METRICS, SCALE, WEIGHT_SCALE, Metric, Similarity
 from ..types import Kept, TokenGrid
 from . import register
@@ -51,14 +53,13 @@ class Floc:
     progress: Callable[[float], None] | None = field(default=None, repr=False, compare=False)  # gets the share done
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.block, int) and not isinstance(self.block, bool) and self.block >= 1
-        if self.block is not None and not whole:
+        if self.block is not None and not (_is(self.block, Integral) and self.block >= 1):
             raise ValueError(
                 f"block must be a number of frames, at least 1, or None for the whole video; got {self.block!r}"
             )
         for name in ("dedupe", "detail"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value < math.inf:
+            if not (_is(value, Real) and 1 <= value < math.inf):
                 raise ValueError(f"{name} must be a number, at least 1 (which turns it off); got {value!r}")
         require_known("metric", self.metric, METRICS)
         require_known("allocate", self.allocate, ("uniform", "global"))
@@ -70,7 +71,7 @@ class Floc:
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         run = _Run(self, grid)
-        if not run.has_second_pass:
+        if not run.has_second_pass or budget == grid.n:  # where all is kept there is nothing to choose across blocks
             path = run.first_path(run.first_pass(run.depths(budget), with_cosines=True))
         else:
             survivors = run.survivors(budget)
@@ -104,8 +105,8 @@ class FlocPaper(Floc):
 class _Clusters(NamedTuple):
     """What survived a first pass, and the clusters of tokens that the survivors stand for."""
 
-    survivors: np.ndarray  # [M] int64 flat token index, ascending
-    of: np.ndarray  # [n] int64, for each token its cluster: M of them, a block's in the order of its picks
+    survivors: np.ndarray  # [M] int64 flat token index, most important first: so go ties in the second pass
+    of: np.ndarray  # [n] int64, for each token its cluster: M of them, block after block
 
 
 class _Run:
@@ -122,8 +123,8 @@ class _Run:
         self.offsets = self.sizes.cumsum() - self.sizes
         self.places = [slice(start, start + size) for start, size in zip(self.offsets, self.sizes, strict=True)]
         self.has_second_pass = options.dedupe > 1 and len(self.spans) > 1
-        self.tick = _progress(options.progress, self._first_work())
-        self._require_memory(self.engine.bytes_needed(int(self.sizes.max()), grid.dim), "block=32, or fewer frames")
+        self.progress = _Progress(options.progress, float((self.sizes.astype(float) ** 2).sum() * grid.dim / 2))
+        self._require_memory(int(self.sizes.max()), "block=32, or fewer frames")
 
     def depths(self, budget: int) -> np.ndarray:
         """[B] how far to choose in each block when there is no second pass."""
@@ -133,18 +134,15 @@ class _Run:
 
     def survivors(self, budget: int) -> int:
         """How many tokens go into a second pass that keeps `budget`; an error where they would not fit in memory."""
-        count = min(self.grid.n, max(math.ceil(self.options.dedupe * budget), len(self.spans)))
-        self.tick = _progress(self.options.progress, self._first_work() + count * count * self.grid.dim)
-        self._require_memory(
-            self.engine.bytes_needed(count, self.grid.dim),
-            f"dedupe=1, which has no second pass over {count} survivors, or a smaller budget",
-        )
+        count = math.ceil(min(self.grid.n, max(self.options.dedupe * budget, len(self.spans))))
+        self.progress.total += count * count * self.grid.dim
+        self._require_memory(count, f"dedupe=1, which has no second pass over {count} survivors, or keep fewer tokens")
         return count
 
     def first_pass(self, depths: np.ndarray, *, with_cosines: bool) -> list[Solution | None]:
         """Choose `depths` tokens in each block; None in a block that gets none."""
-        jobs = [Job(self.grid.frames(span), int(k)) for span, k in zip(self.spans, depths, strict=True) if k > 0]
-        solved = self.engine.solve(jobs, self.similarity, with_cosines=with_cosines, tick=self.tick)
+        jobs = (Job(self.grid.frames(span), int(k)) for span, k in zip(self.spans, depths, strict=True) if k > 0)
+        solved = self.engine.solve(jobs, self.similarity, with_cosines=with_cosines, tick=self.progress.tick)
         return [next(solved) if k > 0 else None for k in depths]
 
     def first_path(self, solutions: Sequence[Solution | None]) -> Path:
@@ -167,7 +165,11 @@ class _Run:
         token = np.concatenate([self.offsets[b] + s.history.token for b, s in present])
         at = np.concatenate([place[starts[b] + s.history.rank] for b, s in present])
         cosine = np.concatenate([s.history.cosine for _, s in present])
-        in_time = np.argsort(at, kind="stable")
+        if self.similarity.is_plain_cosine:
+            in_time = np.argsort(at, kind="stable")
+            token, at, cosine = token[in_time], at[in_time], cosine[in_time]
+        else:  # what is more similar need not have the higher cosine
+            token, at, cosine = improvements(token, at, cosine)
         next_gains = np.zeros(len(solutions))
         next_gains[[b for b, _ in present]] = [s.next_gain / SCALE for _, s in present]
         return Path(
@@ -177,9 +179,9 @@ class _Run:
             group_sizes=self.sizes,
             next_gains=next_gains,
             shared=shared,
-            token=token[in_time],
-            place=at[in_time],
-            cosine=cosine[in_time],
+            token=token,
+            place=at,
+            cosine=cosine,
             n=self.grid.n,
         )
 
@@ -202,7 +204,12 @@ class _Run:
 
         candidates = self.grid.gather(clusters.survivors)
         chosen = self.engine.solve_weighted(
-            candidates, Targets(directions, lengths, weights), budget, self.similarity, sigma=sigma, tick=self.tick
+            candidates,
+            Targets(directions, lengths, weights),
+            budget,
+            self.similarity,
+            sigma=sigma,
+            tick=self.progress.tick,
         )
         token, place, cosine = self._representatives(clusters, candidates, chosen)
         return Path(
@@ -220,17 +227,18 @@ class _Run:
 
     def _clusters(self, solutions: Sequence[Solution], survivors: int) -> _Clusters:
         """Share the survivors among the blocks by what they gain, and give every token to its representative."""
-        block, _ = blocks.merged([solution.gains for solution in solutions])
+        block, rank = blocks.merged([solution.gains for solution in solutions])
         # a block without a survivor would have nothing that stands for its tokens
-        counts = np.maximum(np.bincount(block[:survivors], minlength=len(solutions)), 1)
+        taken = (np.arange(len(block)) < survivors) | (rank == 0)
+        counts = np.bincount(block[taken], minlength=len(solutions))
         starts = counts.cumsum() - counts
-        kept = np.empty(counts.sum(), np.int64)
         of = np.empty(self.grid.n, np.int64)
         for solution, k, start, mine in zip(solutions, counts, starts, self.places, strict=True):
-            # in the order of the video: ties in the second pass, too, go to the earliest token
-            kept[start : start + k] = mine.start + np.sort(solution.picks[:k])
             of[mine] = start + solution.history.representatives(mine.stop - mine.start, k)
-        return _Clusters(kept, of)
+        picks = np.concatenate([mine.start + s.picks for mine, s in zip(self.places, solutions, strict=True)])
+        depths = np.array([len(solution.picks) for solution in solutions])
+        first = depths.cumsum() - depths  # where each block's picks start
+        return _Clusters(picks[first[block[taken]] + rank[taken]], of)
 
     def _representatives(
         self, clusters: _Clusters, candidates: torch.Tensor, chosen: Solution
@@ -264,27 +272,32 @@ class _Run:
             found.append((mine.start + token, place, cosine))
         return improvements(*(np.concatenate(each) for each in zip(*found, strict=True)))
 
-    def _first_work(self) -> float:
-        return float((self.sizes.astype(float) ** 2).sum() * self.grid.dim / 2)
-
-    def _require_memory(self, needed: int, remedy: str) -> None:
+    def _require_memory(self, n: int, remedy: str) -> None:
+        needed = self.engine.bytes_needed(n, self.grid.dim, self.similarity)
         available = available_bytes(self.grid.tokens.device)
         if available is not None and needed > available:
             raise MemoryError(
-                f"choosing from that many tokens together needs {in_words(needed)}, {in_words(available)} are free; "
+                f"choosing from {n} tokens together needs {in_words(needed)}, {in_words(available)} are free; "
                 f"pass {remedy}"
             )
 
 
-def _progress(show: Callable[[float], None] | None, total: float) -> Tick:
-    """A tick that adds up what is done and shows its share of `total`."""
-    if show is None:
-        return lambda _: None
-    done = 0.0
+class _Progress:
+    """Adds up what is done, by several threads, and shows its share of the total."""
 
-    def tick(amount: float) -> None:
-        nonlocal done
-        done += amount
-        show(min(1.0, done / total))
+    def __init__(self, show: Callable[[float], None] | None, total: float) -> None:
+        self.total = total
+        self._show = show
+        self._done = 0.0
+        self._lock = threading.Lock()
 
-    return tick
+    def tick(self, amount: float) -> None:
+        if self._show is not None:
+            with self._lock:
+                self._done += amount
+                self._show(min(1.0, self._done / self.total))
+
+
+def _is(value: object, kind: type) -> bool:
+    """Whether a value is such a number; True and False are none."""
+    return isinstance(value, kind) and not isinstance(value, bool)

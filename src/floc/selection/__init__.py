@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from ..arrays import tensor_of
 from ..naming import require_known
 from .engine import Engine
 from .objective import SCALE
@@ -96,19 +97,24 @@ def _fixed_point(similarity: torch.Tensor | np.ndarray) -> torch.Tensor:
     """[M, N] int16, checked."""
     if not isinstance(similarity, (torch.Tensor, np.ndarray)):
         raise TypeError(f"similarity must be a torch tensor or a numpy array, got {type(similarity).__name__}")
-    matrix = torch.as_tensor(similarity).detach()
+    if isinstance(similarity, np.ndarray) and similarity.dtype.kind not in "fiub":
+        raise TypeError(f"similarity must be float or integer, got {similarity.dtype}")
+    if isinstance(similarity, np.ndarray) and similarity.dtype.kind == "f" and similarity.dtype.itemsize > 8:
+        similarity = similarity.astype(np.float64)
+    matrix = tensor_of(similarity).detach()
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ValueError(f"similarity must be [M, N], candidates x tokens, neither 0; got {list(matrix.shape)}")
     if matrix.is_floating_point():
+        matrix = matrix.float()
         low, high = (float(each) for each in torch.aminmax(matrix))
         if not (low >= -1.001 and high <= 1.001):  # also where one is NaN
             raise ValueError(f"similarity must be finite and in [-1, 1], got {low:g} to {high:g}; scale it first")
-        return (matrix.float().clamp(-1, 1) * SCALE).round().to(torch.int16)
+        return (matrix.clamp(-1, 1) * SCALE).round().to(torch.int16)
     if matrix.dtype == torch.int16:
         return matrix
     if matrix.dtype == torch.bool or matrix.is_complex():
         raise TypeError(f"similarity must be float or integer, got {matrix.dtype}")
-    low, high = (int(each) for each in torch.aminmax(matrix))
+    low, high = (int(each) for each in torch.aminmax(matrix.to(torch.int64)))
     if low < -32768 or high > 32767:
         raise ValueError(f"integer similarity is fixed point at 2**14 and must fit int16, got {low} to {high}")
     return matrix.to(torch.int16)
@@ -116,7 +122,9 @@ def _fixed_point(similarity: torch.Tensor | np.ndarray) -> torch.Tensor:
 
 def _whole_weights(weights: torch.Tensor | np.ndarray, m: int, n: int) -> np.ndarray:
     """[n] int64 on the CPU, checked."""
-    given = torch.as_tensor(weights).detach().cpu()
+    if not isinstance(weights, (torch.Tensor, np.ndarray)):
+        weights = np.asarray(weights)
+    given = tensor_of(weights).detach().cpu()
     counts = given.to(torch.int64)
     if given.shape != (n,):
         raise ValueError(f"weights must be [{n}], one for each token; got {list(given.shape)}")

@@ -16,7 +16,18 @@ import torch
 
 from ..machine import single_threaded_blas, threads
 from . import gaussian, lazy, rows, tiles
-from .engine import CLOSEST, History, Job, Solution, Targets, Tick, no_tick, until_next
+from .engine import (
+    CLOSEST,
+    History,
+    Job,
+    Solution,
+    Targets,
+    Tick,
+    no_tick,
+    spend_on_the_worst,
+    themselves,
+    until_next,
+)
 from .objective import SCALE, Similarity
 
 _ROWS_A_TASK = 256
@@ -29,7 +40,7 @@ class CpuEngine:
     name = "cpu"
 
     def solve(
-        self, jobs: Sequence[Job], similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick
+        self, jobs: Iterable[Job], similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick
     ) -> Iterator[Solution]:
         with _workers() as pool:
             choosing: deque[Future[Solution]] = deque()
@@ -38,7 +49,7 @@ class CpuEngine:
                 matrix, sigma = _symmetric(pool, source, similarity, tick)
                 choosing.append(pool.submit(_choose, matrix, source, job.budget, similarity, with_cosines, sigma))
                 del matrix  # the task alone holds it now, and lets it go when the picks are made
-                while len(choosing) > max(1, threads() // 2):
+                while len(choosing) > 1:  # picking takes a small part of the time that multiplying takes
                     yield choosing.popleft().result()
             while choosing:
                 yield choosing.popleft().result()
@@ -81,8 +92,9 @@ class CpuEngine:
             )
         return out
 
-    def bytes_needed(self, n: int, dim: int) -> int:
-        return 2 * n * n + 4 * n * dim + threads() * 4 * tiles.RECTANGLE_SIDE * (tiles.RECTANGLE_SIDE + dim)
+    def bytes_needed(self, n: int, dim: int, similarity: Similarity) -> int:
+        triangle = 2 * n * n if similarity.metric == "gaussian" else 0  # of distances in float32
+        return 2 * n * n + triangle + 4 * n * dim + threads() * 4 * tiles.RECTANGLE_SIDE * (tiles.RECTANGLE_SIDE + dim)
 
 
 @contextlib.contextmanager
@@ -133,7 +145,7 @@ def _symmetric(
         _run(pool, fill_cosine, pieces)
         return matrix, None
 
-    longest = float(lengths.max()) or 1.0  # lengths are taken relative to it, which float32 can always hold
+    longest = float(lengths.max()) or 1.0  # all is measured in it, which float32 can always hold
     relative = (lengths / longest).astype(np.float32)
     distances: dict[int, np.ndarray] = {}  # by the tile's number
 
@@ -173,6 +185,8 @@ def _rectangular(
     matrix = np.empty((len(candidates), len(directions)), np.int16)
     dim = directions.shape[1]
 
+    longest = float(targets.lengths.max()) or 1.0
+
     def fill(tile: tiles.Tile) -> None:
         # rows are normalised again for each tile of theirs: 1% of the product, and no float32 copy of all candidates
         few = candidates[tile.rows]
@@ -181,9 +195,9 @@ def _rectangular(
         piece = _scratch.array("tile", (len(few), tile.columns.stop - tile.columns.start))
         np.matmul(unit, directions[tile.columns].T, out=piece)
         if sigma is not None:
-            in_sigmas = [(each / (sigma or 1e-15)).astype(np.float32) for each in (lengths, targets.lengths)]
-            gaussian.square_distances(piece, in_sigmas[0], in_sigmas[1][tile.columns])
-            gaussian.similarities(piece, 1.0)
+            relative = [(each / longest).astype(np.float32) for each in (lengths, targets.lengths[tile.columns])]
+            gaussian.square_distances(piece, *relative)
+            gaussian.similarities(piece, sigma / longest)
         _store(piece, similarity.detail, matrix, tile)
         tick(tiles.area(tile) * dim)
 
@@ -215,10 +229,19 @@ def _choose(
 ) -> Solution:
     picks, gains, next_gain = until_next(*lazy.greedy(matrix, min(budget + 1, len(matrix))), budget)
     token, rank, cover = lazy.history(matrix, picks)
-    cosine = None
-    if with_cosines and similarity.is_plain_cosine:
-        cosine = cover / SCALE
-    elif with_cosines:
-        cosine = np.empty(len(token))
-        rows.cosines(source, token, source, picks[rank], cosine)
-    return Solution(picks, gains, next_gain, History(token, rank, cosine), sigma)
+    history = History(token, rank, None)
+    if similarity.is_plain_cosine:
+        covered = History(token, rank, cover / SCALE)
+        return Solution(picks, gains, next_gain, themselves(covered, picks, matrix[picks, picks] / SCALE), sigma)
+
+    def cosines(i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        out = np.empty(len(i))
+        rows.cosines(source, i, source, j, out)
+        return out
+
+    if similarity.detail > 1:
+        picks = spend_on_the_worst(picks, gains, history, len(matrix), cosines)
+    history = themselves(history, picks, None)
+    if with_cosines:
+        history = history._replace(cosine=cosines(history.token, picks[history.rank]))
+    return Solution(picks, gains, next_gain, history, sigma)

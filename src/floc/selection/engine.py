@@ -6,7 +6,7 @@ represented along the way. That history is what makes one run answer every small
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -71,7 +71,7 @@ class Engine(Protocol):
     name: str
 
     def solve(
-        self, jobs: Sequence[Job], similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick
+        self, jobs: Iterable[Job], similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick
     ) -> Iterator[Solution]:
         """Choose from each set, in turn."""
         ...
@@ -105,7 +105,7 @@ class Engine(Protocol):
         """[E] float64: the cosine of row i[e] of `left` and row j[e] of `right`."""
         ...
 
-    def bytes_needed(self, n: int, dim: int) -> int:
+    def bytes_needed(self, n: int, dim: int, similarity: Similarity) -> int:
         """Memory for choosing from a set of `n` tokens."""
         ...
 
@@ -116,3 +116,33 @@ def until_next(picks: np.ndarray, gains: np.ndarray, budget: int) -> tuple[np.nd
     Engines run greedy to `min(budget + 1, candidates)` for it.
     """
     return picks[:budget], gains[:budget], int(gains[budget]) if len(gains) > budget else 0
+
+
+def spend_on_the_worst(
+    picks: np.ndarray,
+    gains: np.ndarray,
+    history: History,
+    n: int,
+    cosines: Callable[[np.ndarray, np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """Exchange picks that gain nothing for the tokens that are covered worst.
+
+    With detail > 1 all similarities near 1 snap to 1: on still footage gains end while there is still something to
+    gain, and of equals greedy would take the tokens of the first frames. `cosines` gives those of tokens i and j.
+    """
+    gaining = 1 + int(np.count_nonzero(gains[1:] > 0))
+    if gaining >= len(picks):
+        return picks
+    rest = np.setdiff1d(np.arange(n), picks[:gaining])
+    cosine = cosines(rest, picks[history.representatives(n, gaining)[rest]])
+    # only a zero token is like nothing at this point, and it would gain nothing either: last
+    worst_first = rest[np.argsort(np.where(cosine > 0, cosine, 2), kind="stable")]
+    return np.concatenate([picks[:gaining], worst_first[: len(picks) - gaining]])
+
+
+def themselves(history: History, picks: np.ndarray, cosine: np.ndarray | None) -> History:
+    """Let every pick represent itself from its own turn on; where it was covered fully before, no gain says so."""
+    rank = np.concatenate([history.rank, np.arange(len(picks))])
+    in_time = np.argsort(rank, kind="stable")
+    both = None if history.cosine is None or cosine is None else np.concatenate([history.cosine, cosine])[in_time]
+    return History(np.concatenate([history.token, picks])[in_time], rank[in_time], both)

@@ -1,9 +1,11 @@
 """The Gaussian metric on the CPU: exp(-distance^2 / 2 sigma^2), sigma the median distance in the set.
 
-Distances come from cosines and lengths, |x - y|^2 = (|x| - |y|)^2 + 2 |x| |y| (1 - cos), which loses nothing to
-cancellation between near-duplicates. The median needs all of them before any similarity can be written; kept as a
-float32 triangle they take just the room of the int16 matrix. It is found exactly: the upper 16 bits of a float32 >= 0
-order like the number itself, so a histogram of them leaves one bin to sort.
+Distances come from cosines and lengths, |x - y|^2 = (|x| - |y|)^2 + 2 |x| |y| (1 - cos). What float32 cannot tell from
+0 is 0: tokens nearer to each other than 0.0014 of their length are the same.
+
+The median needs all distances before any similarity can be written; kept as a float32 triangle they take just the room
+of the int16 matrix. It is found exactly: the upper 16 bits of a float32 >= 0 order like the number itself, so a
+histogram of them leaves one bin to sort.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import numba as nb
 import numpy as np
 
 _BINS = 1 << 16
+_NOISE = np.float32(1e-6)  # of a float32 cosine, and of a length, relative
 
 
 @nb.njit(nogil=True, cache=True)
@@ -21,14 +24,19 @@ def square_distances(tile, row_lengths, column_lengths):
         a = row_lengths[r]
         for c in range(tile.shape[1]):
             b = column_lengths[c]
-            gap = max(np.float32(1) - tile[r, c], np.float32(0))
-            tile[r, c] = (a - b) * (a - b) + np.float32(2) * a * b * gap
+            gap = np.float32(1) - tile[r, c]
+            if gap < _NOISE:
+                gap = np.float32(0)
+            longer = a - b
+            if abs(longer) <= _NOISE * (a + b):
+                longer = np.float32(0)
+            tile[r, c] = longer * longer + np.float32(2) * a * b * gap
 
 
 def similarities(tile: np.ndarray, sigma: float) -> None:
-    """Turn a tile of squared distances into similarities, in place."""
+    """Turn a tile of squared distances, in units of the greatest length, into similarities, in place."""
     # where more than half of the pairs coincide sigma is 0, and only what coincides is alike
-    np.multiply(tile, -0.5 / max(sigma * sigma, 1e-30), out=tile)
+    np.multiply(tile, np.float32(-0.5 / max(sigma * sigma, 1e-30)), out=tile)
     np.exp(tile, out=tile)
 
 

@@ -5,14 +5,25 @@ With `greedy` exchanged it is also the `reference` engine, whose parts are all m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from . import batched, reference
-from .engine import CLOSEST, History, Job, Solution, Targets, Tick, no_tick, until_next
+from .engine import (
+    CLOSEST,
+    History,
+    Job,
+    Solution,
+    Targets,
+    Tick,
+    no_tick,
+    spend_on_the_worst,
+    themselves,
+    until_next,
+)
 from .objective import SCALE, Similarity
 
 # matrices of sets that are chosen from together; on a CPU one set at a time is as fast and stays in cache
@@ -27,21 +38,43 @@ class TorchEngine:
     name = "torch"
 
     def solve(
-        self, jobs: Sequence[Job], similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick
+        self, jobs: Iterable[Job], similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick
     ) -> Iterator[Solution]:
         for group in _together(jobs):
             made = [_symmetric(job.tokens, similarity) for job in group]
             matrices = [matrix for matrix, _ in made]
             chosen = self._choose(matrices, [job.budget for job in group])
-            for job, (matrix, sigma), (picks, gains, next_gain) in zip(group, made, chosen, strict=True):
-                token, rank, cover = _history(matrix, picks)
-                cosine = None
-                if with_cosines and similarity.is_plain_cosine:
-                    cosine = cover / SCALE
-                elif with_cosines:
-                    cosine = self.cosines(job.tokens, token, job.tokens, picks[rank])
+            for job, (matrix, sigma), choice in zip(group, made, chosen, strict=True):
                 tick(job.tokens.numel() * len(job.tokens) / 2)
-                yield Solution(picks, gains, next_gain, History(token, rank, cosine), sigma)
+                yield self._solution(job, matrix, *choice, similarity, with_cosines, sigma)
+
+    def _solution(
+        self,
+        job: Job,
+        matrix: torch.Tensor,
+        picks: np.ndarray,
+        gains: np.ndarray,
+        next_gain: int,
+        similarity: Similarity,
+        with_cosines: bool,
+        sigma: float | None,
+    ) -> Solution:
+        token, rank, cover = _history(matrix, picks)
+        history = History(token, rank, None)
+        if similarity.is_plain_cosine:
+            own = matrix.diagonal().cpu().numpy()[picks] / SCALE
+            covered = History(token, rank, cover / SCALE)
+            return Solution(picks, gains, next_gain, themselves(covered, picks, own), sigma)
+
+        def cosines(i: np.ndarray, j: np.ndarray) -> np.ndarray:
+            return self.cosines(job.tokens, i, job.tokens, j)
+
+        if similarity.detail > 1:
+            picks = spend_on_the_worst(picks, gains, history, len(matrix), cosines)
+        history = themselves(history, picks, None)
+        if with_cosines:
+            history = history._replace(cosine=cosines(history.token, picks[history.rank]))
+        return Solution(picks, gains, next_gain, history, sigma)
 
     def sum_by_cluster(
         self, sets: Sequence[tuple[torch.Tensor, np.ndarray]], count: int, *, unit: bool
@@ -81,8 +114,9 @@ class TorchEngine:
             out.append((_unit(a) * _unit(b)).sum(-1).double().cpu().numpy())
         return np.concatenate(out) if out else np.zeros(0)
 
-    def bytes_needed(self, n: int, dim: int) -> int:
-        return 2 * n * n + 4 * n * dim + 16 * _PIECE
+    def bytes_needed(self, n: int, dim: int, similarity: Similarity) -> int:
+        median = 28 * n * n if similarity.metric == "gaussian" else 0  # it sorts all distances
+        return 2 * n * n + median + 4 * n * dim + 16 * _PIECE
 
     def _choose(
         self, matrices: Sequence[torch.Tensor], budgets: Sequence[int], weights: np.ndarray | None = None
@@ -115,6 +149,9 @@ class ReferenceEngine(TorchEngine):
 
     name = "reference"
 
+    def bytes_needed(self, n: int, dim: int, similarity: Similarity) -> int:
+        return super().bytes_needed(n, dim, similarity) + 24 * n * n  # plain greedy computes in int64
+
     def _choose(
         self, matrices: Sequence[torch.Tensor], budgets: Sequence[int], weights: np.ndarray | None = None
     ) -> list[tuple[np.ndarray, np.ndarray, int]]:
@@ -125,7 +162,7 @@ class ReferenceEngine(TorchEngine):
         ]
 
 
-def _together(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+def _together(jobs: Iterable[Job]) -> Iterator[list[Job]]:
     """Consecutive jobs whose matrices, padded to the largest, fit the limit."""
     group: list[Job] = []
     largest = 0
@@ -151,8 +188,9 @@ def _unit(tokens: torch.Tensor) -> torch.Tensor:
 
 
 def _lengths(tokens: torch.Tensor) -> torch.Tensor:
-    """[n] float64."""
-    return tokens.detach().double().norm(dim=-1)
+    """[n] float64, where the device has it."""
+    wide = torch.float32 if tokens.device.type == "mps" else torch.float64
+    return tokens.detach().to(wide).norm(dim=-1)
 
 
 def _symmetric(tokens: torch.Tensor, similarity: Similarity) -> tuple[torch.Tensor, float | None]:
@@ -171,12 +209,14 @@ def _matrix(
     """[M, N] int16 similarity of candidates to targets, these as directions and lengths."""
     matrix = torch.empty(len(candidates), len(directions), dtype=torch.int16, device=candidates.device)
     step = max(1, _PIECE // len(directions))
+    longest = float(lengths.max()) or 1.0  # all is measured in it, which float32 can always hold
     for start in range(0, len(candidates), step):
         part = candidates[start : start + step]
         s = _unit(part) @ directions.T
         if sigma is not None:
-            width = sigma or 1e-15  # where most pairs coincide, only what coincides is alike
-            s = torch.exp(-0.5 * _square_distances(s, _lengths(part) / width, lengths / width))
+            squares = _square_distances(s, _lengths(part) / longest, lengths / longest)
+            # where more than half of the pairs coincide sigma is 0, and only what coincides is alike
+            s = torch.exp(squares * (-0.5 / max((sigma / longest) ** 2, 1e-30)))
         s = s.clamp(-1, 1)
         if similarity.detail != 1:
             s = 1 - (1 - s.clamp_min(0)) ** similarity.detail
@@ -187,7 +227,10 @@ def _matrix(
 def _square_distances(cosine: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """[M, N] |x - y|^2 from [M, N] cosines and the [M] and [N] lengths."""
     a, b = a.float()[:, None], b.float()
-    return (a - b) ** 2 + 2 * a * b * (1 - cosine).clamp_min(0)
+    # what float32 cannot tell from 0 is 0: see gaussian.py
+    longer = torch.where((a - b).abs() <= 1e-6 * (a + b), 0, a - b)
+    gap = torch.where(1 - cosine < 1e-6, 0, 1 - cosine)
+    return longer**2 + 2 * a * b * gap
 
 
 def _median_distance(unit: torch.Tensor, lengths: torch.Tensor) -> float:
