@@ -43,7 +43,7 @@ format: .venv/ready
 bench: .venv/bench
 	$(BIN)/floc bench select
 	$(BIN)/floc bench second-pass
-	$(BIN)/python -m floc.bench.tables README.md docs/performance.md
+	$(BIN)/python -m floc.bench --fill README.md docs/performance.md
 
 clean:
 	rm -rf .venv

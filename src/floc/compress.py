@@ -35,7 +35,7 @@ def compress(
         method: see `floc.methods.names()`.
         **options: the method's own. For "floc":
             block: frames chosen from together (32); None takes the whole video as one set.
-            dedupe: what a block keeps for the second pass, over its share (2); 1 is no second pass.
+            dedupe: how many tokens for each one kept go into the second pass (2); 1 is no second pass.
             detail: how much more badly covered tokens weigh (2); 1 is not at all.
             metric: "cosine" or "gaussian".
             allocate: "uniform", the same ratio in each block, or "global", greedy over all blocks (with dedupe=1).

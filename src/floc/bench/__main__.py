@@ -1,4 +1,4 @@
-"""`python -m floc.bench TABLE [--quick]`."""
+"""`python -m floc.bench TABLE [--quick]` measures; `python -m floc.bench --fill PAGE ...` fills tables into pages."""
 
 from __future__ import annotations
 
@@ -6,11 +6,20 @@ import argparse
 from pathlib import Path
 
 from . import names, run
+from .tables import fill
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser("python -m floc.bench", description="Measure one table.")
-    parser.add_argument("table", choices=names())
+    parser = argparse.ArgumentParser(
+        "python -m floc.bench", description="Measure one table, or fill results into pages."
+    )
+    parser.add_argument("table", nargs="?", choices=names())
     parser.add_argument("--quick", action="store_true", help="tiny sizes, nothing is written")
-    parser.add_argument("--results", type=Path, default=Path("benchmarks/results"), help="the folder to write to")
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/results"), help="the folder of results")
+    parser.add_argument("--fill", type=Path, nargs="+", default=[], metavar="PAGE", help="Markdown files with markers")
     given = parser.parse_args()
-    run(given.table, quick=given.quick, results=given.results, echo=lambda line: print(line, flush=True))
+    if given.table is None and not given.fill:
+        parser.error("name a table, or pages to fill")
+    if given.table is not None:
+        run(given.table, quick=given.quick, results=given.results, echo=lambda line: print(line, flush=True))
+    for page in given.fill:
+        print(f"{page}: {', '.join(fill(page, given.results)) or 'no markers'}")

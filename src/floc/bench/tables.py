@@ -1,7 +1,6 @@
 """From results to Markdown, so that no number in the documentation is typed.
 
-A page marks the place: `<!-- bench:select -->` and `<!-- /bench:select -->`. `fill` puts the table between the two;
-`python -m floc.bench.tables README.md` does it for whole pages.
+A page marks the place: `<!-- bench:select -->` and `<!-- /bench:select -->`. `fill` puts the table between the two.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import importlib
 import json
 import pkgutil
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,8 +126,3 @@ def where(document: dict, *packages: str) -> str:
     commit, _, changed = (document["commit"] or "").partition("-")
     at = f", commit {commit[:10]}{', changed' if changed else ''}" if commit else ""
     return f"{device['cpu']}, {device['cores']} cores; {versions}; {document['date'][:10]}{at}."
-
-
-if __name__ == "__main__":
-    for page in sys.argv[1:]:
-        print(f"{page}: {', '.join(fill(Path(page))) or 'no markers'}")

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import NamedTuple
 
@@ -45,7 +45,7 @@ class Floc:
     """Keep the tokens that best stand in for all others."""
 
     block: int | None = 32  # frames chosen from together; None: the whole video as one set
-    dedupe: float = 2  # what a block keeps for the second pass, over its share; 1: no second pass
+    dedupe: float = 2  # how many tokens for each one kept go into the second pass; 1: no second pass
     detail: float = 2  # how much more badly covered tokens weigh; 1: not at all
     metric: Metric = "cosine"  # or "gaussian"
     allocate: str = "uniform"  # the same ratio in each block, or "global": greedy over all blocks
@@ -123,6 +123,9 @@ class _Run:
         self.offsets = self.sizes.cumsum() - self.sizes
         self.places = [slice(start, start + size) for start, size in zip(self.offsets, self.sizes, strict=True)]
         self.has_second_pass = options.dedupe > 1 and len(self.spans) > 1
+        if self.has_second_pass and not grid.tokens.is_contiguous():
+            # every block is read three times: one copy is better than three
+            self.grid = replace(grid, tokens=grid.tokens.contiguous())
         self.progress = _Progress(options.progress, float((self.sizes.astype(float) ** 2).sum() * grid.dim / 2))
         self._require_memory(int(self.sizes.max()), "block=32, or fewer frames")
 
