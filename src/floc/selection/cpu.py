@@ -24,11 +24,10 @@ from .engine import (
     Targets,
     Tick,
     no_tick,
-    spend_on_the_worst,
-    themselves,
+    solution_of,
     until_next,
 )
-from .objective import SCALE, Similarity
+from .objective import Similarity
 
 _ROWS_A_TASK = 256
 _scratch = tiles.Scratch()
@@ -227,21 +226,11 @@ def _choose(
     with_cosines: bool,
     sigma: float | None,
 ) -> Solution:
-    picks, gains, next_gain = until_next(*lazy.greedy(matrix, min(budget + 1, len(matrix))), budget)
-    token, rank, cover = lazy.history(matrix, picks)
-    history = History(token, rank, None)
-    if similarity.is_plain_cosine:
-        covered = History(token, rank, cover / SCALE)
-        return Solution(picks, gains, next_gain, themselves(covered, picks, matrix[picks, picks] / SCALE), sigma)
-
     def cosines(i: np.ndarray, j: np.ndarray) -> np.ndarray:
         out = np.empty(len(i))
         rows.cosines(source, i, source, j, out)
         return out
 
-    if similarity.detail > 1:
-        picks = spend_on_the_worst(picks, gains, history, len(matrix), cosines)
-    history = themselves(history, picks, None)
-    if with_cosines:
-        history = history._replace(cosine=cosines(history.token, picks[history.rank]))
-    return Solution(picks, gains, next_gain, history, sigma)
+    choice = until_next(*lazy.greedy(matrix, min(budget + 1, len(matrix))), budget)
+    raises = lazy.history(matrix, choice[0])
+    return solution_of(choice, raises, matrix.diagonal(), similarity, sigma, cosines, with_cosines=with_cosines)

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
-from .objective import Similarity
+from .objective import SCALE, Similarity
 
 CLOSEST = 4  # how many of the picks that are most similar to a target `solve_weighted` names
 Tick = Callable[[float], None]  # called with the multiply-adds done since the last call
@@ -118,7 +118,42 @@ def until_next(picks: np.ndarray, gains: np.ndarray, budget: int) -> tuple[np.nd
     return picks[:budget], gains[:budget], int(gains[budget]) if len(gains) > budget else 0
 
 
-def spend_on_the_worst(
+def solution_of(
+    choice: tuple[np.ndarray, np.ndarray, int],
+    raises: tuple[np.ndarray, np.ndarray, np.ndarray],
+    own_cover: np.ndarray,
+    similarity: Similarity,
+    sigma: float | None,
+    cosines: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    *,
+    with_cosines: bool,
+) -> Solution:
+    """What greedy's picks from a set amount to, the same for every engine.
+
+    Args:
+        choice: picks, gains and the next gain.
+        raises: each time a pick raised a token's cover: the token, the pick's rank, the cover.
+        own_cover: [n] int16, how well each token stands in for itself.
+        cosines: of tokens i and j of the set.
+        with_cosines: whether the history needs them; those that can be read off the matrix are always there.
+    """
+    picks, gains, next_gain = choice
+    token, rank, cover = raises
+    if similarity.detail > 1:
+        picks = _spend_on_the_worst(picks, gains, History(token, rank, None), len(own_cover), cosines)
+    # every pick represents itself from its own turn on; where it was covered fully before, no raise says so
+    rank = np.concatenate([rank, np.arange(len(picks))])
+    in_time = np.argsort(rank, kind="stable")
+    token, rank = np.concatenate([token, picks])[in_time], rank[in_time]
+    cosine = None
+    if similarity.is_plain_cosine:
+        cosine = np.concatenate([cover, own_cover[picks]])[in_time] / SCALE
+    elif with_cosines:
+        cosine = cosines(token, picks[rank])
+    return Solution(picks, gains, next_gain, History(token, rank, cosine), sigma)
+
+
+def _spend_on_the_worst(
     picks: np.ndarray,
     gains: np.ndarray,
     history: History,
@@ -138,11 +173,3 @@ def spend_on_the_worst(
     # only a zero token is like nothing at this point, and it would gain nothing either: last
     worst_first = rest[np.argsort(np.where(cosine > 0, cosine, 2), kind="stable")]
     return np.concatenate([picks[:gaining], worst_first[: len(picks) - gaining]])
-
-
-def themselves(history: History, picks: np.ndarray, cosine: np.ndarray | None) -> History:
-    """Let every pick represent itself from its own turn on; where it was covered fully before, no gain says so."""
-    rank = np.concatenate([history.rank, np.arange(len(picks))])
-    in_time = np.argsort(rank, kind="stable")
-    both = None if history.cosine is None or cosine is None else np.concatenate([history.cosine, cosine])[in_time]
-    return History(np.concatenate([history.token, picks])[in_time], rank[in_time], both)

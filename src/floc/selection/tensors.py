@@ -6,6 +6,7 @@ With `greedy` exchanged it is also the `reference` engine, whose parts are all m
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,8 +21,7 @@ from .engine import (
     Targets,
     Tick,
     no_tick,
-    spend_on_the_worst,
-    themselves,
+    solution_of,
     until_next,
 )
 from .objective import SCALE, Similarity
@@ -45,36 +45,14 @@ class TorchEngine:
             matrices = [matrix for matrix, _ in made]
             chosen = self._choose(matrices, [job.budget for job in group])
             for job, (matrix, sigma), choice in zip(group, made, chosen, strict=True):
+                own = matrix.diagonal().cpu().numpy()
+                raises = _history(matrix, choice[0])
+                cosines = partial(self._cosines_within, job.tokens)
                 tick(job.tokens.numel() * len(job.tokens) / 2)
-                yield self._solution(job, matrix, *choice, similarity, with_cosines, sigma)
+                yield solution_of(choice, raises, own, similarity, sigma, cosines, with_cosines=with_cosines)
 
-    def _solution(
-        self,
-        job: Job,
-        matrix: torch.Tensor,
-        picks: np.ndarray,
-        gains: np.ndarray,
-        next_gain: int,
-        similarity: Similarity,
-        with_cosines: bool,
-        sigma: float | None,
-    ) -> Solution:
-        token, rank, cover = _history(matrix, picks)
-        history = History(token, rank, None)
-        if similarity.is_plain_cosine:
-            own = matrix.diagonal().cpu().numpy()[picks] / SCALE
-            covered = History(token, rank, cover / SCALE)
-            return Solution(picks, gains, next_gain, themselves(covered, picks, own), sigma)
-
-        def cosines(i: np.ndarray, j: np.ndarray) -> np.ndarray:
-            return self.cosines(job.tokens, i, job.tokens, j)
-
-        if similarity.detail > 1:
-            picks = spend_on_the_worst(picks, gains, history, len(matrix), cosines)
-        history = themselves(history, picks, None)
-        if with_cosines:
-            history = history._replace(cosine=cosines(history.token, picks[history.rank]))
-        return Solution(picks, gains, next_gain, history, sigma)
+    def _cosines_within(self, tokens: torch.Tensor, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        return self.cosines(tokens, i, tokens, j)
 
     def sum_by_cluster(
         self, sets: Sequence[tuple[torch.Tensor, np.ndarray]], count: int, *, unit: bool
