@@ -114,6 +114,16 @@ def test_at_is_a_fresh_run_where_shares_nest_and_always_the_right_number(frames,
         assert_same(smaller, floc.compress(tokens, budget=fewer, block=block, method="floc-paper"))
 
 
+def test_at_of_at_where_shares_do_not_nest() -> None:
+    tokens = np.random.default_rng(0).standard_normal((7, 3, 8)).astype(np.float32)  # blocks of 9, 9 and 3 tokens
+    kept = floc.compress(tokens, ratio=1, block=3, dedupe=1)
+    for more in range(2, 22):
+        for fewer in range(1, more):
+            got = kept.at(budget=more).at(budget=fewer)
+            assert len(got) == fewer
+            np.testing.assert_array_equal(got.features, tokens.reshape(-1, 8)[got.indices])
+
+
 @settings(max_examples=40, deadline=None)
 @given(frames=st.integers(2, 15), block=st.integers(1, 6), seed=st.integers(0, 99), data=st.data())
 def test_at_of_at(frames, block, seed, data) -> None:
@@ -310,11 +320,12 @@ def test_still_footage_keeps_what_is_covered_worst(options: dict) -> None:
 @pytest.mark.parametrize("dedupe", [1, 2])
 @pytest.mark.parametrize("metric", ["cosine", "gaussian"])
 def test_equal_tokens_are_alike(length: float, backend: str, dedupe: int, metric: str) -> None:
-    one = np.random.default_rng(0).standard_normal(64)
-    tokens = np.tile(length * one, (12, 2, 2, 1)).astype(np.float32)
-    kept = floc.compress(tokens, budget=3, block=4, dedupe=dedupe, detail=1, metric=metric, backend=backend)
-    assert kept.gains.sum() == pytest.approx(48, rel=1e-3)
-    assert kept.coverage == pytest.approx(1)
+    for dim in (7, 64, 100, 333, 1000):  # in some of them a cosine of equals rounds to less than 1
+        one = np.random.default_rng(dim).standard_normal(dim)
+        tokens = np.tile(length * one, (12, 2, 2, 1)).astype(np.float32)
+        kept = floc.compress(tokens, budget=3, block=4, dedupe=dedupe, detail=1, metric=metric, backend=backend)
+        assert kept.gains.sum() == pytest.approx(48, rel=1e-3)
+        assert kept.coverage == pytest.approx(1)
 
 
 def test_zero_tokens_are_like_nothing_not_even_themselves() -> None:
