@@ -113,7 +113,7 @@ def summary(kept: Kept) -> dict[str, Any]:
     }
 
 
-def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` make a file, and put it in place only when it is complete."""
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: the folder {path.parent} does not exist; create it first")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import math
-import os
 import platform
 import subprocess
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from ..machine import threads
+from ..store import write_whole
 
 # what is over sooner is repeated within a round: a clock and a scheduler are no finer than this
 SHORTEST_S = 0.02
@@ -116,9 +116,7 @@ def environment() -> dict:
 def write(document: dict, path: Path) -> Path:
     """Put a document in place of a file, which is never there by half."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(document, indent=1) + "\n")
-    beside.replace(path)
+    write_whole(path, lambda temporary: temporary.write_text(json.dumps(document, indent=1) + "\n"))
     return path
 
 
