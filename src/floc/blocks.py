@@ -78,3 +78,24 @@ def merged(gains: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     due = np.concatenate([np.minimum.accumulate(each) for each in gains])
     order = np.lexsort((block, rank, -due))
     return block[order], rank[order]
+
+
+def packed(counts: np.ndarray, most: int) -> list[range]:
+    """Consecutive blocks in groups that hold at most `most` together, unless one block alone holds more.
+
+    Groups are made about equally full, so that none is left with a small rest.
+
+    >>> packed(np.array([3, 3, 3, 3, 3]), 8)
+    [range(0, 2), range(2, 4), range(4, 5)]
+    """
+    ends = counts.cumsum()
+    target = ends[-1] / np.ceil(ends[-1] / most)
+    found: list[range] = []
+    start = held = 0
+    for b, count in enumerate(counts):
+        full = held + count > most or (b > start and ends[b] - count / 2 > target * (len(found) + 1))
+        if b > start and full:
+            found.append(range(start, b))
+            start, held = b, 0
+        held += count
+    return [*found, range(start, len(counts))]

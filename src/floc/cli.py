@@ -149,7 +149,8 @@ def _show(kept: floc.Kept, source: Path, output: Path | None) -> None:
     table.add_row("tokens", f"{escape(str(source))}: {t} frames of {h} x {w}, {kept.features.shape[-1]} features")
     table.add_row("kept", f"[bold green]{len(kept)}[/] of {kept.n}  (1 in {1 / kept.ratio:.3g})")
     table.add_row("coverage", f"{kept.coverage:.4f}  mean cosine of a token with the one that stands for it")
-    table.add_row("bound", f"{kept.bound:.4f}  of the best choice from the same candidates, at least")
+    if kept.bound is not None:
+        table.add_row("bound", f"{kept.bound:.4f}  of the best choice from the same candidates, at least")
     table.add_row("time", f"{kept.seconds:.2f} s  ({kept.method}, backend {kept.settings.get('backend', 'none')})")
     if output is not None:
         table.add_row("written", escape(str(output)))

@@ -9,7 +9,7 @@ import torch
 
 from . import methods
 from .arrays import Array
-from .dials import Dial
+from .dials import Dial, fewest
 from .selection import resolve
 from .types import Kept, TokenGrid
 
@@ -55,8 +55,15 @@ def compress(
     chosen = methods.make(method, options)
     grid = TokenGrid.of(tokens)
     with torch.no_grad():
-        kept = chosen(grid, dial.count(grid.n)) if dial.coverage is None else chosen.reaching(grid, dial.coverage)
+        kept = chosen(grid, dial.count(grid.n)) if dial.coverage is None else _reach(chosen, grid, dial.coverage)
     settings = {name: getattr(chosen, name) for name in methods.options(method) if name != "progress"}
     if "backend" in settings:
         settings["backend"] = resolve(str(settings["backend"]), grid.tokens.device)
     return replace(kept, method=method, settings=settings, seconds=time.perf_counter() - started)
+
+
+def _reach(method: methods.Method, grid: TokenGrid, coverage: float) -> Kept:
+    """As few tokens as reach a coverage: by the method's own way where it has one, else by trying."""
+    if isinstance(method, methods.Reaching):
+        return method.reaching(grid, coverage)
+    return method(grid, fewest(lambda count: method(grid, count).coverage, grid.n, coverage))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral, Real
@@ -46,6 +47,21 @@ class Dial:
 
     def __str__(self) -> str:
         return next(f"{name}={getattr(self, name)}" for name in _NAMES if getattr(self, name) is not None)
+
+
+def fewest(coverage_of: Callable[[int], float], most: int, coverage: float) -> int:
+    """The smallest count, up to `most`, that reaches a coverage, where more tokens never cover less."""
+    reached = coverage_of(most)
+    if reached < coverage:
+        raise ValueError(f"coverage {coverage:g} cannot be reached: {most} tokens give {reached:.6f}")
+    low, high = 1, most
+    while low < high:
+        middle = (low + high) // 2
+        if coverage_of(middle) >= coverage:
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 _NAMES = ("ratio", "budget", "coverage")

@@ -6,12 +6,14 @@ the answer for every budget up to its length, with representatives, coverage and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from . import blocks
+from .dials import fewest
 
 
 class Answer(NamedTuple):
@@ -22,7 +24,7 @@ class Answer(NamedTuple):
     gains: np.ndarray  # [K] float64, in that order
     represents: np.ndarray  # [n] int64 places in `indices`
     coverage: float
-    bound: float
+    bound: float | None
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Path:
     gains: np.ndarray  # [P] float64
     group: np.ndarray  # [P] int64, which group a pick is from
     group_sizes: np.ndarray  # [G] int64 tokens in each group
-    next_gains: np.ndarray  # [G] float64, what the best further pick of each group would add
+    next_gains: np.ndarray | None  # [G] float64, what the best further pick of each group would add; None: unknown
     shared: bool  # whether a budget is shared out among groups by size, or simply cut off
     token: np.ndarray  # [E] int64: when pick `place` is taken, `token` gets a better representative
     place: np.ndarray  # [E] int64, never falling
@@ -45,9 +47,11 @@ class Path:
         if not self.shared:
             return self  # any answer is a prefix of any longer one
         taken = self._taken(budget)
-        next_gains = self.next_gains.copy()
-        for g, gain in zip(self.group[~taken][::-1], self.gains[~taken][::-1], strict=True):
-            next_gains[g] = gain  # the first one not taken stays
+        next_gains = None
+        if self.next_gains is not None:
+            next_gains = self.next_gains.copy()
+            for g, gain in zip(self.group[~taken][::-1], self.gains[~taken][::-1], strict=True):
+                next_gains[g] = gain  # the first one not taken stays
         seen = taken[self.place]
         return replace(
             self,
@@ -75,18 +79,7 @@ class Path:
 
     def fewest(self, coverage: float) -> int:
         """The smallest budget that reaches a coverage."""
-        reached = self._coverage(np.ones(len(self.picks), bool))
-        if reached < coverage:
-            raise ValueError(
-                f"coverage {coverage:g} cannot be reached: {len(self.picks)} of {self.n} tokens give {reached:.6f}"
-            )
-        low, high = 1, len(self.picks)
-        while low < high:
-            middle = (low + high) // 2
-            if self._coverage(self._taken(middle)) >= coverage:
-                high = middle
-            else:
-                low = middle + 1
+        low = fewest(lambda count: self._coverage(self._taken(count)), len(self.picks), coverage)
         # a token more, shared out by size, can take one from some block: look whether a few less do as well
         fewer = range(max(1, low - 2 * len(self.group_sizes)), low) if self.shared else ()
         return next((count for count in fewer if self._coverage(self._taken(count)) >= coverage), low)
@@ -120,11 +113,13 @@ class Path:
         best[self.token[seen]] = self.cosine[seen]
         return float(best.mean())
 
-    def _bound(self, taken: np.ndarray, budget: int) -> float:
-        """f(S) over the least upper limit that the gains prove for any other choice.
+    def _bound(self, taken: np.ndarray, budget: int) -> float | None:
+        """f(S) over the least upper limit that the gains prove for any other choice; None where they are not of f.
 
         Where the budget is shared out, other choices are those that share it out alike.
         """
+        if self.next_gains is None:
+            return None
         if self.shared:
             counts = np.bincount(self.group[taken], minlength=len(self.group_sizes))
             groups = np.flatnonzero(counts)
@@ -139,6 +134,69 @@ class Path:
                 limit = self.gains[first].sum() + budget * max(second)
         value = self.gains[taken].sum()
         return float(min(1.0, value / limit)) if limit > 0 else 1.0
+
+
+class Choice(NamedTuple):
+    """What was chosen from one block, and who represented whom from when on; all indices are within the block."""
+
+    picks: np.ndarray  # [k] int64, most important first
+    gains: np.ndarray  # [k]
+    token: np.ndarray  # [E] int64: when pick `rank` is taken, `token` gets a better representative
+    rank: np.ndarray  # [E] int64, never falling
+    cosine: np.ndarray  # [E], of the token and that pick
+    next_gain: float | None  # what the best further pick would add, where that is known
+
+
+def joined(choices: Sequence[Choice | None], sizes: np.ndarray, *, shared: bool = True, rising: bool = True) -> Path:
+    """The path through all blocks' choices.
+
+    Args:
+        choices: one for each block, None where nothing was chosen.
+        sizes: [B] tokens in each block.
+        shared: share a budget out among blocks by size; else the largest gains of all blocks come first.
+        rising: whether each new representative has a higher cosine than the one before; else those that have not are
+            left out.
+    """
+    offsets = sizes.cumsum() - sizes
+    present = [(b, choice) for b, choice in enumerate(choices) if choice is not None]
+    if shared:
+        group = np.concatenate([np.full(len(c.picks), b) for b, c in present])
+        rank = np.concatenate([np.arange(len(c.picks)) for _, c in present])
+        order = blocks.interleaved(sizes, rank, group)
+        group, rank = group[order], rank[order]
+    else:
+        group, rank = blocks.merged([c.gains for _, c in present])
+        group = np.array([b for b, _ in present])[group]
+    starts = np.zeros(len(choices), np.int64)  # where each block's picks start when they are laid end to end
+    starts[[b for b, _ in present]] = np.cumsum([0] + [len(c.picks) for _, c in present])[:-1]
+    laid_out = starts[group] + rank  # [P] from order to end-to-end
+    place = np.empty(len(group), np.int64)
+    place[laid_out] = np.arange(len(group))  # and back
+
+    token = np.concatenate([offsets[b] + c.token for b, c in present])
+    at = np.concatenate([place[starts[b] + c.rank] for b, c in present])
+    cosine = np.concatenate([c.cosine for _, c in present])
+    if rising:
+        in_time = np.argsort(at, kind="stable")
+        token, at, cosine = token[in_time], at[in_time], cosine[in_time]
+    else:
+        token, at, cosine = improvements(token, at, cosine)
+    next_gains = None
+    if all(c.next_gain is not None for _, c in present):
+        next_gains = np.zeros(len(choices))
+        next_gains[[b for b, _ in present]] = [c.next_gain for _, c in present]
+    return Path(
+        picks=np.concatenate([offsets[b] + c.picks for b, c in present])[laid_out],
+        gains=np.concatenate([c.gains for _, c in present])[laid_out],
+        group=group,
+        group_sizes=sizes,
+        next_gains=next_gains,
+        shared=shared,
+        token=token,
+        place=at,
+        cosine=cosine,
+        n=int(sizes.sum()),
+    )
 
 
 def _limit(gains: np.ndarray, next_gain: float, k: int, start: int = 0) -> float:

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from .arrays import Array
+from .standing import Standing
 from .types import Kept
 
 ARRAYS = ("features", "indices", "positions", "order", "gains", "represents")
@@ -90,10 +91,12 @@ def read_kept(path: Path) -> Kept:
             arrays: dict[str, Any] = {name: file.get_tensor(name) for name in ARRAYS}
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise ValueError(f"{path}: not a kept-tokens file of floc ({error})") from error
+    represents = arrays.pop("represents").numpy()
     return Kept(
         **arrays,
         shape=tuple(about["shape"]),
-        **{name: about[name] for name in ("coverage", "bound", "method", "settings", "seconds")},
+        standing=Standing(represents, about["coverage"]),
+        **{name: about[name] for name in ("bound", "method", "settings", "seconds")},
     )
 
 

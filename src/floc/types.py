@@ -5,13 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 
 from .arrays import Array, like, numpy_of, tensor_of
-from .dials import Dial
+from .dials import Dial, fewest
 from .path import Answer, Path
+from .standing import Assigned, Findable, Nearest, Standing
+
+
+@dataclass(frozen=True)
+class Frames:
+    """A few frames of a video, in order."""
+
+    pixels: np.ndarray  # [B, height, width, 3] uint8 RGB, upright
+    times_s: np.ndarray  # [B] float64, when each is shown, from the start of the video
 
 
 @dataclass(frozen=True)
@@ -71,14 +81,57 @@ class TokenGrid:
         t, y, x = (torch.from_numpy(each).to(device) for each in np.unravel_index(indices, self.shape))
         return self.tokens[t, y, x]
 
-    def keep(self, path: Path, budget: int) -> Kept:
-        """The first `budget` tokens along a path."""
+    def along(self, path: Path, budget: int) -> Kept:
+        """Keep the first `budget` tokens along a path."""
         path = path.upto(budget)
         answer = path.answer(budget)
-        features: Array = self.gather(answer.indices)
-        if self.numpy_dtype is not None:
-            features = numpy_of(features).astype(self.numpy_dtype, copy=False)
-        return Kept.from_answer(answer, features, self.shape, path)
+        return Kept.from_answer(answer, self._as_given(self.gather(answer.indices)), self.shape, path)
+
+    def keep(self, picks: torch.Tensor | np.ndarray, *, nested: bool = False) -> Kept:
+        """Keep the tokens at flat indices; who stands for whom is found when it is asked for.
+
+        Args:
+            picks: [K] int64, distinct, most important first.
+            nested: whether the first k picks are the method's answer for a budget of k.
+        """
+        picks = numpy_of(picks)
+        indices = np.sort(picks)
+        kept = self.gather(indices)
+        features = self._as_given(kept)
+        return Kept(
+            indices=like(features, indices),
+            features=features,
+            positions=like(features, np.stack(np.unravel_index(indices, self.shape), 1)),
+            order=like(features, np.searchsorted(indices, picks)),
+            gains=like(features, np.zeros(len(picks))),
+            standing=Nearest(self.tokens, kept, indices),
+            bound=None,
+            shape=self.shape,
+            nested=nested,
+        )
+
+    def merge(self, indices: np.ndarray, merged: torch.Tensor, represents: np.ndarray) -> Kept:
+        """Keep merged tokens.
+
+        Args:
+            indices: [K] int64, the flat index whose place each takes, ascending.
+            merged: [K, D].
+            represents: [n] int64, for every token the place of what it was merged into.
+        """
+        features = self._as_given(merged.to(self.tokens.dtype))
+        return Kept(
+            indices=like(features, indices),
+            features=features,
+            positions=like(features, np.stack(np.unravel_index(indices, self.shape), 1)),
+            order=like(features, np.arange(len(indices))),
+            gains=like(features, np.zeros(len(indices))),
+            standing=Assigned(self.tokens, merged, represents),
+            bound=None,
+            shape=self.shape,
+        )
+
+    def _as_given(self, features: torch.Tensor) -> Array:
+        return features if self.numpy_dtype is None else numpy_of(features).astype(self.numpy_dtype, copy=False)
 
     def _require_finite(self) -> None:
         low, high = (float(each) for each in torch.aminmax(_reducible(self.tokens)))
@@ -117,14 +170,28 @@ class Kept:
     positions: Array  # [K, 3] int64 (t, y, x)
     order: Array  # [K] int64 places in `indices`, most important first; `at` cuts it off, or each block's part of it
     gains: Array  # [K] float64, what each added to the objective, in that order
-    represents: Array  # [n] int64, for every input token the place in `indices` of its representative
-    coverage: float  # mean cosine between every token and its representative
-    bound: float  # at least this share of the best choice from the same blocks or, after two passes, survivors
+    bound: float | None  # at least this share of the best choice from the same blocks or, after two passes, survivors
     shape: tuple[int, int, int]  # frames, rows, columns of the grid they come from
     method: str = ""
     settings: Mapping[str, object] = field(default_factory=dict)  # how it was made
     seconds: float = 0.0
+    nested: bool = False  # whether `order` holds the answers for smaller budgets
+    standing: Findable = field(kw_only=True, repr=False)
     path: Path | None = field(default=None, repr=False)
+
+    @cached_property
+    def represents(self) -> Array:
+        """[n] int64, for every input token the place in `indices` of its representative."""
+        return like(self.features, self._stood_for.represents)
+
+    @property
+    def coverage(self) -> float:
+        """Mean cosine between every token and its representative."""
+        return self._stood_for.coverage
+
+    @cached_property
+    def _stood_for(self) -> Standing:
+        return self.standing.find()
 
     @property
     def n(self) -> int:
@@ -140,10 +207,8 @@ class Kept:
         return len(self.indices)
 
     def __repr__(self) -> str:
-        return (
-            f"Kept({len(self)} of {self.n} tokens, coverage {self.coverage:.4f}, bound {self.bound:.4f}, "
-            f"method {self.method!r})"
-        )
+        bound = "" if self.bound is None else f"bound {self.bound:.4f}, "
+        return f"Kept({len(self)} of {self.n} tokens, coverage {self.coverage:.4f}, {bound}method {self.method!r})"
 
     def at(self, *, ratio: float | str | None = None, budget: int | None = None, coverage: float | None = None) -> Kept:
         """The answer for a smaller budget, from the order that is stored; nothing is computed again.
@@ -155,19 +220,47 @@ class Kept:
         Args:
             ratio, budget, coverage: exactly one, as in `floc.compress`; ratio is of all the tokens there were.
         """
-        if self.path is None:
-            raise ValueError(f"method {self.method!r} does not keep a nested order; call floc.compress again")
         dial = Dial.of(ratio, budget, coverage)
-        count = self.path.fewest(dial.coverage) if dial.coverage is not None else dial.count(self.n)
+        if not self.nested:
+            raise ValueError(f"method {self.method!r} does not keep a nested order; call floc.compress again")
+        count = dial.count(self.n) if dial.coverage is None else self._fewest(dial.coverage)
         if count > len(self):
             raise ValueError(
                 f"{dial} needs {count} tokens, {len(self)} were kept; call floc.compress with a larger budget"
             )
-        path = self.path.upto(count)
+        smaller = self._first(count) if self.path is None else self._along(self.path.upto(count), count)
+        return replace(smaller, method=self.method, settings=self.settings)
+
+    def _fewest(self, coverage: float) -> int:
+        if self.path is not None:
+            return self.path.fewest(coverage)
+        return fewest(lambda count: self._first(count).coverage, len(self), coverage)
+
+    def _along(self, path: Path, count: int) -> Kept:
         answer = path.answer(count)
         places = np.searchsorted(numpy_of(self.indices), answer.indices)
-        smaller = Kept.from_answer(answer, self.features[like(self.features, places)], self.shape, path)
-        return replace(smaller, method=self.method, settings=self.settings)
+        return Kept.from_answer(answer, self.features[like(self.features, places)], self.shape, path)
+
+    def _first(self, count: int) -> Kept:
+        """The `count` most important, where nothing but their order is known."""
+        first = numpy_of(self.order)[:count]
+        places = np.sort(first)
+        mine = like(self.features, places)
+        assert isinstance(self.standing, Nearest), "merged tokens have no nested order"
+        device = self.standing.kept.device
+        return replace(
+            self,
+            indices=self.indices[mine],
+            features=self.features[mine],
+            positions=self.positions[mine],
+            order=like(self.features, np.searchsorted(places, first)),
+            gains=self.gains[:count],
+            standing=replace(
+                self.standing,
+                kept=self.standing.kept[torch.from_numpy(places).to(device)],
+                indices=self.standing.indices[places],
+            ),
+        )
 
     @classmethod
     def from_answer(cls, answer: Answer, features: Array, shape: tuple[int, int, int], path: Path) -> Kept:
@@ -179,9 +272,9 @@ class Kept:
             positions=like(features, positions),
             order=like(features, answer.order),
             gains=like(features, answer.gains),
-            represents=like(features, answer.represents),
-            coverage=answer.coverage,
+            standing=Standing(answer.represents, answer.coverage),
             bound=answer.bound,
             shape=shape,
+            nested=True,
             path=path,
         )

@@ -61,7 +61,8 @@ def test_second_pass_checks_coverage_against_the_tokens():
     kept = floc.compress(tokens, ratio=1 / 8)
     second_pass._check(tokens, kept, len(kept))
     with pytest.raises(AssertionError, match="is reported"):
-        second_pass._check(tokens, replace(kept, coverage=kept.coverage + 0.01), len(kept))
+        wrong = replace(kept.standing, coverage=kept.coverage + 0.01)
+        second_pass._check(tokens, replace(kept, standing=wrong), len(kept))
 
 
 def test_uniform_in_time_is_on_budget_and_spread():

@@ -10,7 +10,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from ..naming import require_known
 from ..types import Kept, TokenGrid
@@ -22,6 +22,11 @@ class Method(Protocol):
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         """Keep `budget` tokens, 1 <= budget <= grid.n."""
         ...
+
+
+@runtime_checkable
+class Reaching(Method, Protocol):
+    """A method that knows how many tokens a coverage takes without trying."""
 
     def reaching(self, grid: TokenGrid, coverage: float) -> Kept:
         """Keep as few tokens as reach a coverage."""

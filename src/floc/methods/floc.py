@@ -31,12 +31,16 @@ import torch
 from .. import blocks
 from ..machine import available_bytes, in_words
 from ..naming import require_known
-from ..path import Path, improvements
+from ..path import Choice, Path, improvements, joined
 from ..selection import engine, require_headroom
 from ..selection.engine import Engine, Job, Solution, Targets
 from ..selection.objective import METRICS, SCALE, WEIGHT_SCALE, Metric, Similarity
 from ..types import Kept, TokenGrid
 from . import register
+
+# Tokens that one second pass may choose from. Its matrix takes 300 MB at this size, and time grows with the square: the
+# survivors of a longer film are chosen from in windows of consecutive blocks.
+SURVIVORS_TOGETHER = 12_288
 
 
 @register("floc")
@@ -77,7 +81,7 @@ class Floc:
             survivors = run.survivors(budget)
             solutions = run.first_pass(np.minimum(run.sizes, survivors), with_cosines=False)
             path = run.second_path(solutions, survivors, budget)
-        return grid.keep(path, budget)
+        return grid.along(path, budget)
 
     def reaching(self, grid: TokenGrid, coverage: float) -> Kept:
         """Keep the fewest tokens, of this method's order, whose mean cosine to all tokens is at least `coverage`."""
@@ -90,7 +94,7 @@ class Floc:
             survivors = run.survivors(count)
             path = run.second_path(solutions, survivors, survivors)
             count = path.fewest(coverage)
-        return grid.keep(path, count)
+        return grid.along(path, count)
 
 
 @register("floc-paper")
@@ -102,11 +106,13 @@ class FlocPaper(Floc):
     detail: float = 1
 
 
-class _Clusters(NamedTuple):
-    """What survived a first pass, and the clusters of tokens that the survivors stand for."""
+class _Window(NamedTuple):
+    """What survived in some consecutive blocks, and the clusters of tokens that the survivors stand for."""
 
+    blocks: range
+    tokens: slice  # where the blocks' tokens are, as flat indices
     survivors: np.ndarray  # [M] int64 flat token index, most important first: so go ties in the second pass
-    of: np.ndarray  # [n] int64, for each token its cluster: M of them, block after block
+    cluster: np.ndarray  # [tokens] int64, for each token its cluster: M of them, block after block
 
 
 class _Run:
@@ -138,8 +144,9 @@ class _Run:
     def survivors(self, budget: int) -> int:
         """How many tokens go into a second pass that keeps `budget`; an error where they would not fit in memory."""
         count = math.ceil(min(self.grid.n, max(self.options.dedupe * budget, len(self.spans))))
-        self.progress.total += count * count * self.grid.dim
-        self._require_memory(count, f"dedupe=1, which has no second pass over {count} survivors, or keep fewer tokens")
+        together = min(count, SURVIVORS_TOGETHER)
+        self.progress.total += count * together * self.grid.dim
+        self._require_memory(together, "dedupe=1, which has no second pass, or keep fewer tokens")
         return count
 
     def first_pass(self, depths: np.ndarray, *, with_cosines: bool) -> list[Solution | None]:
@@ -150,103 +157,80 @@ class _Run:
 
     def first_path(self, solutions: Sequence[Solution | None]) -> Path:
         """The order of all blocks' picks, where no second pass follows."""
-        present = [(b, solution) for b, solution in enumerate(solutions) if solution is not None]
-        shared = self.options.allocate == "uniform"
-        if shared:
-            group = np.concatenate([np.full(len(s.picks), b) for b, s in present])
-            rank = np.concatenate([np.arange(len(s.picks)) for _, s in present])
-            order = blocks.interleaved(self.sizes, rank, group)
-            group, rank = group[order], rank[order]
-        else:
-            group, rank = blocks.merged([s.gains for _, s in present])
-        starts = np.zeros(len(solutions), np.int64)  # where each block's picks start when they are laid end to end
-        starts[[b for b, _ in present]] = np.cumsum([0] + [len(s.picks) for _, s in present])[:-1]
-        laid_out = starts[group] + rank  # [P] from order to end-to-end
-        place = np.empty(len(group), np.int64)
-        place[laid_out] = np.arange(len(group))  # and back
-
-        token = np.concatenate([self.offsets[b] + s.history.token for b, s in present])
-        at = np.concatenate([place[starts[b] + s.history.rank] for b, s in present])
-        cosine = np.concatenate([s.history.cosine for _, s in present])
-        if self.similarity.is_plain_cosine:
-            in_time = np.argsort(at, kind="stable")
-            token, at, cosine = token[in_time], at[in_time], cosine[in_time]
-        else:  # what is more similar need not have the higher cosine
-            token, at, cosine = improvements(token, at, cosine)
-        next_gains = np.zeros(len(solutions))
-        next_gains[[b for b, _ in present]] = [s.next_gain / SCALE for _, s in present]
-        return Path(
-            picks=np.concatenate([self.offsets[b] + s.picks for b, s in present])[laid_out],
-            gains=np.concatenate([s.gains for _, s in present])[laid_out] / SCALE,
-            group=group,
-            group_sizes=self.sizes,
-            next_gains=next_gains,
-            shared=shared,
-            token=token,
-            place=at,
-            cosine=cosine,
-            n=self.grid.n,
+        return joined(
+            [None if solution is None else _choice(solution) for solution in solutions],
+            self.sizes,
+            shared=self.options.allocate == "uniform",
+            rising=self.similarity.is_plain_cosine,  # else what is more similar need not have the higher cosine
         )
 
     def second_path(self, solutions: Sequence[Solution | None], survivors: int, budget: int) -> Path:
         """Choose `budget` from the `survivors` best picks of all blocks."""
-        present = [solution for solution in solutions if solution is not None]
-        clusters = self._clusters(present, survivors)
-        sets = [(self.grid.frames(span), clusters.of[mine]) for span, mine in zip(self.spans, self.places, strict=True)]
-        count = len(clusters.survivors)
+        windows = self._windows([solution for solution in solutions if solution is not None], survivors)
+        choices = [self._second_pass(window, solutions, budget) for window in windows]
+        sizes = np.array([window.tokens.stop - window.tokens.start for window in windows])
+        return joined(choices, sizes, shared=False, rising=False)
+
+    def _windows(self, solutions: Sequence[Solution], survivors: int) -> list[_Window]:
+        """Share the survivors among the blocks by what they gain, and give every token to its representative."""
+        block, rank = blocks.merged([solution.gains for solution in solutions])
+        # a block without a survivor would have nothing that stands for its tokens
+        taken = (np.arange(len(block)) < survivors) | (rank == 0)
+        block, rank = block[taken], rank[taken]
+        counts = np.bincount(block, minlength=len(solutions))
+        found = []
+        for together in blocks.packed(counts, SURVIVORS_TOGETHER):
+            tokens = slice(self.places[together[0]].start, self.places[together[-1]].stop)
+            mine = (block >= together[0]) & (block <= together[-1])
+            flat = np.empty(int(mine.sum()), np.int64)
+            cluster = np.empty(tokens.stop - tokens.start, np.int64)
+            start = 0
+            for b in together:
+                here, offset = block[mine] == b, self.places[b].start
+                flat[here] = offset + solutions[b].picks[rank[mine][here]]
+                size = self.places[b].stop - offset
+                represented = solutions[b].history.representatives(size, int(counts[b]))
+                cluster[offset - tokens.start :][:size] = start + represented
+                start += counts[b]
+            found.append(_Window(together, tokens, flat, cluster))
+        return found
+
+    def _second_pass(self, window: _Window, solutions: Sequence[Solution | None], budget: int) -> Choice:
+        """Choose from the survivors of a window."""
+        count = len(window.survivors)
+        sets = [(self.grid.frames(self.spans[b]), window.cluster[self._within(window, b)]) for b in window.blocks]
         if self.similarity.metric == "cosine":
             directions, lengths = self.engine.sum_by_cluster(sets, count, unit=True)
             weights, sigma = np.rint(lengths * WEIGHT_SCALE).astype(np.int64), None
         else:
             # distances do not add up like cosines: a cluster is taken as its mean, and counts once for each member
-            members = np.bincount(clusters.of, minlength=count)
+            members = np.bincount(window.cluster, minlength=count)
             directions, lengths = self.engine.sum_by_cluster(sets, count, unit=False)
             lengths = lengths / np.maximum(members, 1)  # of two that are the same, one stands for both
+            present = [solution for solution in solutions if solution is not None]
             weights, sigma = members * WEIGHT_SCALE, float(np.mean([solution.sigma for solution in present]))
         require_headroom(weights, count)
 
-        candidates = self.grid.gather(clusters.survivors)
+        candidates = self.grid.gather(window.survivors)
         chosen = self.engine.solve_weighted(
             candidates,
             Targets(directions, lengths, weights),
-            budget,
+            min(budget, count),
             self.similarity,
             sigma=sigma,
             tick=self.progress.tick,
         )
-        token, place, cosine = self._representatives(clusters, candidates, chosen)
-        return Path(
-            picks=clusters.survivors[chosen.picks],
-            gains=chosen.gains / (SCALE * WEIGHT_SCALE),
-            group=np.zeros(len(chosen.picks), np.int64),
-            group_sizes=np.array([self.grid.n]),
-            next_gains=np.array([chosen.next_gain / (SCALE * WEIGHT_SCALE)]),
-            shared=False,
-            token=token,
-            place=place,
-            cosine=cosine,
-            n=self.grid.n,
+        return Choice(
+            window.survivors[chosen.picks] - window.tokens.start,
+            chosen.gains / (SCALE * WEIGHT_SCALE),
+            *self._representatives(window, candidates, chosen),
+            chosen.next_gain / (SCALE * WEIGHT_SCALE),
         )
 
-    def _clusters(self, solutions: Sequence[Solution], survivors: int) -> _Clusters:
-        """Share the survivors among the blocks by what they gain, and give every token to its representative."""
-        block, rank = blocks.merged([solution.gains for solution in solutions])
-        # a block without a survivor would have nothing that stands for its tokens
-        taken = (np.arange(len(block)) < survivors) | (rank == 0)
-        counts = np.bincount(block[taken], minlength=len(solutions))
-        starts = counts.cumsum() - counts
-        of = np.empty(self.grid.n, np.int64)
-        for solution, k, start, mine in zip(solutions, counts, starts, self.places, strict=True):
-            of[mine] = start + solution.history.representatives(mine.stop - mine.start, k)
-        picks = np.concatenate([mine.start + s.picks for mine, s in zip(self.places, solutions, strict=True)])
-        depths = np.array([len(solution.picks) for solution in solutions])
-        first = depths.cumsum() - depths  # where each block's picks start
-        return _Clusters(picks[first[block[taken]] + rank[taken]], of)
-
     def _representatives(
-        self, clusters: _Clusters, candidates: torch.Tensor, chosen: Solution
+        self, window: _Window, candidates: torch.Tensor, chosen: Solution
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Who represents each token, and from when on: [E] token, [E] place in the order of picks, [E] cosine.
+        """Who may represent each token, and from when on: [E] token, [E] rank of the pick, [E] cosine.
 
         Those that represented its cluster along the way, the few picks that are closest to its cluster, and, for a
         token that was picked, itself: whichever is closest to the token.
@@ -254,11 +238,12 @@ class _Run:
         history, closest = chosen.history, chosen.closest
         assert closest is not None, "a weighted selection names them"
         changes = np.argsort(history.token, kind="stable")
-        first = np.searchsorted(history.token[changes], np.arange(len(clusters.survivors) + 1))  # of each cluster
-        picked = clusters.survivors[chosen.picks]
+        first = np.searchsorted(history.token[changes], np.arange(len(window.survivors) + 1))  # of each cluster
+        picked = window.survivors[chosen.picks] - window.tokens.start
         found = []
-        for mine, span in zip(self.places, self.spans, strict=True):
-            cluster = clusters.of[mine]
+        for b in window.blocks:
+            mine = self._within(window, b)
+            cluster = window.cluster[mine]
             n = len(cluster)
             many = first[cluster + 1] - first[cluster]
             nth = np.arange(many.sum()) - np.repeat(many.cumsum() - many, many)
@@ -266,14 +251,20 @@ class _Run:
             token = np.concatenate(
                 [np.repeat(np.arange(n), many), np.repeat(np.arange(n), closest.shape[1]), picked[itself] - mine.start]
             )
-            place = np.concatenate(
+            rank = np.concatenate(
                 [history.rank[changes[np.repeat(first[cluster], many) + nth]], closest[cluster].ravel(), itself]
             )
-            by_place = np.argsort(place, kind="stable")
-            token, place = token[by_place], place[by_place]
-            cosine = self.engine.cosines(self.grid.frames(span), token, candidates, chosen.picks[place])
-            found.append((mine.start + token, place, cosine))
-        return improvements(*(np.concatenate(each) for each in zip(*found, strict=True)))
+            by_rank = np.argsort(rank, kind="stable")
+            token, rank = token[by_rank], rank[by_rank]
+            cosine = self.engine.cosines(self.grid.frames(self.spans[b]), token, candidates, chosen.picks[rank])
+            found.append(improvements(mine.start + token, rank, cosine))
+        token, rank, cosine = (np.concatenate(each) for each in zip(*found, strict=True))
+        return token, rank, cosine
+
+    def _within(self, window: _Window, block: int) -> slice:
+        """Where a block's tokens are among those of its window."""
+        place = self.places[block]
+        return slice(place.start - window.tokens.start, place.stop - window.tokens.start)
 
     def _require_memory(self, n: int, remedy: str) -> None:
         needed = self.engine.bytes_needed(n, self.grid.dim, self.similarity)
@@ -283,6 +274,19 @@ class _Run:
                 f"choosing from {n} tokens together needs {in_words(needed)}, {in_words(available)} are free; "
                 f"pass {remedy}"
             )
+
+
+def _choice(solution: Solution) -> Choice:
+    history = solution.history
+    assert history.cosine is not None, "a first pass without a second names them"
+    return Choice(
+        solution.picks,
+        solution.gains / SCALE,
+        history.token,
+        history.rank,
+        history.cosine,
+        solution.next_gain / SCALE,
+    )
 
 
 class _Progress:

@@ -1,0 +1,44 @@
+"""Frame-uniform: fewer frames, all their tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ..naming import require_known
+from ..types import Kept, TokenGrid
+from . import register
+
+
+@register("frame_uniform")
+@dataclass(frozen=True)
+class FrameUniform:
+    """Keep all tokens of evenly spaced frames.
+
+    As many whole frames as the budget holds, so up to a frame's tokens fewer than asked for. A budget below one frame
+    is an error, unless `nearest` accepts one frame for it.
+    """
+
+    exact: ClassVar[bool] = False  # whole frames only
+
+    spacing: str = "ends"  # the first frame and the last are among them; "middles": the middles of equal stretches
+    nearest: bool = False
+
+    def __post_init__(self) -> None:
+        require_known("spacing", self.spacing, ("ends", "middles"))
+
+    def __call__(self, grid: TokenGrid, budget: int) -> Kept:
+        t, h, w = grid.shape
+        if budget < h * w and not self.nearest:
+            raise ValueError(
+                f"frame_uniform keeps whole frames of {h * w} tokens, so at least {h * w} of {grid.n} "
+                f"({1 / t:.3g}); got a budget of {budget}: ask for more, or pass nearest=True to keep one frame"
+            )
+        m = max(1, budget // (h * w))
+        if self.spacing == "ends":
+            frames = np.rint(np.linspace(0, t - 1, m)).astype(np.int64)  # halves go to the even frame
+        else:
+            frames = (2 * np.arange(m) + 1) * t // (2 * m)
+        return grid.keep((frames[:, None] * h * w + np.arange(h * w)).ravel())

@@ -1,0 +1,85 @@
+"""Who stands for whom: for every token, its representative among those kept, and how close the two are.
+
+Selection by facility location knows it as it chooses. Other methods choose without looking, so for them it is found
+when somebody asks: the product of all tokens with all kept ones, which can cost more than the method itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+TILE_BYTES = 1 << 26  # of cosines held at a time: large enough for a fast product, small beside the tokens
+
+
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """The answer."""
+
+    represents: np.ndarray  # [n] int64, for every token the place of its representative among those kept
+    coverage: float  # mean cosine of tokens and their representatives
+
+    def find(self) -> Standing:
+        """It is found already."""
+        return self
+
+
+class Findable(Protocol):
+    """What leads to a Standing, now or later."""
+
+    def find(self) -> Standing: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Nearest:
+    """Every token is represented by the kept one that is most like it, a kept token by itself."""
+
+    tokens: torch.Tensor  # [T, H, W, D]
+    kept: torch.Tensor  # [K, D]
+    indices: np.ndarray  # [K] int64, where in the video they are
+
+    def find(self) -> Standing:
+        cosine, place = nearest(self.tokens, self.kept)
+        represents = place.cpu().numpy()
+        represents[self.indices] = np.arange(len(self.indices))
+        return Standing(represents, float(cosine.double().mean()))
+
+
+@dataclass(frozen=True, eq=False)
+class Assigned:
+    """The method said itself who stands for whom; how close they are is still to be found."""
+
+    tokens: torch.Tensor  # [T, H, W, D]
+    kept: torch.Tensor  # [K, D]
+    represents: np.ndarray  # [n] int64
+
+    def find(self) -> Standing:
+        kept = normalised(self.kept)
+        places = torch.from_numpy(self.represents).to(kept.device)
+        sums = [
+            (normalised(frame) * kept[mine]).sum(-1).double().sum()
+            for frame, mine in zip(self.tokens.flatten(1, 2), places.view(len(self.tokens), -1), strict=True)
+        ]
+        return Standing(self.represents, float(torch.stack(sums).sum()) / len(self.represents))
+
+
+def nearest(tokens: torch.Tensor, kept: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """For every token of [..., D] the highest cosine with any of [K, D], and the place of that one: [n] and [n] int64.
+
+    >>> nearest(torch.tensor([[1.0, 0.0], [1.0, 3.0]]), torch.eye(2))[1].tolist()
+    [0, 1]
+    """
+    rows = tokens.reshape(-1, tokens.shape[-1])
+    columns = normalised(kept).T.contiguous()  # [D, K]
+    step = max(1, TILE_BYTES // (4 * max(columns.shape)))
+    found = [(normalised(part) @ columns).max(1) for part in rows.split(step)]
+    return torch.cat([each.values for each in found]), torch.cat([each.indices for each in found])
+
+
+def normalised(tokens: torch.Tensor) -> torch.Tensor:
+    """Tokens at length 1, in float32: half precision has too few digits for a cosine."""
+    return F.normalize(tokens.detach().float(), dim=-1)

@@ -1,0 +1,67 @@
+"""DivPrune against the published program's outputs, and against its definition."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import floc
+from floc.methods import divprune
+
+GOLDEN = (
+    Path(os.environ.get("FLOC_DATA", Path(__file__).parents[3] / "shared" / "data")).parent / "baselines" / "golden"
+)
+
+
+def plainly(x: np.ndarray, k: int) -> list[int]:
+    """The definition, step by step."""
+    x = x.astype(np.float64)
+    x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+    distance = 1 - x @ x.T
+    alone = distance + np.diag(np.full(len(x), np.inf))
+    picks = [int(alone.min(1).argmax())]
+    while len(picks) < k:
+        nearest = distance[picks].min(0)
+        nearest[picks] = -np.inf
+        picks.append(int(nearest.argmax()))
+    return picks
+
+
+@pytest.mark.parametrize("case", "abc")
+def test_picks_what_the_published_program_picks(case: str) -> None:
+    path = GOLDEN / f"divprune_{case}.npz"
+    if not path.exists():
+        pytest.skip(f"the reference outputs are not at {GOLDEN}")
+    golden = np.load(path)
+    kept = floc.compress(golden["tokens"], budget=len(golden["kept"]), method="divprune", block=None)
+    np.testing.assert_array_equal(kept.indices, golden["kept"])
+    np.testing.assert_array_equal(kept.indices[kept.order], golden["pick_order"])
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 2), (63, 7), (257, 257)])
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_picks_by_the_definition(n: int, k: int, in_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not in_memory:
+        monkeypatch.setattr(divprune, "MATRIX_BYTES", 0)
+        monkeypatch.setattr(divprune, "TILE_BYTES", 5000)  # several tiles
+    tokens = np.random.default_rng(n).standard_normal((n, 1, 1, 24)).astype(np.float32)
+    kept = floc.compress(tokens, budget=k, method="divprune", block=None)
+    assert kept.indices[kept.order].tolist() == plainly(tokens.reshape(n, 24), k)
+
+
+def test_each_block_is_a_set_of_its_own(tokens: np.ndarray) -> None:
+    kept = floc.compress(tokens, budget=70, method="divprune")
+    for start, stop in ((0, 32), (32, 64), (64, 70)):
+        mine = kept.indices[(kept.indices >= 12 * start) & (kept.indices < 12 * stop)]
+        assert sorted(12 * start + np.array(plainly(tokens[start:stop].reshape(-1, 48), len(mine)))) == mine.tolist()
+
+
+def test_zero_and_repeated_tokens_are_kept_once() -> None:
+    tokens = torch.zeros(4, 3, 8)
+    tokens[0, 0] = 1
+    kept = floc.compress(tokens, budget=12, method="divprune", block=None)
+    assert kept.indices.tolist() == list(range(12))
