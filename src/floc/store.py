@@ -9,7 +9,13 @@ A kept-tokens file is a safetensors file with these tensors, K kept of n = T*H*W
     gains       [K]     what each added, in that order
     represents  [n]     for every input token, the place in `indices` of its representative
 
-and one metadata entry, "floc": JSON with shape [T, H, W], method, settings, coverage, bound, seconds, source, version.
+where they come from a video, also
+
+    times_s        [K]  when each kept token is shown, in seconds from the start
+    frame_times_s  [T]  the same for every frame there was
+
+and one metadata entry, "floc": JSON with shape [T, H, W], method, settings, coverage, bound, seconds, source, version,
+and for a video its length, size, sampling and encoder.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +34,7 @@ from .arrays import Array
 from .standing import Standing
 from .types import Kept
 
+TOKENS = (".npy", ".safetensors")  # suffixes of files that hold tokens
 ARRAYS = ("features", "indices", "positions", "order", "gains", "represents")
 
 
@@ -70,14 +77,32 @@ def _from_safetensors(path: Path, tensor: str | None) -> torch.Tensor:
         raise ValueError(f"{path}: not a readable safetensors file ({error})") from error
 
 
-def write_kept(kept: Kept, path: Path, source: str = "") -> None:
-    """Write a kept-tokens file, whole or not at all."""
+def write_kept(
+    kept: Kept,
+    path: Path,
+    source: str = "",
+    *,
+    times_s: np.ndarray | None = None,
+    made_from: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a kept-tokens file, whole or not at all.
+
+    Args:
+        kept: what `floc.compress` returned.
+        path: the .safetensors file.
+        source: the name of what the tokens are from.
+        times_s: [T] when each frame is shown, where they are from a video.
+        made_from: what else to note, as JSON takes it: the video, the encoder.
+    """
     from safetensors.torch import save_file
 
     from . import __version__
 
     tensors = {name: torch.as_tensor(getattr(kept, name)).cpu().contiguous() for name in ARRAYS}
-    about = {**summary(kept), "source": source, "version": __version__}
+    if times_s is not None:
+        tensors["frame_times_s"] = torch.from_numpy(np.array(times_s, np.float64))
+        tensors["times_s"] = tensors["frame_times_s"][tensors["positions"][:, 0]]
+    about = {**summary(kept), "source": source, "version": __version__, **(made_from or {})}
     write_whole(path, lambda temporary: save_file(tensors, temporary, {"floc": json.dumps(about)}))
 
 

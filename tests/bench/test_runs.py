@@ -60,8 +60,8 @@ def test_second_pass_checks_coverage_against_the_tokens():
     tokens = Shape(40, 2, 3, 16).tokens()
     kept = floc.compress(tokens, ratio=1 / 8)
     second_pass._check(tokens, kept, len(kept))
+    wrong = replace(kept.standing, coverage=kept.coverage + 0.01)
     with pytest.raises(AssertionError, match="is reported"):
-        wrong = replace(kept.standing, coverage=kept.coverage + 0.01)
         second_pass._check(tokens, replace(kept, standing=wrong), len(kept))
 
 

@@ -33,6 +33,7 @@ MEASURED_PACKAGES = (
     "submodlib-py",
     "kmedoids",
     "scikit-learn",
+    "av",
 )
 
 

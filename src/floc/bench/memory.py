@@ -43,14 +43,15 @@ def _measure(path: str, options: dict) -> int | None:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return None
-    before = _status_bytes("VmRSS")
+    before = status_bytes("VmRSS")
     kept = floc.compress(tokens, **options)
-    peak = _status_bytes("VmHWM")
+    peak = status_bytes("VmHWM")
     assert len(kept)
     return peak - before
 
 
-def _status_bytes(field: str) -> int:
+def status_bytes(field: str) -> int:
+    """A line of what the kernel tells of this process."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024

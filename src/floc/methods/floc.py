@@ -169,7 +169,7 @@ class _Run:
         windows = self._windows([solution for solution in solutions if solution is not None], survivors)
         choices = [self._second_pass(window, solutions, budget) for window in windows]
         sizes = np.array([window.tokens.stop - window.tokens.start for window in windows])
-        return joined(choices, sizes, shared=False, rising=False)
+        return joined(choices, sizes, shared=False)
 
     def _windows(self, solutions: Sequence[Solution], survivors: int) -> list[_Window]:
         """Share the survivors among the blocks by what they gain, and give every token to its representative."""

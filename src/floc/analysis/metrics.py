@@ -1,0 +1,121 @@
+"""Numbers that say what a choice of tokens is worth.
+
+V are all tokens, S those kept (for a method that merges, the merged ones), and sim is the cosine. A zero token has a
+cosine of 0 with everything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from ..arrays import Array, numpy_of, tensor_of
+from ..standing import TILE_BYTES, nearest, normalised
+from ..types import Kept, TokenGrid
+
+
+def averaged_sum_coverage(tokens: Array, kept: Kept) -> float:
+    """Representativeness in the FLoC paper: the mean of sim(v, u) over all v in V and u in S.
+
+    The mean of products is the product of the means: (mean of V at length 1) . (mean of S at length 1).
+    """
+    return float(_sum(TokenGrid.of(tokens).tokens) @ _sum(tensor_of(kept.features))) / (kept.n * len(kept))
+
+
+def averaged_distance(tokens: Array, kept: Kept) -> float:
+    """Diversity in the FLoC paper: the mean of 1 - sim(u, w) over all pairs of different u, w in S; 0 for one token.
+
+    `tokens` is not looked at; it is there so that all these functions are called alike.
+    """
+    k = len(kept)
+    if k == 1:
+        return 0.0
+    features = tensor_of(kept.features)
+    total = _sum(features)
+    themselves = sum(float((part.double() ** 2).sum()) for part in _unit_rows(features))
+    return 1 - (float(total @ total) - themselves) / (k * (k - 1))
+
+
+def closeness(tokens: Array, kept: Kept) -> np.ndarray:
+    """[n] for every token, its highest cosine with any token kept."""
+    return numpy_of(nearest(TokenGrid.of(tokens).tokens, tensor_of(kept.features))[0])
+
+
+def coverage(tokens: Array, kept: Kept) -> float:
+    """The mean over V of the highest sim(v, u) with any u in S: f(S) / n of the whole video as one set.
+
+    `kept.coverage` can be lower: it looks at the representative that the method gave a token, in its block.
+    """
+    return float(closeness(tokens, kept).mean(dtype=np.float64))
+
+
+def worst(tokens: Array, kept: Kept, share: float = 0.05) -> float:
+    """The mean of `closeness` over the share of tokens that are covered worst."""
+    cosines = closeness(tokens, kept)
+    return worst_of(cosines, share)
+
+
+def worst_of(cosines: np.ndarray, share: float = 0.05) -> float:
+    """The mean of the lowest share of cosines, of at least one.
+
+    >>> worst_of(np.array([0.9, 0.1, 0.3, 0.8]), share=0.5)
+    0.2
+    """
+    count = max(1, math.ceil(share * len(cosines)))
+    return float(np.partition(cosines, count - 1)[:count].mean(dtype=np.float64))
+
+
+def redundancy(tokens: Array, kept: Kept, block: int = 32) -> float:
+    """How much blocks repeat one another: the mean, over S, of the highest cosine with a kept token of another block.
+
+    Blocks are stretches of `block` frames, whatever the method cut the video into. 0 where all lies in one of them.
+    """
+    features = normalised(tensor_of(kept.features))
+    of = tensor_of(kept.positions)[:, 0] // block
+    step = max(1, TILE_BYTES // (4 * len(features)))
+    total, counted = 0.0, 0
+    for rows, mine in zip(features.split(step), of.split(step), strict=True):
+        cosines = (rows @ features.T).masked_fill(mine[:, None] == of[None], -torch.inf)
+        best = cosines.max(1).values
+        best = best[best.isfinite()]  # of one block there is no other
+        total, counted = total + float(best.double().sum()), counted + len(best)
+    return total / counted if counted else 0.0
+
+
+def per_frame(kept: Kept) -> np.ndarray:
+    """[T] int64, how many tokens of each frame were kept."""
+    return np.bincount(numpy_of(kept.positions)[:, 0], minlength=kept.shape[0])
+
+
+def per_second(kept: Kept, times_s: np.ndarray) -> np.ndarray:
+    """[S] int64, how many tokens each second of the video keeps, where times_s [T] says when each frame is shown."""
+    if len(times_s) != kept.shape[0]:
+        raise ValueError(f"times_s must have one time for each of {kept.shape[0]} frames, got {len(times_s)}")
+    second = np.floor(np.asarray(times_s) - times_s[0] + 1e-6).astype(np.int64)
+    return np.bincount(second, weights=per_frame(kept)).astype(np.int64)
+
+
+def zscored(values: np.ndarray) -> np.ndarray:
+    """Values at mean 0 and standard deviation 1; all 0 where they are all the same.
+
+    >>> zscored(np.array([1.0, 3.0])).tolist()
+    [-1.0, 1.0]
+    """
+    values = np.asarray(values, np.float64)
+    spread = values.std()
+    return (values - values.mean()) / spread if spread > 1e-12 else np.zeros_like(values)
+
+
+def _sum(tokens: torch.Tensor) -> torch.Tensor:
+    """[D] float64, the sum of all tokens at length 1."""
+    return torch.stack([part.double().sum(0) for part in _unit_rows(tokens)]).sum(0)
+
+
+def _unit_rows(tokens: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Tokens at length 1, a few at a time."""
+    rows = tokens.reshape(-1, tokens.shape[-1])
+    for part in rows.split(max(1, TILE_BYTES // (4 * rows.shape[1]))):
+        yield normalised(part)

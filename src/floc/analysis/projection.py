@@ -1,0 +1,56 @@
+"""Tokens on a plane."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..arrays import Array, numpy_of
+from ..standing import normalised
+from ..types import TokenGrid
+
+SAMPLE = 2000  # points that a plot can show and t-SNE can place in seconds
+COMPONENTS = 32  # directions of most variance that t-SNE gets: it looks at neighbours, and noise has none
+
+
+class Projection(NamedTuple):
+    """Some tokens, and where they lie on the plane."""
+
+    indices: np.ndarray  # [M] int64 flat index t*H*W + y*W + x, ascending
+    xy: np.ndarray  # [M, 2] float32, from -1 to 1
+
+
+def tsne(tokens: Array, *, sample: int = SAMPLE, seed: int = 0) -> Projection:
+    """t-SNE of a sample of tokens, drawn evenly at random, by cosine; the same for the same seed.
+
+    One projection serves every method: what a method kept are some of its points.
+    """
+    from threadpoolctl import threadpool_limits
+
+    try:
+        from sklearn.decomposition import PCA
+        from sklearn.manifold import TSNE
+    except ImportError as error:
+        raise ImportError("t-SNE needs scikit-learn: pip install 'floc[report]'") from error
+
+    grid = TokenGrid.of(tokens)
+    rng = np.random.default_rng(seed)
+    indices = np.sort(rng.choice(grid.n, min(sample, grid.n), replace=False))
+    rows = numpy_of(normalised(grid.gather(indices)))  # [M, D]; at length 1 near means a high cosine
+    if len(rows) < 4:  # there is nothing to arrange
+        return Projection(indices, np.linspace(-1, 1, 2 * len(rows), dtype=np.float32).reshape(-1, 2)[:, [0, 0]])
+    if np.allclose(rows, rows[0], atol=1e-6):  # every token is the same
+        return Projection(indices, np.zeros((len(rows), 2), np.float32))
+    rows = PCA(min(COMPONENTS, *rows.shape), random_state=seed).fit_transform(rows)
+    start = rows[:, :2] if rows.shape[1] > 1 else np.concatenate([rows, np.zeros_like(rows)], 1)
+    # its many short parallel loops gain little from threads, and lose threefold where other work holds the cores
+    with threadpool_limits(limits=1):
+        embedding = TSNE(
+            perplexity=min(30.0, (len(rows) - 1) / 3),
+            init=start / max(start[:, 0].std(), 1e-9) * 1e-4,
+            random_state=seed,
+            learning_rate="auto",
+        ).fit_transform(rows)
+    embedding -= embedding.mean(0)
+    return Projection(indices, (embedding / np.abs(embedding).max().clip(1e-9)).astype(np.float32))

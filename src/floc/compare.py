@@ -1,0 +1,232 @@
+"""Several methods, several ratios, the same tokens.
+
+A method whose order is nested runs once, at the largest ratio; its smaller answers are that order cut off. Any other
+runs at every ratio asked for.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import analysis, methods
+from .analysis.metrics import worst_of
+from .arrays import Array
+from .compress import compress
+from .dials import Dial
+from .types import Kept, TokenGrid
+
+STOPS_AN_OCTAVE = 4  # between one ratio and half of it
+MOST_STOPS = 17
+WARM_UP_FRAMES = 2  # enough to compile what a method compiles, which is not its time
+
+Progress = Callable[[str, float], None]  # what is being done, and the share of everything that is done
+
+
+class Stop(NamedTuple):
+    """A ratio that can be looked at."""
+
+    label: str  # "1/8"
+    ratio: float  # kept / total
+    budget: int  # tokens
+    asked: bool  # for, and so measured; the others lie between
+
+
+class Measures(NamedTuple):
+    """What an answer is worth; see `floc.analysis`."""
+
+    tokens: int
+    coverage: float  # of the whole video, by any token kept
+    worst: float
+    bound: float | None
+    averaged_sum_coverage: float
+    averaged_distance: float
+    redundancy: float
+    seconds: float  # of the run that the answer is from
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A method, and what it answered."""
+
+    name: str  # as it was asked for, with its options
+    description: str
+    nested: bool
+    kept: dict[int, Kept] = field(default_factory=dict)  # by place in `Comparison.stops`
+    measures: dict[int, Measures] = field(default_factory=dict)  # at the ratios asked for
+    scatter: dict[int, tuple[float, float]] = field(default_factory=dict)  # sum coverage and distance, z-scored
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All contenders on the same tokens."""
+
+    stops: list[Stop]  # from most tokens to fewest
+    contenders: list[Contender]
+    notes: list[str]  # what could not be done, and why
+
+
+def compare(
+    tokens: Array, names: Sequence[str], ratios: Sequence[float | str], *, progress: Progress | None = None
+) -> Comparison:
+    """Run every method at every ratio, and measure what came out.
+
+    Args:
+        tokens: [T, H, W, D] or [T, N, D].
+        names: methods, each with options where wanted: "floc", "floc:detail=1:block=none".
+        ratios: kept / total, such as "1/8".
+        progress: called with what is being done and the share of the whole that is done.
+    """
+    show = progress or (lambda _, __: None)
+    grid = TokenGrid.of(tokens)
+    stops = stops_for(ratios, grid.n)
+    specs = [parse(name) for name in dict.fromkeys(names)]
+    if not specs:
+        raise ValueError("name at least one method to compare")
+    asked = [place for place, stop in enumerate(stops) if stop.asked]
+    notes: list[str] = []
+    contenders = []
+    for at, spec in enumerate(specs):
+        show(f"{spec.label}: choosing", at / len(specs))
+        contender = _run(tokens, spec, stops, notes)
+        if contender is None:
+            continue
+        for done, place in enumerate(asked):
+            show(f"{spec.label}: measuring", (at + (done + 1) / (len(asked) + 1)) / len(specs))
+            if place in contender.kept:
+                contender.measures[place] = measure(tokens, contender.kept[place])
+        contenders.append(contender)
+    if not contenders:
+        raise ValueError("no method could be run: " + "; ".join(notes))
+    _place_on_scatter(contenders, asked)
+    return Comparison(stops, contenders, notes)
+
+
+def measure(tokens: Array, kept: Kept) -> Measures:
+    """All that is measured of an answer."""
+    closeness = analysis.closeness(tokens, kept)
+    return Measures(
+        tokens=len(kept),
+        coverage=float(closeness.mean(dtype=np.float64)),
+        worst=worst_of(closeness),
+        bound=kept.bound,
+        averaged_sum_coverage=analysis.averaged_sum_coverage(tokens, kept),
+        averaged_distance=analysis.averaged_distance(tokens, kept),
+        redundancy=analysis.redundancy(tokens, kept),
+        seconds=kept.seconds,
+    )
+
+
+def rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """The table: one row for each method and ratio that was measured, as JSON takes it."""
+    return [
+        {"method": contender.name, "ratio": comparison.stops[place].label, **measures._asdict()}
+        for contender in comparison.contenders
+        for place, measures in sorted(contender.measures.items())
+    ]
+
+
+class Spec(NamedTuple):
+    """A method and its options, as text."""
+
+    label: str
+    method: str
+    options: dict[str, Any]
+
+
+def parse(text: str) -> Spec:
+    """A method with its options, checked.
+
+    >>> parse("floc:detail=1:block=none").options
+    {'detail': 1, 'block': None}
+    """
+    method, *pairs = text.strip().split(":")
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ValueError(f"{text!r}: {pair!r} is no option; write them as floc:detail=1:block=none")
+        options[name.strip()] = _value(value.strip())
+    methods.make(method, options)  # says what is wrong with them
+    return Spec(text.strip(), method, options)
+
+
+def stops_for(ratios: Sequence[float | str], n: int) -> list[Stop]:
+    """The ratios asked for, and some between them, from most tokens to fewest.
+
+    >>> [stop.label for stop in stops_for(["1/8", "1/16"], 10_000)]
+    ['1/8', '1/9.51', '1/11.3', '1/13.5', '1/16']
+    """
+    asked = sorted({Dial.of(ratio, None, None).ratio or Fraction(1) for ratio in ratios}, reverse=True)
+    if not asked:
+        raise ValueError("name at least one ratio to compare at, such as 1/8")
+    octaves = math.log2(asked[0] / asked[-1])
+    steps = max(1, min(round(octaves * STOPS_AN_OCTAVE), MOST_STOPS - 1))
+    between = [float(asked[0]) * 2 ** (-octaves * step / steps) for step in range(1, steps)]
+    # one that is close to a ratio asked for would only be in the way
+    nearest = [min(abs(math.log2(ratio / each)) for each in asked) for ratio in between]
+    found = {Dial(ratio=each).count(n): Stop(_label(each), float(each), 0, True) for each in asked}
+    for ratio, distance in zip(between, nearest, strict=True):
+        if distance > octaves / steps / 2:
+            found.setdefault(Dial.of(ratio, None, None).count(n), Stop(_label(ratio), ratio, 0, False))
+    return [found[budget]._replace(budget=budget) for budget in sorted(found, reverse=True)]
+
+
+def _run(tokens: Array, spec: Spec, stops: list[Stop], notes: list[str]) -> Contender | None:
+    """One method at all stops it can have, or None where it failed; notes say why."""
+    first = None
+    with _noting(f"{spec.label} at {stops[0].label}", notes):
+        compress(tokens[:WARM_UP_FRAMES], ratio=1, method=spec.method, **spec.options)
+        first = compress(tokens, budget=stops[0].budget, method=spec.method, **spec.options)
+    if first is None:
+        return None
+    contender = Contender(spec.label, methods.describe(spec.method), first.nested, {0: first})
+    for place, stop in enumerate(stops[1:], 1):
+        if first.nested:
+            # each from the last, so that the slider only ever takes away
+            smaller = contender.kept[place - 1].at(budget=stop.budget)
+            contender.kept[place] = replace(smaller, seconds=first.seconds)
+        elif stop.asked:
+            with _noting(f"{spec.label} at {stop.label}", notes):
+                contender.kept[place] = compress(tokens, budget=stop.budget, method=spec.method, **spec.options)
+    return contender
+
+
+@contextmanager
+def _noting(what: str, notes: list[str]) -> Iterator[None]:
+    """A method may have a floor, or need more memory than there is: that is a result too."""
+    try:
+        yield
+    except (ValueError, MemoryError, ImportError) as error:
+        notes.append(f"{what}: {error}")
+
+
+def _place_on_scatter(contenders: Sequence[Contender], asked: Sequence[int]) -> None:
+    """Both measures at mean 0 and deviation 1 over the methods, as in the paper's figure."""
+    for place in asked:
+        there = [contender for contender in contenders if place in contender.measures]
+        of = [contender.measures[place] for contender in there]
+        xs = analysis.zscored(np.array([each.averaged_sum_coverage for each in of]))
+        ys = analysis.zscored(np.array([each.averaged_distance for each in of]))
+        for contender, x, y in zip(there, xs, ys, strict=True):
+            contender.scatter[place] = float(x), float(y)
+
+
+def _value(text: str) -> object:
+    if text.lower() in ("none", "true", "false"):
+        return {"none": None, "true": True, "false": False}[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _label(ratio: float | Fraction) -> str:
+    return f"1/{float(1 / ratio):.3g}"

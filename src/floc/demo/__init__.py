@@ -1,0 +1,137 @@
+"""`floc demo`: a film in which keys lie on a table for a second, and which methods keep them.
+
+The film is made here, so the truth is known: every frame that shows the keys, and where. It is then read, encoded and
+compressed like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from .. import methods
+from ..arrays import numpy_of, tensor_of
+from ..compare import Comparison
+from ..dials import Dial
+from ..encoders import Footage
+from ..standing import nearest
+from ..types import Kept
+from .film import Sighting, render
+
+FPS = 2.0  # twice a second: the keys are in two or three of the frames that are read
+RATIOS = ("1/8", "1/16")  # looked at beside the one asked for
+SEEN = 0.25  # of a patch must be the keys, or of the keys in the patch, for it to show them
+
+Bar = Callable[[str], AbstractContextManager[Callable[..., None]]]
+
+
+class Verdict(NamedTuple):
+    """What became of the keys."""
+
+    patches: int  # that show them
+    kept: int  # of those
+    closest: float  # their mean cosine with the kept token most like each
+
+
+def show(screen: Console, folder: Path, *, seed: int, seconds: float, ratio: str, encoder: str, progress: Bar) -> None:
+    """Render, compress in every way there is, print which kept the keys, write the report."""
+    from .. import footage, report
+
+    Dial.of(ratio, None, None)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder}: that is a file; name a folder for the film and the report")
+    folder.mkdir(parents=True, exist_ok=True)
+    with progress("rendering a film") as bar:
+        made = render(folder / "keys.mp4", seconds=seconds, seed=seed, progress=bar)
+    first, last = made.sightings[0].time_s, made.sightings[-1].time_s
+    screen.print(
+        f"A film of {footage.clock(made.duration_s)}: scenes of a home, and keys that lie on a table "
+        f"from {first:.1f} s to {last:.1f} s."
+    )
+    with progress("reading it") as bar:
+        film = footage.load(made.path, fps=FPS, encoder=encoder, with_strip=True, progress=bar)
+    t, h, w, _ = film.footage.tokens.shape
+    truth = patches_with_keys(film.footage, made.sightings)
+    frames = len(np.unique(truth // (h * w)))
+    screen.print(
+        f"Encoder {film.encoder.name}: {t * h * w:,} tokens; {len(truth)} of them show the keys, in {frames} frames.\n"
+    )
+    with progress("comparing") as bar:
+        result = report.make(
+            film,
+            methods.names(),
+            [*RATIOS, ratio],
+            folder / "report.html",
+            command=f"floc demo --seed {seed}",
+            opens_at=int(truth[0]) // (h * w) if len(truth) else None,
+            notes=[f"The keys lie on the table from {first:.1f} s to {last:.1f} s: {len(truth)} patches show them."],
+            progress=lambda what, share: bar(share, what),
+        )
+    _show_verdicts(screen, result.comparison, film.footage, truth)
+    screen.print(f"[bold]{escape(str(result.path))}[/]  the report; open it in a browser", soft_wrap=True)
+    screen.print(f"[bold]{escape(str(made.path))}[/]  the film", soft_wrap=True)
+
+
+def _show_verdicts(screen: Console, comparison: Comparison, footage: Footage, truth: np.ndarray) -> None:
+    asked = [place for place, stop in enumerate(comparison.stops) if stop.asked]
+    table = Table(title="Who kept the keys?", box=None, header_style="bold")
+    table.add_column("method")
+    for place in asked:
+        table.add_column(f"keys at {comparison.stops[place].label}", justify="right")
+    for name in ("likeness", "coverage", "worst 5%", "seconds"):
+        table.add_column(name, justify="right")
+    for contender in comparison.contenders:
+        verdicts = {place: judge(footage, contender.kept[place], truth) for place in asked if place in contender.kept}
+        counts = [_count(verdicts[place]) if place in verdicts else "-" for place in asked]
+        last = max(verdicts)
+        measures = contender.measures[last]
+        numbers = (verdicts[last].closest, measures.coverage, measures.worst)
+        rounded = [f"{value:.3f}" for value in numbers]
+        table.add_row(escape(contender.name), *counts, *rounded, f"{contender.measures[min(verdicts)].seconds:.2f}")
+    screen.print(table)
+    for note in comparison.notes:
+        screen.print(note, style="yellow", markup=False, soft_wrap=True)
+    label = comparison.stops[asked[-1]].label
+    screen.print(
+        f"\nKeys: kept patches of the {len(truth)} that show them. Likeness: their mean cosine with the kept token most like "
+        f"each, at {label}. Coverage: the same of all patches; worst 5%: of those covered worst.\n",
+        style="dim",
+    )
+
+
+def _count(verdict: Verdict) -> str:
+    return f"[green]{verdict.kept}[/] of {verdict.patches}" if verdict.kept else f"[red]none[/] of {verdict.patches}"
+
+
+def patches_with_keys(footage: Footage, sightings: list[Sighting]) -> np.ndarray:
+    """[M] int64, the flat indices of tokens whose patch shows the keys.
+
+    A patch shows them when a good part of it is keys, or a good part of the keys is in it.
+    """
+    _, h, w, _ = footage.tokens.shape
+    found = []
+    for t, time_s in enumerate(footage.times_s):
+        seen = min(sightings, key=lambda each: abs(each.time_s - time_s))
+        if abs(seen.time_s - time_s) > 1e-3:
+            continue
+        left, top, right, bottom = (share * cells for share, cells in zip(seen.box, (w, h, w, h), strict=True))
+        down = np.clip(np.minimum(bottom, np.arange(h) + 1) - np.maximum(top, np.arange(h)), 0, None)
+        across = np.clip(np.minimum(right, np.arange(w) + 1) - np.maximum(left, np.arange(w)), 0, None)
+        shared = down[:, None] * across  # [H, W] in patches
+        shows = shared > SEEN * min(1, (right - left) * (bottom - top))
+        found.append(t * h * w + np.flatnonzero(shows))
+    return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def judge(footage: Footage, kept: Kept, truth: np.ndarray) -> Verdict:
+    """What a method kept of the patches in `truth`."""
+    tokens = tensor_of(footage.tokens).reshape(-1, footage.tokens.shape[-1])
+    cosines, _ = nearest(tokens[truth], tensor_of(kept.features))
+    return Verdict(len(truth), int(np.isin(truth, numpy_of(kept.indices)).sum()), float(cosines.mean()))

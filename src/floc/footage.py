@@ -1,0 +1,99 @@
+"""From a video file to tokens: read, encode, and keep small pictures of it where a report is to follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import encoders
+from .encoders import Encoder, Footage
+from .types import Frames
+
+if TYPE_CHECKING:
+    from .report.filmstrip import Filmstrip
+    from .video import Video
+
+FPS = 1.0
+MAX_FRAMES = 7200  # two hours at a frame a second, the most the FLoC paper takes
+BATCH = 16
+
+
+@dataclass(frozen=True)
+class Film:
+    """A video that was read."""
+
+    video: Video
+    encoder: Encoder
+    footage: Footage
+    strip: Filmstrip | None  # its pictures, where they were asked for
+
+    def about(self) -> dict[str, Any]:
+        """How the tokens were made, as JSON takes it."""
+        return {"video": self.video.about(), "encoder": self.encoder.name}
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The same for people: label and value."""
+        t, h, w, d = self.footage.tokens.shape
+        video = self.video
+        spacing_s = float(self.footage.times_s[-1] - self.footage.times_s[0]) / max(1, t - 1)
+        every = f", one every {spacing_s / self.encoder.frames_per_token:.3g} s" if t > 1 else ""
+        return [
+            ("film", f"{clock(video.duration_s)}, {video.source_width} x {video.source_height}, {video.codec}"),
+            ("frames", f"{video.frames or 0:,}{every}"),
+            ("tokens", f"{t * h * w:,}: {t:,} x {h} x {w}, {d} features each"),
+            ("encoder", self.encoder.name),
+        ]
+
+
+def load(
+    path: Path,
+    *,
+    fps: float | None = FPS,
+    max_frames: int | None = MAX_FRAMES,
+    encoder: str = "auto",
+    device: str | None = None,
+    with_strip: bool = False,
+    progress: Callable[[float], None] | None = None,
+) -> Film:
+    """Read a video and encode it, a batch of frames in memory at a time.
+
+    Args:
+        path: the video.
+        fps: frames to take of each second; None takes all.
+        max_frames: at most so many, spread evenly over the film; None: no limit.
+        encoder: see `floc.encoders.get`.
+        device: where the encoder runs.
+        with_strip: keep small pictures, for a report.
+        progress: called with the share of the frames that is done.
+    """
+    from .video import read
+
+    network = encoders.get(encoder, device=device)
+    video = read(path, fps=fps, max_frames=max_frames, size=network.frame_size, batch=BATCH)
+    frames: Iterable[Frames] = video
+    strip = None
+    if with_strip:
+        from .report.filmstrip import Filmstrip
+
+        strip = Filmstrip(video.planned, every=network.frames_per_token)
+        frames = strip.watch(video)
+    footage = encoders.encode(
+        frames,
+        network,
+        planned=video.planned,
+        progress=None if progress is None else lambda done: progress(min(1.0, done / max(1, video.planned))),
+    )
+    return Film(video, network, footage, strip)
+
+
+def clock(seconds: float) -> str:
+    """A time as people write it.
+
+    >>> clock(59.96), clock(3725)
+    ('1:00', '1:02:05')
+    """
+    whole = round(seconds)
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"

@@ -1,0 +1,5 @@
+"""Video in: a film is opened, and a few of its frames come out in batches."""
+
+from .read import Video, read
+
+__all__ = ["Video", "read"]

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import floc
+from floc import analysis
+from floc.compare import compare, parse, rows, stops_for
+
+METHODS = ["floc", "floc-paper", "random", "frame_uniform"]
+
+
+@pytest.fixture(scope="module")
+def found(tokens: np.ndarray):
+    return compare(tokens, [*METHODS, "floc:detail=1:block=none"], ["1/4", "1/16"])
+
+
+def test_every_method_at_every_ratio(found, tokens: np.ndarray) -> None:
+    assert [contender.name for contender in found.contenders] == [*METHODS, "floc:detail=1:block=none"]
+    for contender in found.contenders:
+        assert [found.stops[place].label for place in contender.measures] == ["1/4", "1/16"]
+        for place, kept in contender.kept.items():
+            assert len(kept) <= found.stops[place].budget
+            assert contender.nested or found.stops[place].asked
+    assert len(rows(found)) == 10
+
+
+def test_a_nested_method_only_ever_drops_tokens_and_is_cut_from_one_run(found, tokens: np.ndarray) -> None:
+    contender = found.contenders[0]
+    assert sorted(contender.kept) == list(range(len(found.stops)))
+    whole = floc.compress(tokens, ratio="1/4")
+    previous = set(range(whole.n))
+    for place, kept in sorted(contender.kept.items()):
+        assert set(kept.indices) <= previous
+        previous = set(kept.indices)
+        np.testing.assert_array_equal(kept.indices, whole.at(budget=found.stops[place].budget).indices)
+
+
+def test_one_that_is_not_nested_is_run_at_each_ratio(found, tokens: np.ndarray) -> None:
+    uniform = found.contenders[3]
+    assert not uniform.nested
+    for place, kept in uniform.kept.items():
+        fresh = floc.compress(tokens, budget=found.stops[place].budget, method="frame_uniform")
+        np.testing.assert_array_equal(kept.indices, fresh.indices)
+
+
+def test_measures_are_those_of_analysis(found, tokens: np.ndarray) -> None:
+    for contender in found.contenders:
+        for place, measures in contender.measures.items():
+            kept = contender.kept[place]
+            assert measures.coverage == pytest.approx(analysis.coverage(tokens, kept))
+            assert measures.worst == pytest.approx(analysis.worst(tokens, kept))
+            assert measures.averaged_distance == pytest.approx(analysis.averaged_distance(tokens, kept))
+            assert measures.redundancy == pytest.approx(analysis.redundancy(tokens, kept))
+            assert measures.tokens == len(kept)
+            assert measures.seconds > 0
+
+
+def test_scatter_is_zscored_over_the_methods(found) -> None:
+    for place in (0, len(found.stops) - 1):
+        points = np.array([contender.scatter[place] for contender in found.contenders])
+        np.testing.assert_allclose(points.mean(0), 0, atol=1e-9)
+        np.testing.assert_allclose(points.std(0), 1)
+        sums = [contender.measures[place].averaged_sum_coverage for contender in found.contenders]
+        assert points[:, 0].argmax() == np.argmax(sums)
+
+
+def test_what_cannot_run_is_noted_and_the_rest_goes_on(tokens: np.ndarray) -> None:
+    found = compare(tokens, ["frame_uniform", "random"], ["1/8", "1/128"])
+    assert list(found.contenders[0].measures) == [0]
+    assert any("frame_uniform at 1/128" in note and "at least 12 of 840" in note for note in found.notes)
+    with pytest.raises(ValueError, match="no method could be run: frame_uniform at 1/128: "):
+        compare(tokens, ["frame_uniform"], ["1/128"])
+
+
+def test_progress_rises_to_the_end(tokens: np.ndarray) -> None:
+    seen: list[tuple[str, float]] = []
+    compare(tokens, ["random", "floc"], ["1/8"], progress=lambda what, share: seen.append((what, share)))
+    shares = [share for _, share in seen]
+    assert shares == sorted(shares)
+    assert 0 <= shares[0] <= shares[-1] < 1
+    assert seen[0][0] == "random: choosing"
+
+
+@pytest.mark.parametrize(
+    "ratios", [["1/8"], ["1/8", "1/16", "1/32"], ["0.5", "1/7", "1/1000"], ["1", "1/840"], ["1/8"] * 2]
+)
+def test_stops_hold_every_ratio_asked_for_from_most_to_fewest(ratios: list[str]) -> None:
+    stops = stops_for(ratios, 840)
+    budgets = [stop.budget for stop in stops]
+    assert budgets == sorted(set(budgets), reverse=True)
+    assert len(stops) <= 17 + len(ratios)
+    assert sum(stop.asked for stop in stops) == len(set(ratios))
+    assert stops[0].asked
+    assert stops[-1].asked
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("flock", "unknown method 'flock': did you mean 'floc'"),
+        ("floc:detial=1", "unknown option of method 'floc', 'detial': did you mean 'detail'"),
+        ("floc:detail", "'detail' is no option; write them as"),
+        ("floc:detail=none", "detail must be a number"),
+    ],
+)
+def test_methods_that_cannot_be_meant(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse(text)
+
+
+def test_nothing_to_compare_is_an_error(tokens: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="at least one method"):
+        compare(tokens, [], ["1/8"])
+    with pytest.raises(ValueError, match="at least one ratio"):
+        compare(tokens, ["random"], [])
