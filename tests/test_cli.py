@@ -74,7 +74,7 @@ def test_options_reach_the_method(npy: Path, tokens: np.ndarray, monkeypatch, ca
     ("arguments", "says"),
     [
         (["missing.npy", "--ratio", "1/8"], "missing.npy: no such file"),
-        (["tokens.txt", "--ratio", "1/8"], "tokens.txt: tokens are read from .npy and .safetensors files"),
+        (["tokens.txt", "--ratio", "1/8"], "tokens.txt: not a video that ffmpeg can read"),
         (["broken.npy", "--ratio", "1/8"], "broken.npy: not a readable .npy file"),
         (["broken.safetensors", "--ratio", "1/8"], "broken.safetensors: not a readable safetensors file"),
         (["empty.npy", "--ratio", "1/8"], "empty.npy: not a readable .npy file"),
@@ -90,7 +90,7 @@ def test_options_reach_the_method(npy: Path, tokens: np.ndarray, monkeypatch, ca
         (["tokens.npy", "--ratio", "1/8", "--method", "flcc"], "did you mean 'floc'"),
         (["tokens.npy", "--ratio", "1/8", "-o", "kept.npy"], "name it kept.safetensors"),
         (["tokens.npy", "--ratio", "1/8", "-o", "no/where.safetensors"], "the folder no does not exist"),
-        (["two.safetensors", "--tensor", "a", "--ratio", "1/8", "-o", "two.safetensors"], "would overwrite the tokens"),
+        (["two.safetensors", "--tensor", "a", "--ratio", "1/8", "-o", "two.safetensors"], "would overwrite the input"),
         (["nan.npy", "--ratio", "1/8"], "nan in frame 1, row 0, column 1"),
     ],
 )
@@ -155,12 +155,7 @@ def test_interrupting_leaves_no_file(npy: Path, monkeypatch, capsys) -> None:
     assert [path.name for path in npy.parent.iterdir()] == ["tokens.npy"]
 
 
-def test_demo_and_lists(monkeypatch, capsys) -> None:
-    assert run(monkeypatch, "demo", "--frames", 40) == 0
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "40 frames" in said.err
-    assert "floc-paper" in said.err
+def test_lists(monkeypatch, capsys) -> None:
     assert run(monkeypatch, "methods") == 0
     assert "dedupe=2" in capsys.readouterr().out
     assert run(monkeypatch, "--version") == 0

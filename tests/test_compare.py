@@ -56,6 +56,16 @@ def test_measures_are_those_of_analysis(found, tokens: np.ndarray) -> None:
             assert measures.seconds > 0
 
 
+def test_who_stands_for_whom_is_the_nearest_where_a_method_does_not_say(found, tokens: np.ndarray) -> None:
+    rows = tokens.reshape(840, -1) / np.linalg.norm(tokens.reshape(840, -1), axis=1, keepdims=True)
+    for contender in found.contenders[2:4]:
+        for kept in contender.kept.values():
+            cosines = rows @ rows[kept.indices].T
+            np.testing.assert_allclose(cosines[np.arange(840), kept.represents], cosines.max(1), atol=1e-6)
+            np.testing.assert_array_equal(kept.represents[kept.indices], np.arange(len(kept)))
+            assert kept.coverage == pytest.approx(cosines.max(1).mean(), abs=1e-6)
+
+
 def test_scatter_is_zscored_over_the_methods(found) -> None:
     for place in (0, len(found.stops) - 1):
         points = np.array([contender.scatter[place] for contender in found.contenders])

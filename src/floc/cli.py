@@ -164,12 +164,12 @@ def demo(
     seed: Annotated[int, typer.Option(help="Another seed, another film.")] = 0,
     seconds: Annotated[float, typer.Option(help="Length of the film.")] = 120,
     ratio: Annotated[str, typer.Option(help="Kept / total.")] = "1/32",
-    encoder: EncoderName = None,
+    encoder: Annotated[str, typer.Option(help="pixels, mobilenet or hf:MODEL.")] = "pixels",
 ) -> None:
     """Render a film in which keys lie on a table for a second; see which methods keep them."""
     from floc.demo import show
 
-    show(screen, output, seed=seed, seconds=seconds, ratio=ratio, encoder=encoder or "auto", progress=_progress)
+    show(screen, output, seed=seed, seconds=seconds, ratio=ratio, encoder=encoder, progress=_progress)
 
 
 @app.command(epilog="Example: floc methods")

@@ -15,12 +15,14 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from . import analysis, methods
 from .analysis.metrics import worst_of
-from .arrays import Array
+from .arrays import Array, numpy_of, tensor_of
 from .compress import compress
 from .dials import Dial
+from .standing import Nearest, Standing, nearest, nearest_of_prefixes
 from .types import Kept, TokenGrid
 
 STOPS_AN_OCTAVE = 4  # between one ratio and half of it
@@ -98,30 +100,13 @@ def compare(
         contender = _run(tokens, spec, stops, notes)
         if contender is None:
             continue
-        for done, place in enumerate(asked):
-            show(f"{spec.label}: measuring", (at + (done + 1) / (len(asked) + 1)) / len(specs))
-            if place in contender.kept:
-                contender.measures[place] = measure(tokens, contender.kept[place])
+        show(f"{spec.label}: measuring", (at + 0.5) / len(specs))
+        _measure(grid, contender, asked)
         contenders.append(contender)
     if not contenders:
         raise ValueError("no method could be run: " + "; ".join(notes))
     _place_on_scatter(contenders, asked)
     return Comparison(stops, contenders, notes)
-
-
-def measure(tokens: Array, kept: Kept) -> Measures:
-    """All that is measured of an answer."""
-    closeness = analysis.closeness(tokens, kept)
-    return Measures(
-        tokens=len(kept),
-        coverage=float(closeness.mean(dtype=np.float64)),
-        worst=worst_of(closeness),
-        bound=kept.bound,
-        averaged_sum_coverage=analysis.averaged_sum_coverage(tokens, kept),
-        averaged_distance=analysis.averaged_distance(tokens, kept),
-        redundancy=analysis.redundancy(tokens, kept),
-        seconds=kept.seconds,
-    )
 
 
 def rows(comparison: Comparison) -> list[dict[str, Any]]:
@@ -206,6 +191,48 @@ def _noting(what: str, notes: list[str]) -> Iterator[None]:
         yield
     except (ValueError, MemoryError, ImportError) as error:
         notes.append(f"{what}: {error}")
+
+
+def _measure(grid: TokenGrid, contender: Contender, asked: Sequence[int]) -> None:
+    """Fill in the measures, and who stands for whom where a method does not know it itself."""
+    for place, (closeness, represents) in _closest(grid, contender).items():
+        kept = contender.kept[place]
+        if isinstance(kept.standing, Nearest):
+            standing = Standing(represents, float(closeness.mean(dtype=np.float64)))
+            contender.kept[place] = replace(kept, standing=standing)
+        if place in asked:
+            contender.measures[place] = Measures(
+                tokens=len(kept),
+                coverage=float(closeness.mean(dtype=np.float64)),
+                worst=worst_of(closeness),
+                bound=kept.bound,
+                averaged_sum_coverage=analysis.averaged_sum_coverage(grid.tokens, kept),
+                averaged_distance=analysis.averaged_distance(grid.tokens, kept),
+                redundancy=analysis.redundancy(grid.tokens, kept),
+                seconds=kept.seconds,
+            )
+
+
+def _closest(grid: TokenGrid, contender: Contender) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """At every stop, for every token the highest cosine with one kept, and the place of that one among them."""
+    if not contender.nested:
+        found = {place: nearest(grid.tokens, tensor_of(kept.features)) for place, kept in contender.kept.items()}
+        return {place: (numpy_of(cosine), numpy_of(near)) for place, (cosine, near) in found.items()}
+    # what is kept at more stops comes first, so that each answer is a prefix, and one product serves them all
+    places = sorted(contender.kept, key=lambda place: len(contender.kept[place]))
+    sets = [numpy_of(contender.kept[place].indices) for place in places]
+    largest = contender.kept[places[-1]]
+    depth = np.sum([np.isin(numpy_of(largest.indices), indices) for indices in sets], 0)
+    order = np.argsort(-depth, kind="stable")
+    features = tensor_of(largest.features)[torch.from_numpy(order)]
+    flat = numpy_of(largest.indices)[order]
+    closest = nearest_of_prefixes(grid.tokens, features, [len(indices) for indices in sets])
+    answers = {}
+    for place, indices, (cosine, near) in zip(places, sets, closest, strict=True):
+        represents = np.searchsorted(indices, flat[numpy_of(near)])
+        represents[indices] = np.arange(len(indices))
+        answers[place] = numpy_of(cosine), represents
+    return answers
 
 
 def _place_on_scatter(contenders: Sequence[Contender], asked: Sequence[int]) -> None:

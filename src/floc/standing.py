@@ -6,6 +6,8 @@ when somebody asks: the product of all tokens with all kept ones, which can cost
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,11 +75,30 @@ def nearest(tokens: torch.Tensor, kept: torch.Tensor) -> tuple[torch.Tensor, tor
     >>> nearest(torch.tensor([[1.0, 0.0], [1.0, 3.0]]), torch.eye(2))[1].tolist()
     [0, 1]
     """
+    return nearest_of_prefixes(tokens, kept, [len(kept)])[0]
+
+
+def nearest_of_prefixes(
+    tokens: torch.Tensor, kept: torch.Tensor, ends: Sequence[int]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """`nearest` for each of kept[:end], for rising ends, at the cost of the last."""
     rows = tokens.reshape(-1, tokens.shape[-1])
-    columns = normalised(kept).T.contiguous()  # [D, K]
+    columns = normalised(kept[: ends[-1]]).T.contiguous()  # [D, K]
+    cosine = torch.empty(len(ends), len(rows), device=rows.device)
+    place = torch.empty(len(ends), len(rows), dtype=torch.int64, device=rows.device)
     step = max(1, TILE_BYTES // (4 * max(columns.shape)))
-    found = [(normalised(part) @ columns).max(1) for part in rows.split(step)]
-    return torch.cat([each.values for each in found]), torch.cat([each.indices for each in found])
+    for start in range(0, len(rows), step):
+        mine = slice(start, start + step)
+        tile = normalised(rows[mine]) @ columns  # [step, K]
+        for at, (first, end) in enumerate(itertools.pairwise([0, *ends])):
+            best = tile[:, first:end].max(1)
+            if at == 0:
+                cosine[at, mine], place[at, mine] = best
+            else:
+                better = best.values > cosine[at - 1, mine]
+                cosine[at, mine] = torch.where(better, best.values, cosine[at - 1, mine])
+                place[at, mine] = torch.where(better, first + best.indices, place[at - 1, mine])
+    return list(zip(cosine, place, strict=True))
 
 
 def normalised(tokens: torch.Tensor) -> torch.Tensor:

@@ -25,8 +25,7 @@ from ..standing import nearest
 from ..types import Kept
 from .film import Sighting, render
 
-FPS = 2.0  # twice a second: the keys are in two or three of the frames that are read
-RATIOS = ("1/8", "1/16")  # looked at beside the one asked for
+LARGER = "1/16"  # a ratio to look at beside the one asked for
 SEEN = 0.25  # of a patch must be the keys, or of the keys in the patch, for it to show them
 
 Bar = Callable[[str], AbstractContextManager[Callable[..., None]]]
@@ -56,58 +55,61 @@ def show(screen: Console, folder: Path, *, seed: int, seconds: float, ratio: str
         f"from {first:.1f} s to {last:.1f} s."
     )
     with progress("reading it") as bar:
-        film = footage.load(made.path, fps=FPS, encoder=encoder, with_strip=True, progress=bar)
+        film = footage.load(made.path, fps=None, encoder=encoder, with_strip=True, progress=bar)
     t, h, w, _ = film.footage.tokens.shape
     truth = patches_with_keys(film.footage, made.sightings)
-    frames = len(np.unique(truth // (h * w)))
-    screen.print(
-        f"Encoder {film.encoder.name}: {t * h * w:,} tokens; {len(truth)} of them show the keys, in {frames} frames.\n"
-    )
+    screen.print(f"Encoder {film.encoder.name}: {t * h * w:,} tokens; {len(truth)} of them show the keys.\n")
     with progress("comparing") as bar:
         result = report.make(
             film,
-            methods.names(),
-            [*RATIOS, ratio],
+            sorted(methods.names(), key=lambda name: (not name.startswith("floc"), name)),
+            [LARGER, ratio],
             folder / "report.html",
             command=f"floc demo --seed {seed}",
             opens_at=int(truth[0]) // (h * w) if len(truth) else None,
             notes=[f"The keys lie on the table from {first:.1f} s to {last:.1f} s: {len(truth)} patches show them."],
             progress=lambda what, share: bar(share, what),
         )
-    _show_verdicts(screen, result.comparison, film.footage, truth)
+    _show_verdicts(screen, result.comparison, film.footage, truth, Dial.of(ratio, None, None).count(t * h * w))
     screen.print(f"[bold]{escape(str(result.path))}[/]  the report; open it in a browser", soft_wrap=True)
     screen.print(f"[bold]{escape(str(made.path))}[/]  the film", soft_wrap=True)
 
 
-def _show_verdicts(screen: Console, comparison: Comparison, footage: Footage, truth: np.ndarray) -> None:
+def _show_verdicts(screen: Console, comparison: Comparison, footage: Footage, truth: np.ndarray, budget: int) -> None:
+    main = next(place for place, stop in enumerate(comparison.stops) if stop.budget == budget)
     asked = [place for place, stop in enumerate(comparison.stops) if stop.asked]
-    table = Table(title="Who kept the keys?", box=None, header_style="bold")
-    table.add_column("method")
+    table = Table(
+        padding=(0, 1),
+        title=f"Who kept the keys? Of {len(truth)} patches that show them, kept at",
+        box=None,
+        header_style="bold",
+    )
+    table.add_column("method", no_wrap=True)
     for place in asked:
-        table.add_column(f"keys at {comparison.stops[place].label}", justify="right")
+        table.add_column(comparison.stops[place].label, justify="right", no_wrap=True)
     for name in ("likeness", "coverage", "worst 5%", "seconds"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for contender in comparison.contenders:
         verdicts = {place: judge(footage, contender.kept[place], truth) for place in asked if place in contender.kept}
         counts = [_count(verdicts[place]) if place in verdicts else "-" for place in asked]
-        last = max(verdicts)
-        measures = contender.measures[last]
-        numbers = (verdicts[last].closest, measures.coverage, measures.worst)
-        rounded = [f"{value:.3f}" for value in numbers]
-        table.add_row(escape(contender.name), *counts, *rounded, f"{contender.measures[min(verdicts)].seconds:.2f}")
+        numbers = ["-"] * 3
+        if main in verdicts:
+            measures = contender.measures[main]
+            numbers = [f"{each:.3f}" for each in (verdicts[main].closest, measures.coverage, measures.worst)]
+        table.add_row(escape(contender.name), *counts, *numbers, f"{contender.kept[min(verdicts)].seconds:.2f}")
     screen.print(table)
     for note in comparison.notes:
         screen.print(note, style="yellow", markup=False, soft_wrap=True)
-    label = comparison.stops[asked[-1]].label
+    label = comparison.stops[main].label
     screen.print(
-        f"\nKeys: kept patches of the {len(truth)} that show them. Likeness: their mean cosine with the kept token most like "
-        f"each, at {label}. Coverage: the same of all patches; worst 5%: of those covered worst.\n",
+        f"\nLikeness: mean cosine of those patches with the kept token most like each, at {label}. Coverage: the same "
+        "of all patches; worst 5%: of those that are covered worst.\n",
         style="dim",
     )
 
 
 def _count(verdict: Verdict) -> str:
-    return f"[green]{verdict.kept}[/] of {verdict.patches}" if verdict.kept else f"[red]none[/] of {verdict.patches}"
+    return f"[green]{verdict.kept}[/]" if verdict.kept else "[red]none[/]"
 
 
 def patches_with_keys(footage: Footage, sightings: list[Sighting]) -> np.ndarray:
