@@ -18,7 +18,7 @@ def found(tokens: np.ndarray):
 def test_every_method_at_every_ratio(found, tokens: np.ndarray) -> None:
     assert [contender.name for contender in found.contenders] == [*METHODS, "floc:detail=1:block=none"]
     for contender in found.contenders:
-        assert [found.stops[place].label for place in contender.measures] == ["1/4", "1/16"]
+        assert [found.stops[place].label for place in sorted(contender.measures)] == ["1/4", "1/16"]
         for place, kept in contender.kept.items():
             assert len(kept) <= found.stops[place].budget
             assert contender.nested or found.stops[place].asked
@@ -64,6 +64,19 @@ def test_who_stands_for_whom_is_the_nearest_where_a_method_does_not_say(found, t
             np.testing.assert_allclose(cosines[np.arange(840), kept.represents], cosines.max(1), atol=1e-6)
             np.testing.assert_array_equal(kept.represents[kept.indices], np.arange(len(kept)))
             assert kept.coverage == pytest.approx(cosines.max(1).mean(), abs=1e-6)
+
+
+def test_the_nearest_of_very_many_is_searched_for(tokens: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = compare(tokens, ["floc", "random"], ["1/4"])
+    monkeypatch.setattr("floc.compare.AFFORDABLE", 1000)
+    monkeypatch.setattr("floc.compare.SEARCH_DIRECTIONS", 16)
+    searched = compare(tokens, ["floc", "random"], ["1/4"])
+    assert any("looked for in 16 principal directions" in note for note in searched.notes)
+    for one, other in zip(exact.contenders, searched.contenders, strict=True):
+        assert 0 <= one.measures[0].coverage - other.measures[0].coverage < 0.01
+        kept = other.kept[0]
+        assert analysis.coverage(tokens, kept) == pytest.approx(one.measures[0].coverage)
+    assert searched.contenders[1].kept[0].coverage == pytest.approx(searched.contenders[1].measures[0].coverage)
 
 
 def test_scatter_is_zscored_over_the_methods(found) -> None:

@@ -60,13 +60,8 @@ class Assigned:
     represents: np.ndarray  # [n] int64
 
     def find(self) -> Standing:
-        kept = normalised(self.kept)
-        places = torch.from_numpy(self.represents).to(kept.device)
-        sums = [
-            (normalised(frame) * kept[mine]).sum(-1).double().sum()
-            for frame, mine in zip(self.tokens.flatten(1, 2), places.view(len(self.tokens), -1), strict=True)
-        ]
-        return Standing(self.represents, float(torch.stack(sums).sum()) / len(self.represents))
+        places = torch.from_numpy(self.represents).to(self.kept.device)
+        return Standing(self.represents, float(cosines(self.tokens, self.kept, places).double().mean()))
 
 
 def nearest(tokens: torch.Tensor, kept: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -99,6 +94,32 @@ def nearest_of_prefixes(
                 cosine[at, mine] = torch.where(better, best.values, cosine[at - 1, mine])
                 place[at, mine] = torch.where(better, first + best.indices, place[at - 1, mine])
     return list(zip(cosine, place, strict=True))
+
+
+def cosines(tokens: torch.Tensor, kept: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    """[n] the cosine of every token of [..., D] with the one of [K, D] at its place."""
+    rows, others = tokens.reshape(-1, tokens.shape[-1]), normalised(kept)
+    step = max(1, TILE_BYTES // (4 * rows.shape[1]))
+    return torch.cat(
+        [
+            (normalised(part) * others[mine]).sum(-1)
+            for part, mine in zip(rows.split(step), place.split(step), strict=True)
+        ]
+    )
+
+
+def principal(tokens: torch.Tensor, count: int, sample: int = 20_000) -> torch.Tensor:
+    """[D, count] the directions in which tokens at length 1 are longest, from an even sample of them."""
+    rows = tokens.reshape(-1, tokens.shape[-1])
+    some = normalised(rows[:: max(1, len(rows) // sample)])
+    return torch.linalg.eigh(some.T @ some).eigenvectors[:, -count:].contiguous()
+
+
+def projected(tokens: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
+    """[n, count] tokens of [..., D] at length 1, in these directions only."""
+    rows = tokens.reshape(-1, tokens.shape[-1])
+    step = max(1, TILE_BYTES // (4 * rows.shape[1]))
+    return torch.cat([normalised(part) @ directions for part in rows.split(step)])
 
 
 def normalised(tokens: torch.Tensor) -> torch.Tensor:
