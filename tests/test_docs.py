@@ -21,6 +21,27 @@ def test_readme_snippets_run_in_order() -> None:
     assert names["enough"].coverage >= 0.9
 
 
+def test_snippets_on_video_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("av", "PIL", "sklearn"):
+        pytest.importorskip(package, reason="video and reports need pip install 'floc[report]'")
+    import floc
+    from floc.demo.film import render
+
+    render(tmp_path / "talk.mp4", seconds=4, fps=4, width=128, height=72)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for snippet in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "video.md").read_text(), re.DOTALL):
+        if "footage" in names and "kept" not in names:
+            tokens = names["footage"].tokens
+            frame = next(iter(names["video"])).pixels[0]
+            names |= {"tokens": tokens, "kept": floc.compress(tokens, ratio=1 / 8), "frame": frame, "t": 0}
+            names["times_s"] = names["footage"].times_s
+        exec(snippet, names)
+    assert names["video"].warnings == []
+    assert names["footage"].tokens.shape[0] == 4
+    assert "analysis" in names
+
+
 @pytest.mark.parametrize(
     "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
 )
