@@ -1,7 +1,7 @@
 """Methods: one file each, one call, `(grid, budget) -> Kept`.
 
-A method is a frozen dataclass whose fields are its options. Every module in this package is imported when the names are
-first asked for, so a new file is all that a new method takes.
+A method is a frozen dataclass whose fields are its options and whose `facts` say what it is. Every module in this
+package is imported when the names are first asked for, so a new file is all that a new method takes.
 """
 
 from __future__ import annotations
@@ -10,17 +10,39 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from ..naming import require_known
 from ..types import Kept, TokenGrid
 
 
+class Facts(NamedTuple):
+    """What there is to know of a method before it runs."""
+
+    paper: str  # where it was published, in a line
+    kind: Literal["select", "merge"]
+    exact: bool = True  # whether it reaches any budget above its floor exactly
+    floor: str = ""  # the fewest tokens it can keep, in words
+    needs: str = ""  # what it can use beside the tokens
+    searched: tuple[str, ...] = ()  # options that a budget sets, so that giving both is an error
+
+
 class Method(Protocol):
     """What compresses a grid to a budget."""
 
+    facts: ClassVar[Facts]
+
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         """Keep `budget` tokens, 1 <= budget <= grid.n."""
+        ...
+
+
+@runtime_checkable
+class Native(Method, Protocol):
+    """A method that also runs on its own parameters, without a budget."""
+
+    def native(self, grid: TokenGrid) -> Kept:
+        """Keep what its parameters say."""
         ...
 
 
@@ -54,7 +76,7 @@ def names() -> list[str]:
     return sorted(_registry)
 
 
-def get(name: str) -> type:
+def get(name: str) -> Any:
     """The class behind a method's name; its fields are the method's options."""
     require_known("method", name, names())
     return _registry[name]
@@ -68,6 +90,11 @@ def options(name: str) -> list[str]:
 def defaults(name: str) -> dict[str, object]:
     """Each option's default."""
     return {each.name: each.default for each in fields(get(name)) if each.init}
+
+
+def facts(name: str) -> Facts:
+    """What there is to know of a method."""
+    return get(name).facts
 
 
 def describe(name: str) -> str:
