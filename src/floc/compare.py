@@ -22,7 +22,7 @@ from .analysis.metrics import worst_of
 from .arrays import Array, numpy_of, tensor_of
 from .compress import compress
 from .dials import Dial
-from .standing import Nearest, Standing, cosines, nearest_of_prefixes, principal, projected
+from .standing import Assigned, Nearest, cosines, nearest_of_prefixes, principal, projected
 from .types import Kept, TokenGrid
 
 STOPS_AN_OCTAVE = 4  # between one ratio and half of it
@@ -203,12 +203,13 @@ def _noting(what: str, notes: list[str]) -> Iterator[None]:
 
 def _measure(grid: TokenGrid, contender: Contender, asked: Sequence[int]) -> None:
     """Fill in the measures, and who stands for whom where a method does not know it itself."""
-    for place, (closeness, represents) in _closest(grid, contender).items():
+    for place, represents in _closest(grid, contender).items():
         kept = contender.kept[place]
+        features = tensor_of(kept.features)
         if isinstance(kept.standing, Nearest):
-            standing = Standing(represents, float(closeness.mean(dtype=np.float64)))
-            contender.kept[place] = replace(kept, standing=standing)
+            contender.kept[place] = replace(kept, standing=Assigned(grid.tokens, features, represents))
         if place in asked:
+            closeness = numpy_of(cosines(grid.tokens, features, torch.from_numpy(represents).to(features.device)))
             contender.measures[place] = Measures(
                 tokens=len(kept),
                 coverage=float(closeness.mean(dtype=np.float64)),
@@ -221,40 +222,38 @@ def _measure(grid: TokenGrid, contender: Contender, asked: Sequence[int]) -> Non
             )
 
 
-def _closest(grid: TokenGrid, contender: Contender) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """At every stop, for every token the highest cosine with one kept, and the place of that one among them."""
+def _closest(grid: TokenGrid, contender: Contender) -> dict[int, np.ndarray]:
+    """At every stop, for every token the place among those kept of the one most like it, for a kept one itself."""
     if not contender.nested:
-        found = {
-            place: _nearest(grid, tensor_of(kept.features), [len(kept)])[0] for place, kept in contender.kept.items()
-        }
-        return {place: (numpy_of(cosine), numpy_of(near)) for place, (cosine, near) in found.items()}
+        return {place: _nearest(grid, kept, [len(kept)])[0] for place, kept in contender.kept.items()}
     # what is kept at more stops comes first, so that each answer is a prefix, and one product serves them all
     places = sorted(contender.kept, key=lambda place: len(contender.kept[place]))
     sets = [numpy_of(contender.kept[place].indices) for place in places]
     largest = contender.kept[places[-1]]
     depth = np.sum([np.isin(numpy_of(largest.indices), indices) for indices in sets], 0)
     order = np.argsort(-depth, kind="stable")
-    features = tensor_of(largest.features)[torch.from_numpy(order)]
     flat = numpy_of(largest.indices)[order]
-    closest = _nearest(grid, features, [len(indices) for indices in sets])
     answers = {}
-    for place, indices, (cosine, near) in zip(places, sets, closest, strict=True):
-        represents = np.searchsorted(indices, flat[numpy_of(near)])
-        represents[indices] = np.arange(len(indices))
-        answers[place] = numpy_of(cosine), represents
+    for place, indices, near in zip(
+        places, sets, _nearest(grid, largest, [len(indices) for indices in sets], order), strict=True
+    ):
+        answers[place] = np.searchsorted(indices, flat[near])
+        answers[place][indices] = np.arange(len(indices))
     return answers
 
 
-def _nearest(grid: TokenGrid, features: torch.Tensor, ends: Sequence[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """`nearest_of_prefixes`, but the nearest of very many is looked for in the directions that matter most.
+def _nearest(grid: TokenGrid, kept: Kept, ends: Sequence[int], order: np.ndarray | None = None) -> list[np.ndarray]:
+    """For each of kept[order][:end] and every token, the place of the one most like it.
 
-    How close the one found is, is exact; that there is a closer one is possible, and rarely by much.
+    Among very many it is looked for in the directions that matter most: a closer one is possible, rarely by much.
     """
-    if not is_searched_for(grid, len(features)):
-        return nearest_of_prefixes(grid.tokens, features, ends)
-    directions = principal(grid.tokens, SEARCH_DIRECTIONS)
-    found = nearest_of_prefixes(projected(grid.tokens, directions), projected(features, directions), ends)
-    return [(cosines(grid.tokens, features, place), place) for _, place in found]
+    tokens, features = grid.tokens, tensor_of(kept.features)
+    if order is not None:
+        features = features[torch.from_numpy(order).to(features.device)]
+    if is_searched_for(grid, len(kept)):
+        directions = principal(tokens, SEARCH_DIRECTIONS)
+        tokens, features = projected(tokens, directions), projected(features, directions)
+    return [numpy_of(place) for _, place in nearest_of_prefixes(tokens, features, ends)]
 
 
 def is_searched_for(grid: TokenGrid, kept: int) -> bool:
