@@ -66,4 +66,11 @@ def _reach(method: methods.Method, grid: TokenGrid, coverage: float) -> Kept:
     """As few tokens as reach a coverage: by the method's own way where it has one, else by trying."""
     if isinstance(method, methods.Reaching):
         return method.reaching(grid, coverage)
-    return method(grid, fewest(lambda count: method(grid, count).coverage, grid.n, coverage))
+    return method(grid, fewest(lambda count: _coverage(method, grid, count), grid.n, coverage))
+
+
+def _coverage(method: methods.Method, grid: TokenGrid, count: int) -> float:
+    try:
+        return method(grid, count).coverage
+    except ValueError:  # fewer than it can keep
+        return 0.0
