@@ -98,7 +98,7 @@ def _frames(
 def _timeline(new: Any, shown: Sequence[Contender], place: int, label: str, times_s: np.ndarray) -> Any:
     figure = new(figsize=(10, 0.9 * len(shown) + 1.1))
     figure.set_layout_engine("constrained")
-    axes = figure.subplots(len(shown), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
+    axes = figure.subplots(len(shown), 1, squeeze=False, sharex=True)[:, 0]
     for axis, contender in zip(axes, shown, strict=True):
         counts = per_second(contender.kept[place], times_s)
         axis.bar(np.arange(len(counts)), counts, width=1, align="edge", color=KEPT, alpha=0.8, linewidth=0)
