@@ -350,7 +350,7 @@ def _show(kept: floc.Kept, source: Path, output: Path | None) -> None:
 def _progress(title: str) -> Iterator[Callable[..., None]]:
     """A function to call with the share done, and with what is being done where that changes.
 
-    A bar appears once the whole takes over a second.
+    A bar appears once the whole takes over a second, on a terminal: elsewhere it would leave an empty line.
     """
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -361,11 +361,13 @@ def _progress(title: str) -> Iterator[Callable[..., None]]:
     bar = Progress(*columns, console=screen, transient=True)
     task = bar.add_task(title, total=None)  # it pulses until there is something to tell: the first call compiles
     timer = threading.Timer(1, bar.start)
-    timer.start()
+    if screen.is_terminal:
+        timer.start()
     try:
         yield lambda share, what=title: bar.update(task, total=1.0, completed=share, description=what)
     finally:
         timer.cancel()
-        timer.join()
+        if timer.ident is not None:
+            timer.join()
         if bar.live.is_started:
             bar.stop()
