@@ -80,6 +80,9 @@ def test_auto_says_which_encoder_it_took(film: Path, tmp_path: Path, monkeypatch
         (["--ratio", "1/8", "--fps", "fast"], "--fps must be a number of frames a second, or 'all'; got 'fast'"),
         (["--ratio", "1/8", "--fps", "0"], "fps"),
         (["--ratio", "1/8", "--encoder", "pixel"], "unknown encoder 'pixel': did you mean 'pixels'"),
+        (["--ratio", "1/8", "--fps", "1e400"], "--fps must be a number of frames a second"),
+        (["--ratio", "1/8", "--encoder", "mobilenet", "--device", "foo"], "device 'foo' cannot be used here"),
+        (["--ratio", "1/8", "-o", "/proc/x.safetensors"], "/proc/x.safetensors: nothing can be written to /proc"),
         (["--ratio", "1/8", "--tensor", "x"], "--tensor is for .safetensors files"),
         (["--ratio", "1/8", "--method", "flok"], "unknown method 'flok'"),
         (["--ratio", "1/8", "-o", "no/such/folder.safetensors"], "does not exist; create it first"),
@@ -151,6 +154,23 @@ def test_compare_writes_a_report_and_plots(film: Path, tmp_path: Path, monkeypat
     assert "http://" not in text.replace("http://www.w3.org/", "")
     assert "https://" not in text
     assert page.stat().st_size < 15e6
+
+
+def test_a_report_without_its_packages_fails_before_the_film_is_read(film: Path, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("floc.report.find_spec", lambda name: None)
+    assert run(monkeypatch, "compare", film) == 2
+    assert "a report needs scikit-learn: pip install 'floc[report]'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_that_are_no_text(film: Path, tmp_path: Path, monkeypatch) -> None:
+    odd = tmp_path / os.fsdecode(b"caf\xe9 <b>.mp4")
+    odd.write_bytes(film.read_bytes())
+    page = tmp_path / "r.html"
+    command = ("compare", odd, "--encoder", "pixels", "--max-frames", 4, "--methods", "random", "-o", page)
+    assert run(monkeypatch, *command) == 0
+    assert "<b>" not in page.read_text().replace("<body>", "")
 
 
 def test_demo_tells_which_methods_kept_the_keys(tmp_path: Path, monkeypatch, capsys) -> None:

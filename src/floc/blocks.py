@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 import numpy as np
 
@@ -15,6 +16,13 @@ def split(frames: int, block: int | None) -> list[slice]:
     """
     step = frames if block is None else block
     return [slice(start, min(start + step, frames)) for start in range(0, frames, step)]
+
+
+def require_block(block: object) -> None:
+    """Complain of what is no block length."""
+    is_count = isinstance(block, Integral) and not isinstance(block, bool) and int(block) >= 1
+    if block is not None and not is_count:
+        raise ValueError(f"block must be a number of frames, at least 1, or None for the whole video; got {block!r}")
 
 
 def shares(

@@ -6,6 +6,7 @@ import contextlib
 import json
 import shlex
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -34,6 +35,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 screen = Console(stderr=True, highlight=False)
+# what `floc compare` prints of its measures, under names short enough for a terminal
+COLUMNS = {"coverage": "cover", "worst": "worst", "bound": "bound", "averaged_distance": "dist", "redundancy": "redund"}
 
 
 Fps = Annotated[str | None, typer.Option(help="Video: frames a second, or 'all'. [dim](1)[/]")]
@@ -74,9 +77,7 @@ def compress(
     Dial.of(ratio, budget, coverage)  # what is wrong with it shows before a long film is read
     is_video = source.suffix not in store.TOKENS
     if is_video and output is None:
-        output = Path(f"{source.stem}.kept.safetensors")
-        if output.exists():
-            raise ValueError(f"{output} is there already; name the file to write with -o")
+        output = _unused(Path(f"{source.stem}.kept.safetensors"))
     if output is not None:
         _require_writable(output, ".safetensors", source)
     names = ("dedupe", "detail", "metric", "allocate", "backend")
@@ -129,10 +130,12 @@ def compare(
     from floc import compare as comparing
     from floc import report
 
-    output = output or Path(f"{video.stem}.report.html")
+    if output is None:
+        output = _unused(Path(f"{video.stem}.report.html"))
     _require_writable(output, ".html", video)
-    if plots is not None and plots.exists() and not plots.is_dir():
-        raise ValueError(f"{plots}: that is a file; name a folder for the plots")
+    if plots is not None:
+        _require_folder(plots)
+    report.require_packages(figures=plots is not None)
     names = floc.methods.names() if methods == "all" else _listed(methods)
     for name in names:  # what is wrong with them shows before a long film is read
         comparing.parse(name)
@@ -167,8 +170,12 @@ def demo(
     encoder: Annotated[str, typer.Option(help="pixels, mobilenet or hf:MODEL.")] = "pixels",
 ) -> None:
     """Render a film in which keys lie on a table for a second; see which methods keep them."""
+    from floc import encoders, report
     from floc.demo import show
 
+    _require_folder(output)
+    report.require_packages()
+    encoders.get(encoder)  # what is wrong with it shows before a film is rendered
     show(screen, output, seed=seed, seconds=seconds, ratio=ratio, encoder=encoder, progress=_progress)
 
 
@@ -232,6 +239,20 @@ def _listed(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
+def _unused(output: Path) -> Path:
+    """A name that was not given must not cost anyone a file."""
+    if output.exists():
+        raise ValueError(f"{output} is there already; name the file to write with -o")
+    return output
+
+
+def _require_folder(folder: Path) -> None:
+    """Complain of a folder that cannot be made or written to."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder}: that is a file; name a folder")
+    _require_writable_folder(next(each for each in (folder, *folder.absolute().parents) if each.is_dir()), folder)
+
+
 def _require_writable(output: Path, suffix: str, source: Path) -> None:
     """Complain now of what would fail, or destroy the input, after minutes of work."""
     if output.suffix != suffix:
@@ -242,6 +263,15 @@ def _require_writable(output: Path, suffix: str, source: Path) -> None:
         raise ValueError(f"{output}: that is a folder; name a file")
     if not output.parent.is_dir():
         raise ValueError(f"{output}: the folder {output.parent} does not exist; create it first")
+    _require_writable_folder(output.parent, output)
+
+
+def _require_writable_folder(folder: Path, wanted: Path) -> None:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(f"{wanted}: nothing can be written to {folder} ({error.strerror}); name another folder") from None
 
 
 def _filmed(
@@ -282,7 +312,7 @@ def _fps(given: str | None) -> float | None:
         return None
     try:
         return float(Fraction(given))
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ZeroDivisionError, OverflowError):
         raise ValueError(f"--fps must be a number of frames a second, or 'all'; got {given!r}") from None
 
 
@@ -290,14 +320,12 @@ def _show_comparison(comparison: Comparison) -> None:
     from floc import compare as comparing
 
     table = Table(box=None, header_style="bold", padding=(0, 1))
-    table.add_column("method")
-    for name in ("kept", "tokens", "coverage", "worst 5%", "bound", "distance", "redundancy", "seconds"):
-        table.add_column(name, justify="right")
+    table.add_column("method", no_wrap=True)
+    for name in ("kept", "tokens", *COLUMNS.values(), "seconds"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in comparing.rows(comparison):
-        bound = "-" if row["bound"] is None else f"{row['bound']:.4f}"
-        numbers = [f"{row[name]:.4f}" for name in ("coverage", "worst", "averaged_distance", "redundancy")]
-        tokens, seconds = f"{row['tokens']:,}", f"{row['seconds']:.2f}"
-        table.add_row(escape(str(row["method"])), row["ratio"], tokens, *numbers[:2], bound, *numbers[2:], seconds)
+        numbers = ["-" if row[name] is None else f"{row[name]:.4f}" for name in COLUMNS]
+        table.add_row(escape(row["method"]), row["ratio"], f"{row['tokens']:,}", *numbers, f"{row['seconds']:.2f}")
     screen.print(table)
     for note in comparison.notes:
         screen.print(note, style="yellow", markup=False, soft_wrap=True)
@@ -322,7 +350,7 @@ def _show(kept: floc.Kept, source: Path, output: Path | None) -> None:
 def _progress(title: str) -> Iterator[Callable[..., None]]:
     """A function to call with the share done, and with what is being done where that changes.
 
-    A bar appears once the whole takes over a second.
+    A bar appears once the whole takes over a second, on a terminal: elsewhere it would leave an empty line.
     """
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -333,11 +361,13 @@ def _progress(title: str) -> Iterator[Callable[..., None]]:
     bar = Progress(*columns, console=screen, transient=True)
     task = bar.add_task(title, total=None)  # it pulses until there is something to tell: the first call compiles
     timer = threading.Timer(1, bar.start)
-    timer.start()
+    if screen.is_terminal:
+        timer.start()
     try:
         yield lambda share, what=title: bar.update(task, total=1.0, completed=share, description=what)
     finally:
         timer.cancel()
-        timer.join()
+        if timer.ident is not None:
+            timer.join()
         if bar.live.is_started:
             bar.stop()

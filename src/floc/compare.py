@@ -1,7 +1,7 @@
 """Several methods, several ratios, the same tokens.
 
-A method whose order is nested runs once, at the largest ratio; its smaller answers are that order cut off. Any other
-runs at every ratio asked for.
+Every method runs at every ratio asked for. Between two of them, a method whose order is nested is shown by the answer
+for the larger one, cut off.
 """
 
 from __future__ import annotations
@@ -12,25 +12,28 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from . import analysis, methods
-from .analysis.metrics import worst_of
+from .analysis.metrics import repetition, sum_coverage, unit_sum, worst_of
 from .arrays import Array, numpy_of, tensor_of
 from .compress import compress
 from .dials import Dial
-from .standing import Nearest, Standing, cosines, nearest_of_prefixes, principal, projected
+from .standing import Assigned, Nearest, cosines, nearest_of_prefixes, principal, projected
 from .types import Kept, TokenGrid
 
 STOPS_AN_OCTAVE = 4  # between one ratio and half of it
 MOST_STOPS = 17
+SMALLEST = 1e-9  # ratio
+BLOCK = 32  # frames; between stretches of so many, repetition is redundancy
 WARM_UP_FRAMES = 2  # enough to compile what a method compiles, which is not its time
 
 AFFORDABLE = 10**12  # multiplications to find who is nearest to whom: some fifteen seconds of two cores
-SEARCH_DIRECTIONS = 256  # of 1280, they cost coverage 0.0002 on real footage
+SEARCH_DIRECTIONS = 256  # of MobileNetV2's 1280, they cost coverage 0.0001 to 0.0002 on real footage
 
 Progress = Callable[[str, float], None]  # what is being done, and the share of everything that is done
 
@@ -52,9 +55,9 @@ class Measures(NamedTuple):
     worst: float
     bound: float | None
     averaged_sum_coverage: float
-    averaged_distance: float
-    redundancy: float
-    seconds: float  # of the run that the answer is from
+    averaged_distance: float | None
+    redundancy: float | None  # None where all that is kept lies in one block
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,6 @@ class Contender:
 
     name: str  # as it was asked for, with its options
     description: str
-    nested: bool
     kept: dict[int, Kept] = field(default_factory=dict)  # by place in `Comparison.stops`
     measures: dict[int, Measures] = field(default_factory=dict)  # at the ratios asked for
     scatter: dict[int, tuple[float, float]] = field(default_factory=dict)  # sum coverage and distance, z-scored
@@ -96,22 +98,27 @@ def compare(
     if not specs:
         raise ValueError("name at least one method to compare")
     asked = [place for place, stop in enumerate(stops) if stop.asked]
+    judge = _Judge(grid)
     notes: list[str] = []
     contenders = []
     for at, spec in enumerate(specs):
-        show(f"{spec.label}: choosing", at / len(specs))
-        contender = _run(tokens, spec, stops, notes)
-        if contender is None:
-            continue
-        show(f"{spec.label}: measuring", (at + 0.5) / len(specs))
-        _measure(grid, contender, asked)
-        contenders.append(contender)
+        compress(tokens[:WARM_UP_FRAMES], ratio=1, method=spec.method, **spec.options)
+        contender = Contender(spec.label, methods.describe(spec.method))
+        for done, place in enumerate(asked):
+            until = min([*(each for each in asked if each > place), len(stops)])
+            show(f"{spec.label} at {stops[place].label}", (at + done / len(asked)) / len(specs))
+            with _noting(f"{spec.label} at {stops[place].label}", notes):
+                answers, near = judge.standing(_answers(tokens, spec, stops[place:until]))
+                contender.kept.update(zip(range(place, until), answers, strict=False))
+                contender.measures[place] = judge.measure(answers[0], near)
+        if contender.kept:
+            contenders.append(contender)
     if not contenders:
         raise ValueError("no method could be run: " + "; ".join(notes))
-    if is_searched_for(grid, stops[0].budget):
+    if judge.searched:
         notes.append(
             f"So many tokens: the kept one nearest to each was looked for in {SEARCH_DIRECTIONS} principal directions, "
-            "so coverage is a little higher than it says, by about 0.0002, for all methods alike."
+            "so coverage and worst 5% are a little higher than they say, for all methods alike."
         )
     _place_on_scatter(contenders, asked)
     return Comparison(stops, contenders, notes)
@@ -147,6 +154,8 @@ def parse(text: str) -> Spec:
         if not equals:
             raise ValueError(f"{text!r}: {pair!r} is no option; write them as floc:detail=1:block=none")
         options[name.strip()] = _value(value.strip())
+    if "progress" in options:
+        raise ValueError(f"{text!r}: progress is not for text; leave it out")
     methods.make(method, options)  # says what is wrong with them
     return Spec(text.strip(), method, options)
 
@@ -160,6 +169,8 @@ def stops_for(ratios: Sequence[float | str], n: int) -> list[Stop]:
     asked = sorted({Dial.of(ratio, None, None).ratio or Fraction(1) for ratio in ratios}, reverse=True)
     if not asked:
         raise ValueError("name at least one ratio to compare at, such as 1/8")
+    if float(asked[-1]) < SMALLEST:
+        raise ValueError(f"a ratio of {float(asked[-1]):g} is too small to compare at; the smallest is {SMALLEST:g}")
     octaves = math.log2(asked[0] / asked[-1])
     steps = max(1, min(round(octaves * STOPS_AN_OCTAVE), MOST_STOPS - 1))
     between = [float(asked[0]) * 2 ** (-octaves * step / steps) for step in range(1, steps)]
@@ -172,24 +183,14 @@ def stops_for(ratios: Sequence[float | str], n: int) -> list[Stop]:
     return [found[budget]._replace(budget=budget) for budget in sorted(found, reverse=True)]
 
 
-def _run(tokens: Array, spec: Spec, stops: list[Stop], notes: list[str]) -> Contender | None:
-    """One method at all stops it can have, or None where it failed; notes say why."""
-    first = None
-    with _noting(f"{spec.label} at {stops[0].label}", notes):
-        compress(tokens[:WARM_UP_FRAMES], ratio=1, method=spec.method, **spec.options)
-        first = compress(tokens, budget=stops[0].budget, method=spec.method, **spec.options)
-    if first is None:
-        return None
-    contender = Contender(spec.label, methods.describe(spec.method), first.nested, {0: first})
-    for place, stop in enumerate(stops[1:], 1):
-        if first.nested:
+def _answers(tokens: Array, spec: Spec, stops: Sequence[Stop]) -> list[Kept]:
+    """What a method keeps at the first stop and, where its order is nested, at those after it."""
+    answers = [compress(tokens, budget=stops[0].budget, method=spec.method, **spec.options)]
+    if answers[0].nested:
+        for stop in stops[1:]:
             # each from the last, so that the slider only ever takes away
-            smaller = contender.kept[place - 1].at(budget=stop.budget)
-            contender.kept[place] = replace(smaller, seconds=first.seconds)
-        elif stop.asked:
-            with _noting(f"{spec.label} at {stop.label}", notes):
-                contender.kept[place] = compress(tokens, budget=stop.budget, method=spec.method, **spec.options)
-    return contender
+            answers.append(replace(answers[-1].at(budget=stop.budget), seconds=answers[0].seconds))
+    return answers
 
 
 @contextmanager
@@ -201,65 +202,91 @@ def _noting(what: str, notes: list[str]) -> Iterator[None]:
         notes.append(f"{what}: {error}")
 
 
-def _measure(grid: TokenGrid, contender: Contender, asked: Sequence[int]) -> None:
-    """Fill in the measures, and who stands for whom where a method does not know it itself."""
-    for place, (closeness, represents) in _closest(grid, contender).items():
-        kept = contender.kept[place]
-        if isinstance(kept.standing, Nearest):
-            standing = Standing(represents, float(closeness.mean(dtype=np.float64)))
-            contender.kept[place] = replace(kept, standing=standing)
-        if place in asked:
-            contender.measures[place] = Measures(
-                tokens=len(kept),
-                coverage=float(closeness.mean(dtype=np.float64)),
-                worst=worst_of(closeness),
-                bound=kept.bound,
-                averaged_sum_coverage=analysis.averaged_sum_coverage(grid.tokens, kept),
-                averaged_distance=analysis.averaged_distance(grid.tokens, kept),
-                redundancy=analysis.redundancy(grid.tokens, kept),
-                seconds=kept.seconds,
-            )
+class _Judge:
+    """Measures answers on one film, and finds what they have in common once.
 
-
-def _closest(grid: TokenGrid, contender: Contender) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """At every stop, for every token the highest cosine with one kept, and the place of that one among them."""
-    if not contender.nested:
-        found = {
-            place: _nearest(grid, tensor_of(kept.features), [len(kept)])[0] for place, kept in contender.kept.items()
-        }
-        return {place: (numpy_of(cosine), numpy_of(near)) for place, (cosine, near) in found.items()}
-    # what is kept at more stops comes first, so that each answer is a prefix, and one product serves them all
-    places = sorted(contender.kept, key=lambda place: len(contender.kept[place]))
-    sets = [numpy_of(contender.kept[place].indices) for place in places]
-    largest = contender.kept[places[-1]]
-    depth = np.sum([np.isin(numpy_of(largest.indices), indices) for indices in sets], 0)
-    order = np.argsort(-depth, kind="stable")
-    features = tensor_of(largest.features)[torch.from_numpy(order)]
-    flat = numpy_of(largest.indices)[order]
-    closest = _nearest(grid, features, [len(indices) for indices in sets])
-    answers = {}
-    for place, indices, (cosine, near) in zip(places, sets, closest, strict=True):
-        represents = np.searchsorted(indices, flat[numpy_of(near)])
-        represents[indices] = np.arange(len(indices))
-        answers[place] = numpy_of(cosine), represents
-    return answers
-
-
-def _nearest(grid: TokenGrid, features: torch.Tensor, ends: Sequence[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """`nearest_of_prefixes`, but the nearest of very many is looked for in the directions that matter most.
-
-    How close the one found is, is exact; that there is a closer one is possible, and rarely by much.
+    Among very many tokens the nearest is looked for in the directions that matter most: a closer one is possible,
+    rarely by much.
     """
-    if not is_searched_for(grid, len(features)):
-        return nearest_of_prefixes(grid.tokens, features, ends)
-    directions = principal(grid.tokens, SEARCH_DIRECTIONS)
-    found = nearest_of_prefixes(projected(grid.tokens, directions), projected(features, directions), ends)
-    return [(cosines(grid.tokens, features, place), place) for _, place in found]
+
+    def __init__(self, grid: TokenGrid) -> None:
+        self.grid = grid
+        self.searched = False  # whether anything had to be looked for so
+
+    def standing(self, answers: list[Kept]) -> tuple[list[Kept], np.ndarray]:
+        """The same nested answers, with the nearest as representatives where the method does not know them.
+
+        Also, for every token, the place of the nearest in the first answer.
+        """
+        if not isinstance(answers[0].standing, Nearest):
+            return answers, self._nearest(tensor_of(answers[0].features), [len(answers[0])])[0]
+        # what is kept in more answers comes first, so that each is a prefix, and one product serves them all
+        sets = [numpy_of(kept.indices) for kept in answers]
+        depth = np.sum([np.isin(sets[0], indices) for indices in sets], 0)
+        order = np.argsort(-depth, kind="stable")
+        flat = sets[0][order]
+        features = tensor_of(answers[0].features)
+        places = self._nearest(
+            features[torch.from_numpy(order).to(features.device)], [len(each) for each in sets[::-1]]
+        )
+        standings = []
+        for kept, indices, near in zip(answers, sets, places[::-1], strict=True):
+            represents = np.searchsorted(indices, flat[near])
+            represents[indices] = np.arange(len(indices))
+            standings.append(Assigned(self.grid.tokens, tensor_of(kept.features), represents))
+        found = [replace(kept, standing=standing) for kept, standing in zip(answers, standings, strict=True)]
+        return found, standings[0].represents
+
+    def measure(self, kept: Kept, near: np.ndarray) -> Measures:
+        """All that is measured of an answer, where `near` [n] is the place of the kept token nearest to each."""
+        features = tensor_of(kept.features)
+        closeness = numpy_of(cosines(self.grid.tokens, features, torch.from_numpy(near).to(features.device)))
+        return Measures(
+            tokens=len(kept),
+            coverage=float(closeness.mean(dtype=np.float64)),
+            worst=worst_of(closeness),
+            bound=kept.bound,
+            averaged_sum_coverage=sum_coverage(self._total, kept),
+            averaged_distance=_known(analysis.averaged_distance(self.grid.tokens, kept)),
+            redundancy=_known(self._redundancy(kept)),
+            seconds=kept.seconds,
+        )
+
+    @cached_property
+    def _total(self) -> torch.Tensor:
+        return unit_sum(self.grid.tokens)
+
+    @cached_property
+    def _directions(self) -> torch.Tensor:
+        return principal(self.grid.tokens, SEARCH_DIRECTIONS)
+
+    @cached_property
+    def _projected(self) -> torch.Tensor:
+        return projected(self.grid.tokens, self._directions)
+
+    def _nearest(self, features: torch.Tensor, ends: Sequence[int]) -> list[np.ndarray]:
+        """For each of features[:end] and every token, the place of the one most like it."""
+        tokens = self.grid.tokens
+        if self._is_too_much(self.grid.n * len(features)):
+            tokens, features = self._projected, projected(features, self._directions)
+        return [numpy_of(place) for _, place in nearest_of_prefixes(tokens, features, ends)]
+
+    def _redundancy(self, kept: Kept) -> float:
+        features = tensor_of(kept.features)
+        searched = features
+        if self._is_too_much(len(kept) ** 2):
+            searched = projected(features, self._directions)
+        return repetition(features, searched, tensor_of(kept.positions)[:, 0] // BLOCK)
+
+    def _is_too_much(self, pairs: int) -> bool:
+        """Whether the cosines of so many pairs would take too long."""
+        much = pairs * self.grid.dim > AFFORDABLE and self.grid.dim > 2 * SEARCH_DIRECTIONS
+        self.searched |= much
+        return much
 
 
-def is_searched_for(grid: TokenGrid, kept: int) -> bool:
-    """Whether the product of all tokens with all kept ones would take too long."""
-    return grid.n * kept * grid.dim > AFFORDABLE and grid.dim > 2 * SEARCH_DIRECTIONS
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _place_on_scatter(contenders: Sequence[Contender], asked: Sequence[int]) -> None:
@@ -268,7 +295,7 @@ def _place_on_scatter(contenders: Sequence[Contender], asked: Sequence[int]) -> 
         there = [contender for contender in contenders if place in contender.measures]
         of = [contender.measures[place] for contender in there]
         xs = analysis.zscored(np.array([each.averaged_sum_coverage for each in of]))
-        ys = analysis.zscored(np.array([each.averaged_distance for each in of]))
+        ys = analysis.zscored(np.array([each.averaged_distance or 0.0 for each in of]))
         for contender, x, y in zip(there, xs, ys, strict=True):
             contender.scatter[place] = float(x), float(y)
 
@@ -283,4 +310,5 @@ def _value(text: str) -> object:
 
 
 def _label(ratio: float | Fraction) -> str:
-    return f"1/{float(1 / ratio):.3g}"
+    parts = float(1 / ratio)
+    return f"1/{parts:.3g}" if parts < 1000 else f"1/{parts:.0f}"

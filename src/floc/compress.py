@@ -77,7 +77,14 @@ def _run(method: methods.Method, grid: TokenGrid, dial: Dial | None) -> Kept:
         return method(grid, dial.count(grid.n))
     if isinstance(method, methods.Reaching):
         return method.reaching(grid, dial.coverage)
-    return method(grid, fewest(lambda count: method(grid, count).coverage, grid.n, dial.coverage))
+    return method(grid, fewest(lambda count: _coverage(method, grid, count), grid.n, dial.coverage))
+
+
+def _coverage(method: methods.Method, grid: TokenGrid, count: int) -> float:
+    try:
+        return method(grid, count).coverage
+    except ValueError:  # fewer than it can keep
+        return 0.0
 
 
 def _require_one_master(method: str, dial: Dial, options: Mapping[str, object]) -> None:

@@ -68,8 +68,9 @@ def load(
         with_strip: keep small pictures, for a report.
         progress: called with the share of the frames that is done.
     """
-    from .video import read
+    from .video import check_file, read
 
+    check_file(path)  # before a network is loaded for nothing
     network = encoders.get(encoder, device=device)
     video = read(path, fps=fps, max_frames=max_frames, size=network.frame_size, batch=BATCH)
     frames: Iterable[Frames] = video
@@ -77,7 +78,7 @@ def load(
     if with_strip:
         from .report.filmstrip import Filmstrip
 
-        strip = Filmstrip(video.planned, every=network.frames_per_token)
+        strip = Filmstrip(video.planned, every=network.frames_per_token, seen=network.seen)
         frames = strip.watch(video)
     footage = encoders.encode(
         frames,

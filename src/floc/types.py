@@ -88,7 +88,8 @@ class TokenGrid:
         return Kept.from_answer(answer, self._as_given(self.gather(answer.indices)), self.shape, path)
 
     def keep(self, picks: torch.Tensor | np.ndarray, *, nested: bool = False) -> Kept:
-        """Keep the tokens at flat indices; who stands for whom is found when it is asked for.
+        """Keep the tokens at flat indices; who stands for whom is found when it is asked for, from the tokens as they
+        are then: they stay in memory until then, and must not be changed.
 
         Args:
             picks: [K] int64, distinct, most important first.
@@ -207,8 +208,11 @@ class Kept:
         return len(self.indices)
 
     def __repr__(self) -> str:
+        # looking must not set off the search for representatives
+        is_known = isinstance(self.standing, Standing) or "_stood_for" in self.__dict__
+        coverage = f"coverage {self.coverage:.4f}, " if is_known else ""
         bound = "" if self.bound is None else f"bound {self.bound:.4f}, "
-        return f"Kept({len(self)} of {self.n} tokens, coverage {self.coverage:.4f}, {bound}method {self.method!r})"
+        return f"Kept({len(self)} of {self.n} tokens, {coverage}{bound}method {self.method!r})"
 
     def at(self, *, ratio: float | str | None = None, budget: int | None = None, coverage: float | None = None) -> Kept:
         """The answer for a smaller budget, from the order that is stored; nothing is computed again.

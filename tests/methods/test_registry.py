@@ -54,6 +54,14 @@ def test_a_nested_order_holds_the_smaller_answers(tokens: np.ndarray, name: str)
 
 
 @each_method
+def test_looking_at_it_sets_off_nothing(tokens: np.ndarray, name: str) -> None:
+    kept = floc.compress(tokens, budget=105, method=name)
+    known = "coverage" in repr(kept)
+    assert known == (kept.path is not None)
+    assert f"coverage {kept.coverage:.4f}" in repr(kept)
+
+
+@each_method
 def test_reaches_a_coverage(tokens: np.ndarray, name: str) -> None:
     assert floc.compress(tokens, coverage=0.9, method=name).coverage >= 0.9
 

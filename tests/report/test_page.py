@@ -157,7 +157,6 @@ def report(tokens: np.ndarray) -> ReportData:
         MethodData(
             "floc",
             "facility location",
-            True,
             [0, 1, 2, 3],
             nested,
             [each.indices[each.represents] for each in answers],
@@ -167,7 +166,6 @@ def report(tokens: np.ndarray) -> ReportData:
         MethodData(
             f"random {NASTY}",
             NASTY,
-            False,
             [1, 3],
             drawn,
             [indices[(unit @ unit[indices].T).argmax(1)] for indices in drawn],

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ..arrays import Array, numpy_of, tensor_of
-from ..standing import TILE_BYTES, nearest, normalised
+from ..standing import TILE_BYTES, cosines, nearest, normalised
 from ..types import Kept, TokenGrid
 
 
@@ -22,19 +22,24 @@ def averaged_sum_coverage(tokens: Array, kept: Kept) -> float:
 
     The mean of products is the product of the means: (mean of V at length 1) . (mean of S at length 1).
     """
-    return float(_sum(TokenGrid.of(tokens).tokens) @ _sum(tensor_of(kept.features))) / (kept.n * len(kept))
+    return sum_coverage(unit_sum(TokenGrid.of(tokens).tokens), kept)
+
+
+def sum_coverage(total: torch.Tensor, kept: Kept) -> float:
+    """`averaged_sum_coverage` where the sum of all tokens at length 1 is known already."""
+    return float(total @ unit_sum(tensor_of(kept.features))) / (kept.n * len(kept))
 
 
 def averaged_distance(tokens: Array, kept: Kept) -> float:
-    """Diversity in the FLoC paper: the mean of 1 - sim(u, w) over all pairs of different u, w in S; 0 for one token.
+    """Diversity in the FLoC paper: the mean of 1 - sim(u, w) over all pairs of different u, w in S; nan for one.
 
     `tokens` is not looked at; it is there so that all these functions are called alike.
     """
     k = len(kept)
     if k == 1:
-        return 0.0
+        return math.nan
     features = tensor_of(kept.features)
-    total = _sum(features)
+    total = unit_sum(features)
     themselves = sum(float((part.double() ** 2).sum()) for part in _unit_rows(features))
     return 1 - (float(total @ total) - themselves) / (k * (k - 1))
 
@@ -54,35 +59,46 @@ def coverage(tokens: Array, kept: Kept) -> float:
 
 def worst(tokens: Array, kept: Kept, share: float = 0.05) -> float:
     """The mean of `closeness` over the share of tokens that are covered worst."""
-    cosines = closeness(tokens, kept)
-    return worst_of(cosines, share)
+    return worst_of(closeness(tokens, kept), share)
 
 
-def worst_of(cosines: np.ndarray, share: float = 0.05) -> float:
+def worst_of(closeness: np.ndarray, share: float = 0.05) -> float:
     """The mean of the lowest share of cosines, of at least one.
 
     >>> worst_of(np.array([0.9, 0.1, 0.3, 0.8]), share=0.5)
     0.2
     """
-    count = max(1, math.ceil(share * len(cosines)))
-    return float(np.partition(cosines, count - 1)[:count].mean(dtype=np.float64))
+    count = max(1, math.ceil(share * len(closeness)))
+    return float(np.partition(closeness, count - 1)[:count].mean(dtype=np.float64))
 
 
 def redundancy(tokens: Array, kept: Kept, block: int = 32) -> float:
     """How much blocks repeat one another: the mean, over S, of the highest cosine with a kept token of another block.
 
-    Blocks are stretches of `block` frames, whatever the method cut the video into. 0 where all lies in one of them.
+    Blocks are stretches of `block` frames, whatever the method cut the video into. nan where all lies in one of them.
+    `tokens` is not looked at.
     """
-    features = normalised(tensor_of(kept.features))
-    of = tensor_of(kept.positions)[:, 0] // block
-    step = max(1, TILE_BYTES // (4 * len(features)))
-    total, counted = 0.0, 0
-    for rows, mine in zip(features.split(step), of.split(step), strict=True):
-        cosines = (rows @ features.T).masked_fill(mine[:, None] == of[None], -torch.inf)
-        best = cosines.max(1).values
-        best = best[best.isfinite()]  # of one block there is no other
-        total, counted = total + float(best.double().sum()), counted + len(best)
-    return total / counted if counted else 0.0
+    features = tensor_of(kept.features)
+    return repetition(features, features, tensor_of(kept.positions)[:, 0] // block)
+
+
+def repetition(features: torch.Tensor, searched: torch.Tensor, block: torch.Tensor) -> float:
+    """The mean of the highest cosine of a token with one of another block, which is looked for in other features.
+
+    Args:
+        features: [K, D].
+        searched: [K, d] features in which the most similar one is found.
+        block: [K] the block that each belongs to.
+    """
+    if not len(block) or bool((block == block[0]).all()):
+        return math.nan
+    rows = normalised(searched)
+    step = max(1, TILE_BYTES // (4 * len(rows)))
+    places = [
+        (part @ rows.T).masked_fill(mine[:, None] == block[None], -torch.inf).argmax(1)
+        for part, mine in zip(rows.split(step), block.split(step), strict=True)
+    ]
+    return float(cosines(features, features, torch.cat(places)).double().mean())
 
 
 def per_frame(kept: Kept) -> np.ndarray:
@@ -109,7 +125,7 @@ def zscored(values: np.ndarray) -> np.ndarray:
     return (values - values.mean()) / spread if spread > 1e-12 else np.zeros_like(values)
 
 
-def _sum(tokens: torch.Tensor) -> torch.Tensor:
+def unit_sum(tokens: torch.Tensor) -> torch.Tensor:
     """[D] float64, the sum of all tokens at length 1."""
     return torch.stack([part.double().sum(0) for part in _unit_rows(tokens)]).sum(0)
 

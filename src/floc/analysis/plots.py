@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..store import write_whole
-from .metrics import per_frame
+from .metrics import per_frame, per_second
 from .pictures import GREEN, overlay
 from .projection import Projection
 
@@ -98,12 +98,13 @@ def _frames(
 def _timeline(new: Any, shown: Sequence[Contender], place: int, label: str, times_s: np.ndarray) -> Any:
     figure = new(figsize=(10, 0.9 * len(shown) + 1.1))
     figure.set_layout_engine("constrained")
-    axes = figure.subplots(len(shown), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
+    axes = figure.subplots(len(shown), 1, squeeze=False, sharex=True)[:, 0]
     for axis, contender in zip(axes, shown, strict=True):
-        axis.fill_between(times_s, per_frame(contender.kept[place]), step="post", color=KEPT, alpha=0.8, linewidth=0)
+        counts = per_second(contender.kept[place], times_s)
+        axis.bar(np.arange(len(counts)), counts, width=1, align="edge", color=KEPT, alpha=0.8, linewidth=0)
         axis.set_ylabel(contender.name, rotation=0, ha="right", va="center", fontsize=9)
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_title(f"Tokens kept of each frame at {label}", fontsize=11)
+    axes[0].set_title(f"Tokens kept in each second at {label}", fontsize=11)
     axes[-1].set_xlabel("seconds")
     return figure
 

@@ -25,7 +25,7 @@ from ..standing import nearest
 from ..types import Kept
 from .film import Sighting, render
 
-LARGER = "1/16"  # a ratio to look at beside the one asked for
+ALSO = "1/16"  # a ratio to look at beside the one asked for
 SEEN = 0.25  # of a patch must be the keys, or of the keys in the patch, for it to show them
 
 Bar = Callable[[str], AbstractContextManager[Callable[..., None]]]
@@ -43,9 +43,7 @@ def show(screen: Console, folder: Path, *, seed: int, seconds: float, ratio: str
     """Render, compress in every way there is, print which kept the keys, write the report."""
     from .. import footage, report
 
-    Dial.of(ratio, None, None)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder}: that is a file; name a folder for the film and the report")
+    asked = Dial.of(ratio, None, None)
     folder.mkdir(parents=True, exist_ok=True)
     with progress("rendering a film") as bar:
         made = render(folder / "keys.mp4", seconds=seconds, seed=seed, progress=bar)
@@ -63,14 +61,14 @@ def show(screen: Console, folder: Path, *, seed: int, seconds: float, ratio: str
         result = report.make(
             film,
             sorted(methods.names(), key=lambda name: (not name.startswith("floc"), name)),
-            [LARGER, ratio],
+            [ALSO, ratio],
             folder / "report.html",
-            command=f"floc demo --seed {seed}",
+            command=f"floc demo --seed {seed} --seconds {seconds:g} --ratio {ratio} --encoder {encoder}",
             opens_at=int(truth[0]) // (h * w) if len(truth) else None,
             notes=[f"The keys lie on the table from {first:.1f} s to {last:.1f} s: {len(truth)} patches show them."],
             progress=lambda what, share: bar(share, what),
         )
-    _show_verdicts(screen, result.comparison, film.footage, truth, Dial.of(ratio, None, None).count(t * h * w))
+    _show_verdicts(screen, result.comparison, film.footage, truth, asked.count(t * h * w))
     screen.print(f"[bold]{escape(str(result.path))}[/]  the report; open it in a browser", soft_wrap=True)
     screen.print(f"[bold]{escape(str(made.path))}[/]  the film", soft_wrap=True)
 

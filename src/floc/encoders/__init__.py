@@ -36,6 +36,10 @@ class Encoder(Protocol):
         """The width and height in pixels that frames of such a film must be brought to."""
         ...
 
+    def seen(self, pixels: np.ndarray) -> np.ndarray:
+        """Of such frames the part that the grid of tokens covers: all, but where a model cuts out the middle."""
+        ...
+
     def __call__(self, pixels: np.ndarray) -> Array:
         """[B, height, width, 3] uint8 of that size -> [B / frames_per_token, H, W, D] in a 16-bit float format."""
         ...
@@ -62,12 +66,22 @@ def get(name: str, *, device: str | None = None) -> Encoder:
             else pixels. The encoder's own `name` says which it is.
         device: where a network runs, such as "cuda:1"; the first GPU, else the CPU, where not given.
     """
-    if name.startswith("hf:"):
-        return import_module(".hf", __name__).load(name, device)
-    require_known("encoder", name, [*names(), "hf:<model>"])
+    if not name.startswith("hf:"):
+        require_known("encoder", name, [*names(), "hf:<model>"])
     if name == "auto":
         name = "mobilenet" if import_module(".mobilenet", __name__).weights_path() else "pixels"
+    if device is not None and name != "pixels":
+        _require_device(device)
+    if name.startswith("hf:"):
+        return import_module(".hf", __name__).load(name, device)
     return import_module(f".{name}", __name__).load(device)
+
+
+def _require_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts that it is there
+        raise ValueError(f"device {device!r} cannot be used here: {str(error).splitlines()[0]}") from None
 
 
 def default_device() -> str:

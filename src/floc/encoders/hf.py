@@ -57,6 +57,10 @@ class Patches:
             columns, rows = (math.ceil(each * scale / side) for each in (width, height))
         return columns * side, rows * side
 
+    def seen(self, pixels: np.ndarray) -> np.ndarray:
+        """[F, height, width, 3] -> the part of it that tokens are made of: all."""
+        return pixels
+
     def features(self, model: Any, images: torch.Tensor) -> torch.Tensor:
         """[F, 3, height, width] normalised -> [F / frames_per_token, H, W, D]."""
         frames, channels, height, width = images.shape
@@ -102,10 +106,19 @@ class Squares:
                 f"this model takes frames of {wanted} pixels, got {width} x {height}; "
                 "frame_size(width, height) of the encoder names the size for a film"
             )
-        top, left = (height - self.side) // 2, (width - self.side) // 2
-        tokens = self.call(model, images[..., top : top + self.side, left : left + self.side].contiguous())
+        down, across = self._middle(height, width)
+        tokens = self.call(model, images[..., down, across].contiguous())
         rows = math.isqrt(tokens.shape[:-1].numel() // len(images))
         return tokens.reshape(len(images), rows, rows, -1)
+
+    def seen(self, pixels: np.ndarray) -> np.ndarray:
+        """[F, height, width, 3] -> the part of it that tokens are made of."""
+        down, across = self._middle(*pixels.shape[1:3])
+        return pixels[:, down, across]
+
+    def _middle(self, height: int, width: int) -> tuple[slice, slice]:
+        top, left = (height - self.side) // 2, (width - self.side) // 2
+        return slice(top, top + self.side), slice(left, left + self.side)
 
 
 Layout: TypeAlias = Patches | Squares
@@ -171,6 +184,9 @@ class VisionTower:
 
     def frame_size(self, width: int, height: int) -> tuple[int, int]:
         return self.layout.frame_size(width, height)
+
+    def seen(self, pixels: np.ndarray) -> np.ndarray:
+        return self.layout.seen(pixels)
 
     @torch.inference_mode()
     def __call__(self, pixels: np.ndarray) -> torch.Tensor:

@@ -32,6 +32,9 @@ class DivPrune:
 
     block: int | None = 32
 
+    def __post_init__(self) -> None:
+        blocks.require_block(self.block)
+
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         spans = blocks.split(grid.shape[0], self.block)
         cells = grid.shape[1] * grid.shape[2]

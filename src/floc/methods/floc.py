@@ -22,7 +22,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Integral, Real
+from numbers import Real
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -59,10 +59,7 @@ class Floc:
     progress: Callable[[float], None] | None = field(default=None, repr=False, compare=False)  # gets the share done
 
     def __post_init__(self) -> None:
-        if self.block is not None and not (_is(self.block, Integral) and self.block >= 1):
-            raise ValueError(
-                f"block must be a number of frames, at least 1, or None for the whole video; got {self.block!r}"
-            )
+        blocks.require_block(self.block)
         for name in ("dedupe", "detail"):
             value = getattr(self, name)
             if not (_is(value, Real) and 1 <= value < math.inf):

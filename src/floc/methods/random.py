@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import ClassVar
 
 import torch
@@ -24,6 +25,10 @@ class Random:
 
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if isinstance(self.seed, bool) or not isinstance(self.seed, Integral):
+            raise ValueError(f"seed must be a whole number, got {self.seed!r}")
+
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
-        generator = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(int(self.seed))
         return grid.keep(torch.randperm(grid.n, generator=generator)[:budget], nested=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -26,6 +27,17 @@ class Report(NamedTuple):
     path: Path
     size_bytes: int
     figures: list[Path]  # PNG files, where they were asked for
+
+
+def require_packages(figures: bool = False) -> None:
+    """Complain now of what would be missing after minutes of work."""
+    for package, name in (
+        ("sklearn", "scikit-learn"),
+        ("PIL", "pillow"),
+        *([("matplotlib", "matplotlib")] if figures else []),
+    ):
+        if find_spec(package) is None:
+            raise ImportError(f"a report needs {name}: pip install 'floc[report]'")
 
 
 def make(
@@ -91,7 +103,6 @@ def _method(contender: Contender) -> MethodData:
     return MethodData(
         name=contender.name,
         description=contender.description,
-        nested=contender.nested,
         stops_run=places,
         kept=indices,
         represents=[at[numpy_of(kept.represents)] for at, kept in zip(indices, answers, strict=True)],

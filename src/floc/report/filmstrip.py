@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ class Filmstrip:
 
     planned: int  # how many pictures are to come: the more, the smaller
     every: int = 1  # of so many frames take the first
+    seen: Callable[[np.ndarray], np.ndarray] = lambda pixels: pixels  # the part of the frames that tokens are made of
     images: list[bytes] = field(default_factory=list)
     width: int = 0
     height: int = 0
@@ -36,7 +37,7 @@ class Filmstrip:
     def watch(self, frames: Iterable[Frames]) -> Iterator[Frames]:
         """Hand the frames on, and keep small pictures of them."""
         for batch in frames:
-            for pixels in batch.pixels[-self._seen % self.every :: self.every]:
+            for pixels in self.seen(batch.pixels)[-self._seen % self.every :: self.every]:
                 self.images.append(self._picture(pixels))
             self._seen += len(batch.pixels)
             yield batch

@@ -58,7 +58,6 @@ class MethodData:
 
     name: str
     description: str
-    nested: bool  # whether one run answers every stop
     stops_run: Sequence[int]  # places in `ReportData.stops` that it has an answer for, ascending
     kept: Sequence[np.ndarray]  # for each of them [K] int64, ascending flat token index t*H*W + y*W + x
     represents: Sequence[np.ndarray]  # for each of them [n] int64 flat index of the kept token that stands in
@@ -113,7 +112,6 @@ def page(data: ReportData, limit_bytes: int = 1 << 30) -> str:
             {
                 "name": method.name,
                 "description": method.description,
-                "nested": method.nested,
                 "stops_run": [int(stop) for stop in method.stops_run],
                 "rows": [dict(row) for row in method.rows],
                 "scatter": {str(stop): list(point) for stop, point in method.scatter.items()},
@@ -130,7 +128,7 @@ def page(data: ReportData, limit_bytes: int = 1 << 30) -> str:
     }
     packed = [pack_answers(method.kept, method.represents, t * h * w, h * w) for method in data.methods]
     parts = {
-        "title": html.escape(data.title),
+        "title": html.escape(data.title.encode("utf-8", "replace").decode()),  # a file's name may be no text
         "style": _read("page.css"),
         "script": _read("page.js"),
         "data": _json(main),

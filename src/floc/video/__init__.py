@@ -1,5 +1,6 @@
 """Video in: a film is opened, and a few of its frames come out in batches."""
 
+from .container import check_file
 from .read import Video, read
 
-__all__ = ["Video", "read"]
+__all__ = ["Video", "check_file", "read"]
