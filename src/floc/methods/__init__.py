@@ -6,7 +6,9 @@ package is imported when the names are first asked for, so a new file is all tha
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable
 from dataclasses import fields
@@ -102,9 +104,62 @@ def describe(name: str) -> str:
     return (get(name).__doc__ or "").strip().splitlines()[0]
 
 
+def manual(name: str) -> str:
+    """All there is to know of a method, in words."""
+    known = facts(name)
+    lines = [f"{name}: {known.paper}", "", inspect.cleandoc(get(name).__doc__ or ""), ""]
+    lines += [f"Kind: {known.kind}. Budget: {'exact' if known.exact else 'the largest count within it'}."]
+    lines += [f"Floor: {known.floor}."] * bool(known.floor) + [f"Can use: {known.needs}."] * bool(known.needs)
+    given = [f"{key}={value!r}" for key, value in defaults(name).items() if key != "progress"]
+    lines += [f"Options: {', '.join(given) or 'none'}."]
+    lines += [f"A budget sets: {', '.join(known.searched)}."] * bool(known.searched)
+    return "\n".join(lines)
+
+
+def runs_alone(spec: Spec) -> bool:
+    """Whether a method's own parameters say how many tokens it keeps."""
+    return isinstance(make(spec.method, spec.options), Native)
+
+
 def make(name: str, given: dict[str, object]) -> Method:
     """A method with its options, or an error that lists the options there are."""
     cls = get(name)
     for option in given:
         require_known(f"option of method {name!r},", option, options(name))
     return cls(**given)
+
+
+class Spec(NamedTuple):
+    """A method and its options, as text."""
+
+    label: str
+    method: str
+    options: dict[str, Any]
+
+
+def parse(text: str) -> Spec:
+    """A method with its options, checked.
+
+    >>> parse("floc:detail=1:block=none").options
+    {'detail': 1, 'block': None}
+    """
+    method, *pairs = text.strip().split(":")
+    given: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ValueError(f"{text!r}: {pair!r} is no option; write them as floc:detail=1:block=none")
+        given[name.strip()] = _value(value.strip())
+    if "progress" in given:
+        raise ValueError(f"{text!r}: progress is not for text; leave it out")
+    make(method, given)  # says what is wrong with them
+    return Spec(text.strip(), method, given)
+
+
+def _value(text: str) -> object:
+    if text.lower() in ("none", "true", "false"):
+        return {"none": None, "true": True, "false": False}[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
