@@ -185,8 +185,12 @@ def demo(
 @app.command(epilog="Example: floc methods")
 def methods(
     name: Annotated[str | None, typer.Argument(help="One method, to read all that there is to know of it.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="All of them as the page docs/methods.md.")] = False,
 ) -> None:
     """List the methods: what each does, and its options."""
+    if markdown:
+        print(floc.methods.markdown(), end="")
+        return
     out = Console(highlight=False)
     if name is not None:
         out.print(floc.methods.manual(name), markup=False)

@@ -54,17 +54,30 @@ def test_keeps_what_scikit_learn_finds(shape: tuple[int, ...], k: int, seed: int
 @pytest.mark.parametrize("repeat", [1, 3])
 def test_other_coordinates_give_the_same(repeat: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    tokens = (rng.standard_normal((96, 3)) @ rng.standard_normal((3, 400))).astype(np.float32)  # takes many steps
-    tokens = np.tile(tokens[: 96 // repeat], (repeat, 1)).reshape(8, 3, 4, 400)
-    plain = floc.compress(tokens, budget=12, method="kmeans").indices
-    handed = []
-    spanned = kmeans.spanned
-    monkeypatch.setattr(kmeans, "LARGE", 0)
-    monkeypatch.setattr(kmeans, "spanned", lambda x: handed.append(spanned(x)) or handed[-1])
-    assert floc.compress(tokens, budget=12, method="kmeans").indices.tolist() == plain.tolist()
-    x, y = tokens.reshape(96, 400).astype(np.float64), handed[0].double().numpy()
-    assert y.shape == (96, 96)
-    assert np.linalg.norm(y[:, None] - y, axis=2) == pytest.approx(np.linalg.norm(x[:, None] - x, axis=2), abs=1e-4)
+    x = (rng.standard_normal((96, 3)) @ rng.standard_normal((3, 400)) + 500).astype(np.float32)  # takes many steps
+    x = np.tile(x[: 96 // repeat], (repeat, 1))
+    kept, fits = [], []
+
+    class KMeans(sklearn_cluster.KMeans):
+        def fit(self, points):
+            fits.append((points.copy(), self.tol * points.var(0).mean()))
+            return super().fit(points)
+
+    monkeypatch.setattr(sklearn_cluster, "KMeans", KMeans)
+    for large, own_length in ((1 << 19, 0), (0, kmeans.OWN_LENGTH), (0, -1)):  # the last leaves no such coordinates
+        monkeypatch.setattr(kmeans, "LARGE", large)
+        monkeypatch.setattr(kmeans, "OWN_LENGTH", own_length)
+        kept.append(floc.compress(x.reshape(8, 3, 4, 400), budget=12, method="kmeans").indices.tolist())
+    assert kept[0] == kept[1] == kept[2]
+    (plain, tolerance), (spanned, own_tolerance), (again, same_tolerance) = fits
+    assert (spanned.shape, spanned.dtype) == ((96, 96), np.float64)
+    np.testing.assert_array_equal(again, plain)
+    assert same_tolerance == tolerance
+    plain = plain * (np.abs(x).max() / np.abs(plain).max())  # a power of two was taken out
+    assert np.linalg.norm(spanned[:, None] - spanned, axis=2) == pytest.approx(
+        np.linalg.norm(plain[:, None] - plain, axis=2), rel=1e-5, abs=1e-3
+    )
+    assert own_tolerance == pytest.approx(tolerance * (np.abs(x).max() / np.abs(fits[0][0]).max()) ** 2, rel=1e-4)
 
 
 def test_each_block_is_a_set_of_its_own(tokens: np.ndarray) -> None:

@@ -183,6 +183,20 @@ def test_little_memory_gives_the_same_tokens(monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_allclose(kept.features, expected.features, atol=1e-5)
 
 
+@pytest.mark.parametrize("off", [-1e-6, 0, 1e-6])
+def test_a_search_ends_where_rounding_makes_the_count_leap(off: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    tokens = rng.standard_normal(400) * rng.uniform(1, 2, (8, 4, 5, 1))  # one direction, so every cosine is nearly 1
+    cosines, window = scissor._cosines, scissor._window
+    passes = []
+    monkeypatch.setattr(scissor, "EDGES", 100)
+    monkeypatch.setattr(scissor, "_cosines", lambda tokens: cosines(tokens) + off)  # as if rounded another way
+    monkeypatch.setattr(scissor, "_window", lambda *given: passes.append(given) or window(*given))
+    kept = floc.compress(tokens.astype(np.float32), budget=20, method="scissor")
+    assert 1 <= len(kept) <= 20
+    assert len(passes) < 40
+
+
 def test_the_whole_budget_changes_nothing() -> None:
     tokens = np.random.default_rng(0).standard_normal((3, 2, 4, 5))
     kept = floc.compress(tokens, ratio=1, method="scissor")

@@ -99,8 +99,9 @@ def _view(document: dict[str, Any]) -> str:
     note = (
         f"{document['frames']} frames of 60 tokens, {document['dim']} features, float16, kept {document['ratio']} "
         f"({document['methods'][0]['asked']:,} tokens), on {document['ran_on']}; median of five runs. dycoke and "
-        "longvu cannot go down to 1/8 here and keep their fewest. Coverage: mean of the highest cosine with a kept token, on "
-        f"made-up tokens, so no verdict on any method. {where(document, 'python', 'torch', 'scikit-learn', 'kmedoids')}"
+        "longvu cannot go down to 1/8 here and keep their fewest. Coverage: mean of the highest cosine with a kept "
+        "token, on made-up tokens: no verdict on any method. "
+        f"{where(document, 'python', 'torch', 'scikit-learn', 'kmedoids')}"
     )
     return f"{grid(head, rows)}\n\n{note}"
 

@@ -19,8 +19,8 @@ from ..types import TokenGrid
 Choose = Callable[[torch.Tensor, int], np.ndarray]
 
 FEATURES_TOGETHER = 512  # of all tokens of a block in float64 at a time
-# Squares of distances are differences of products in float64. Below this share of the tokens' squared lengths what is
-# left is rounding, and a third of what float32 can tell apart: such tokens are the same.
+# Squares of distances are differences of products in float64. Below this share of the tokens' squared lengths, at
+# distances of a few units in the last place of float32, what is left is rounding: such tokens count as the same.
 NO_DISTANCE = 1e-13
 
 _one_at_a_time = threading.Lock()
@@ -51,8 +51,8 @@ def chosen(grid: TokenGrid, block: int | None, budget: int, choose: Choose) -> n
         mine = np.arange(size) if k == size else np.sort(choose(grid.frames(span).detach(), k))
         return span.start * cells + mine
 
-    # What `threadpool_limits` puts back must be what it found: so no other call in between, and what else holds BLAS
-    # to one thread holds it longer.
+    # What a limit puts back must be what it found: so no other call in between, and what else holds BLAS to one thread
+    # holds it longer.
     with _one_at_a_time, single_threaded_blas():
         controller = ThreadpoolController()  # a new one: it only knows libraries that were loaded before it
 
@@ -81,14 +81,21 @@ def squared_distances(x: torch.Tensor) -> torch.Tensor:
     >>> squared_distances(torch.tensor([[3.0, 0.0], [0.0, 4.0]])).tolist()
     [[0.0, 25.0], [25.0, 0.0]]
     """
-    x = x.double()
-    # numpy sees that the two are one, and computes half of it
-    products = torch.from_numpy(x.numpy() @ x.numpy().T) if x.device.type == "cpu" else x @ x.T
+    products = dot_products(x.double())
     squares = products.diagonal()
     lengths = squares[:, None] + squares
     distance = products.mul_(-2).add_(lengths)
     distance[distance <= NO_DISTANCE * lengths] = 0
     return distance
+
+
+def dot_products(x: torch.Tensor) -> torch.Tensor:
+    """[n, n] of each of [n, D] tokens with each.
+
+    On a CPU by numpy: it sees that the two factors are one, and computes half; and torch's own BLAS takes as many
+    threads as it likes, also where OpenMP is held to one, so that some threads doing this at a time block each other.
+    """
+    return torch.from_numpy(x.numpy() @ x.numpy().T) if x.device.type == "cpu" else x @ x.T
 
 
 def require_memory(method: str, grid: TokenGrid, block: int | None, matrices: int) -> None:

@@ -10,9 +10,10 @@ import torch
 
 from ..types import Kept, TokenGrid
 from . import Facts, register
-from .clusters import chosen, identical, on_device, representatives, require_block_and_seed
+from .clusters import chosen, dot_products, identical, on_device, representatives, require_block_and_seed
 
 TOLERANCE = 1e-4  # scikit-learn's
+OWN_LENGTH = 1e-11  # of the largest square, a hundred times what rounding adds to products in float64
 LARGE = 1 << 19  # numbers in a block from which on other coordinates pay; below, clusters take milliseconds in any
 
 
@@ -53,20 +54,31 @@ class KMeans:
             first, kind = identical(raw)
             if len(first) <= k:
                 return representatives(raw, kind, k)
+            points, tolerance = None, TOLERANCE
             if 2 * len(x) <= x.shape[1] and x.numel() >= LARGE:
-                points = spanned(x).cpu().double().numpy()
+                points = spanned(x)
                 # it is a share of the mean variance of a feature, and there are fewer features now
-                tolerance = TOLERANCE * points.shape[1] / x.shape[1]
-            else:
+                tolerance *= len(x) / x.shape[1]
+            if points is None:
                 # a power of two changes nothing else, and squares of large or small tokens fit float32
-                points = np.ldexp(raw, -np.frexp(np.abs(raw).max())[1])
-                tolerance = TOLERANCE
+                points, tolerance = np.ldexp(raw, -np.frexp(np.abs(raw).max())[1]), TOLERANCE
             fit = cluster.KMeans(k, random_state=self.seed, tol=tolerance, copy_x=False).fit(points)
             return representatives(raw, fit.labels_, k)
 
         return grid.keep(chosen(grid, self.block, budget, choose))
 
 
-def spanned(x: torch.Tensor) -> torch.Tensor:
-    """[n, n] the [n, D] points in coordinates of the space that they span around their mean, D >= n."""
-    return torch.linalg.qr((x - x.mean(0)).T, mode="r").R.T.contiguous()
+def spanned(x: torch.Tensor) -> np.ndarray | None:
+    """[n, n] float64, the [n, D] points in coordinates of the space that they span around their mean, D >= n.
+
+    None where rounding leaves no such coordinates.
+    """
+    x = x.double()
+    products = dot_products(x - x.mean(0)).cpu().numpy()
+    # Any triangle with these products has these distances. Centred points span less than n dimensions, so each gets a
+    # little length in a direction of its own, which leaves the distances in proportion.
+    products[np.diag_indices(len(x))] += OWN_LENGTH * products.diagonal().max()
+    try:
+        return np.linalg.cholesky(products)
+    except np.linalg.LinAlgError:
+        return None

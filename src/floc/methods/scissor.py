@@ -15,6 +15,7 @@ compare with one another: a product of all tokens with all others, nearly, each 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -31,6 +32,8 @@ LINKAGE_BYTES = 1 << 29  # of products inside frames held at a time
 EDGES = 1 << 24  # to remember for a window; a narrower one has fewer
 STRIP = 512  # rows compared at a time; of the square of one strip half is not needed
 SAMPLE = 128  # nodes that say where the budget lies
+NARROW = 1e-6  # a window to divide no further: at cosines that differ by rounding the count leaps
+PASSES = 64  # over the nodes at most in a search; mostly one is enough
 ALL, NONE = -1.01, 1.05  # thresholds below and above any cosine, rounding included
 
 
@@ -257,21 +260,24 @@ def _window(frames: _Frames, low: float, high: float, sample: torch.Tensor | Non
         skipped = i if sample is None else 0  # the rows before have met these columns
         cosine = x[rows[i : i + step]] @ x[skipped:].T
         like = cosine > low
-        a, b = (like.triu_(1) if sample is None else like).nonzero(as_tuple=True)
+        if sample is None:
+            like[:, :step].triu_(1)
+        a, b = like.nonzero(as_tuple=True)
         cosine, a, b = cosine[a, b], rows[i + a], skipped + b
         since = torch.maximum(death[a], death[b])
         until = torch.minimum(torch.minimum(birth[a], birth[b]), cosine)
         throughout = (since <= low) & (until > high)
-        certain.append(torch.stack([a, b])[:, throughout.nonzero()[:, 0]])
         part = (~throughout & (since < until) & (since <= high) & (until > low)).nonzero()[:, 0]
         some.append(tuple(each[part] for each in (a, b, since, until)))
         if sum(len(each[0]) for each in some) > EDGES:
             return None
+        a, b = torch.stack([a, b])[:, throughout.nonzero()[:, 0]]
+        degree += _degrees(a, b, len(x))
+        certain.append(torch.stack([a, b])[:, (root[a] != root[b]).nonzero()[:, 0]])
         if i + step >= len(rows) or sum(each.shape[1] for each in certain) > EDGES // 4:
             a, b = torch.cat(certain, 1)
-            certain = []
             root = components(len(x), root[a], root[b])[root]
-            degree += _degrees(a, b, len(x))
+            certain = []
     return _Window(nodes, death, birth, root, degree, *(torch.cat(each) for each in zip(*some, strict=True)))
 
 
@@ -289,25 +295,33 @@ def _search(frames: _Frames, budget: int) -> tuple[_Window, float]:
     """The threshold with the largest count within a budget, and a window that it is in."""
     low, high = ALL, NONE  # known to be within the budget, and to be over it
     a, b = _guess(frames, budget)
-    while True:
+    best: tuple[_Window, float] | None = None
+    for _ in range(PASSES):
+        wide = 2 * max(b - a, 0.001)
         window = _window(frames, a, b)
         if window is None:
             middle = (a + b) / 2
-            if _at(frames, middle).count(middle) <= budget:
+            point = _at(frames, middle)
+            if point.count(middle) <= budget:
                 low = a = middle
+                best = point, middle
             else:
                 high = b = middle
-            continue
-        tau = largest_within(window.count, a, b, budget, steps=22)
-        wide = 2 * max(b - a, 0.001)
-        if tau is None:
+            if b - a > NARROW:
+                continue
+            if best is not None:
+                break
+        tau = None if window is None else largest_within(window.count, a, b, budget, steps=22)
+        if window is None or tau is None:
             low, high = (low if low < a else ALL), a
             a, b = max(low, a - wide), a
-        elif b < high and window.count(b) <= budget:
-            low = b
-            a, b = b, min(high, b + wide)
-        else:
-            return window, tau
+            continue
+        best = window, tau
+        if b == high or window.count(b) > budget:
+            break
+        low = b
+        a, b = b, min(high, b + wide)
+    return best or (_at(frames, ALL), ALL)
 
 
 def _guess(frames: _Frames, budget: int) -> tuple[float, float]:
@@ -317,12 +331,12 @@ def _guess(frames: _Frames, budget: int) -> tuple[float, float]:
     and of exactly 1 where they are all alike; so that sum over all nodes is a little over the count, and the number of
     nodes without a neighbour is a little under it. Both are taken with room for chance.
     """
-    enough = largest_within(frames.count, ALL, NONE, budget)  # there are no more components than nodes
-    x = frames.rows
+    enough, _ = _around(frames.count, budget)  # there are no more components than nodes
+    x, many = frames.rows, NONE
     for _ in range(4):
-        few, many = _between(_neighbours(x), len(x), budget)
-        few = few if enough is None else max(few, enough)
-        many = max(many, few + 0.005)
+        few, over = _between(_neighbours(x), len(x), budget)
+        few = max(few, enough)
+        many = max(min(many, over), few + 0.002)
         if frames.count(many) > 0.75 * len(x):
             break
         x = frames.sums(frames.alive(many, many))  # other means than those looked at
@@ -345,9 +359,18 @@ def _between(cosine: torch.Tensor, n: int, budget: int) -> tuple[float, float]:
     def at_least(tau: float) -> int:
         return math.floor(n * float(((cosine > tau).sum(1) <= 1).float().mean()))
 
-    few = largest_within(at_most, ALL, NONE, int(0.75 * budget), steps=12)
-    many = largest_within(at_least, ALL, NONE, int(1.3 * budget) + 1, steps=12)
-    return ALL if few is None else few, NONE if many is None else many + 0.001
+    # of few nodes without a neighbour a sample knows too little: the other sum is hardly four times the count
+    over = min(_around(at_least, int(1.3 * budget) + 1)[1], _around(at_most, 4 * budget)[1])
+    return _around(at_most, int(0.75 * budget))[0], over
+
+
+def _around(count: Callable[[float], int], budget: int) -> tuple[float, float]:
+    """Two thresholds close together, the first within a budget and the second over it."""
+    within, over = ALL, NONE
+    for _ in range(12):
+        middle = (within + over) / 2
+        within, over = (middle, over) if count(middle) <= budget else (within, middle)
+    return within, over
 
 
 def _merged(grid: TokenGrid, frames: _Frames, tau: float, window: _Window, joined: _Window) -> Kept:
