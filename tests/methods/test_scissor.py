@@ -169,7 +169,7 @@ def test_a_wrong_guess_costs_time_not_tokens(guess: tuple[float, float], monkeyp
 
 def test_little_memory_gives_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = film(20, 4, 5, dim=32, seed=2, shot_frames=9, dtype=np.float32)
-    expected = floc.compress(tokens, budget=50, method="scissor")
+    expected, native = (floc.compress(tokens, method="scissor", **how) for how in ({"budget": 50}, {"tau": 0.7}))
     monkeypatch.setattr(scissor, "LINKAGE_BYTES", 3 * 4 * 20 * 20)
     monkeypatch.setattr(scissor, "TILE_BYTES", 5000)
     monkeypatch.setattr(scissor, "EDGES", 20)
@@ -181,6 +181,9 @@ def test_little_memory_gives_the_same_tokens(monkeypatch: pytest.MonkeyPatch) ->
     assert len(kept) == len(expected)
     np.testing.assert_array_equal(kept.indices, expected.indices)
     np.testing.assert_allclose(kept.features, expected.features, atol=1e-5)
+    again = floc.compress(tokens, tau=0.7, method="scissor")
+    np.testing.assert_array_equal(again.indices, native.indices)
+    np.testing.assert_allclose(again.features, native.features, atol=1e-5)
 
 
 @pytest.mark.parametrize("off", [-1e-6, 0, 1e-6])

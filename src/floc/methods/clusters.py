@@ -34,12 +34,12 @@ def require_block_and_seed(block: object, seed: object) -> None:
         raise ValueError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed!r}")
 
 
-def chosen(grid: TokenGrid, block: int | None, budget: int, choose: Choose) -> np.ndarray:
+def chosen(grid: TokenGrid, block: int | None, budget: int, choose: Choose, at_once: int | None = None) -> np.ndarray:
     """[budget] flat indices, ascending: `choose([n, D] tokens of a block, k < n) -> [k]` with each block's share.
 
-    One thread for each block, as many at a time as torch has threads. The libraries' own threads are held to one:
-    in blocks of a few hundred tokens they wait for each other longer than they work, and the order in which they add
-    up would depend on their number.
+    One thread for each block, as many at a time as torch has threads, or `at_once`. The libraries' own threads are held
+    to one: in blocks of a few hundred tokens they wait for each other longer than they work, and the order in which
+    they add up would depend on their number.
     """
     spans = blocks.split(grid.shape[0], block)
     cells = grid.shape[1] * grid.shape[2]
@@ -60,7 +60,7 @@ def chosen(grid: TokenGrid, block: int | None, budget: int, choose: Choose) -> n
             torch.get_num_threads()  # torch sets a thread's OpenMP when first asked: now, or it would undo the limit
             controller.limit(limits=1, user_api="openmp")
 
-        pool = ThreadPoolExecutor(min(threads(), len(jobs)), "floc", initializer=single_threaded)
+        pool = ThreadPoolExecutor(min(threads(), len(jobs), at_once or len(jobs)), "floc", initializer=single_threaded)
         try:
             with controller.limit(limits=1, user_api="blas"), warnings.catch_warnings():
                 # fewer clusters than asked for are filled up
