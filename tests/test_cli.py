@@ -155,14 +155,30 @@ def test_interrupting_leaves_no_file(npy: Path, monkeypatch, capsys) -> None:
     assert [path.name for path in npy.parent.iterdir()] == ["tokens.npy"]
 
 
+def test_a_method_with_its_own_parameters_needs_no_budget(npy: Path, tokens: np.ndarray, monkeypatch, capsys) -> None:
+    assert run(monkeypatch, "compress", npy, "--method", "longvu:threshold=0.9:window=4", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    kept = floc.compress(tokens, method="longvu", threshold=0.9, window=4)
+    assert said["kept"] == len(kept)
+    assert said["settings"]["threshold"] == 0.9
+    assert run(monkeypatch, "compress", npy, "--method", "longvu:threshold=0.9", "--ratio", "1/2") == 2
+    assert "give one or the other" in capsys.readouterr().err
+
+
 def test_lists(monkeypatch, capsys) -> None:
+    assert run(monkeypatch, "methods", "sttm") == 0
+    manual = capsys.readouterr().out
+    assert "Hyun et al." in manual
+    assert "temporal_threshold=0.55" in manual
+    assert run(monkeypatch, "methods", "--markdown") == 0
+    assert capsys.readouterr().out == floc.methods.markdown()
     assert run(monkeypatch, "methods") == 0
-    assert "dedupe=2" in capsys.readouterr().out
+    assert "floc-paper" in capsys.readouterr().out
     assert run(monkeypatch, "--version") == 0
     assert capsys.readouterr().out.strip() == floc.__version__
 
 
-@pytest.mark.parametrize("command", ["compress", "demo", "methods", "bench"])
+@pytest.mark.parametrize("command", ["compress", "compare", "demo", "methods", "bench"])
 def test_every_help_has_an_example(command: str, monkeypatch, capsys) -> None:
     assert run(monkeypatch, command, "--help") == 0
     assert f"Example: floc {command}" in capsys.readouterr().out

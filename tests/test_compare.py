@@ -7,7 +7,8 @@ import pytest
 
 import floc
 from floc import analysis
-from floc.compare import compare, parse, rows, stops_for
+from floc.compare import compare, rows, stops_for
+from floc.methods import parse
 
 METHODS = ["floc", "floc-paper", "random", "frame_uniform"]
 

@@ -57,3 +57,9 @@ def test_commands_in_the_readme_exist() -> None:
     known = {command.name or command.callback.__name__ for command in floc.cli.app.registered_commands}
     for command in re.findall(r"^floc (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE):
         assert command in known
+
+
+def test_the_page_on_methods_is_what_the_methods_say() -> None:
+    import floc
+
+    assert (ROOT / "docs" / "methods.md").read_text() == floc.methods.markdown(), "run: floc methods --markdown"

@@ -54,7 +54,7 @@ def compress(
     ratio: Annotated[str | None, typer.Option(help="Kept / total: 1/8 or 0.125.")] = None,
     budget: Annotated[int | None, typer.Option(help="How many tokens to keep.")] = None,
     coverage: Annotated[float | None, typer.Option(help="Mean cosine to reach, with as few as it takes.")] = None,
-    method: Annotated[str, typer.Option(help="See `floc methods`.")] = "floc",
+    method: Annotated[str, typer.Option(help="See `floc methods`; with options: longvu:threshold=0.8.")] = "floc",
     block: Annotated[str | None, typer.Option(help="Frames chosen from together, or 'none': all. (floc: 32)")] = None,
     dedupe: Annotated[float | None, typer.Option(help="Survivors a kept token, 1: no second pass. (floc: 2)")] = None,
     detail: Annotated[float | None, typer.Option(help="Weight of what is badly covered, 1: none. (floc: 2)")] = None,
@@ -74,7 +74,9 @@ def compress(
 
     A video's kept tokens are written to NAME.kept.safetensors here, unless -o names another file.
     """
-    Dial.of(ratio, budget, coverage)  # what is wrong with it shows before a long film is read
+    spec = floc.methods.parse(method)  # what is wrong shows before a long film is read
+    if (ratio, budget, coverage) != (None, None, None) or not floc.methods.runs_alone(spec):
+        Dial.of(ratio, budget, coverage)
     is_video = source.suffix not in store.TOKENS
     if is_video and output is None:
         output = _unused(Path(f"{source.stem}.kept.safetensors"))
@@ -85,7 +87,7 @@ def compress(
     given = {name: value for name, value in options.items() if value is not None}
     if block is not None:
         given["block"] = _block(block)
-    floc.methods.make(method, given)
+    floc.methods.make(spec.method, {**spec.options, **given})
     about: dict[str, Any] = {}
     if is_video:
         if tensor is not None:
@@ -98,9 +100,10 @@ def compress(
                 raise ValueError(f"{source}: --{name} is for videos; the tokens in this file are made already")
         tokens = store.read_tokens(source, tensor)
     with _progress(f"compressing {source.name}") as show:
-        if "progress" in floc.methods.options(method):
+        if "progress" in floc.methods.options(spec.method):
             given["progress"] = show
-        kept = floc.compress(tokens, ratio=ratio, budget=budget, coverage=coverage, method=method, **given)
+        given = {**spec.options, **given}
+        kept = floc.compress(tokens, ratio=ratio, budget=budget, coverage=coverage, method=spec.method, **given)
     if output is not None:
         store.write_kept(kept, output, source=source.name, **about)
     if as_json:
@@ -138,7 +141,7 @@ def compare(
     report.require_packages(figures=plots is not None)
     names = floc.methods.names() if methods == "all" else _listed(methods)
     for name in names:  # what is wrong with them shows before a long film is read
-        comparing.parse(name)
+        floc.methods.parse(name)
     comparing.stops_for(_listed(ratios), n=1)
     film = _filmed(video, fps, max_frames, encoder, device, with_strip=True)
     with _progress("comparing") as show:
@@ -180,13 +183,25 @@ def demo(
 
 
 @app.command(epilog="Example: floc methods")
-def methods() -> None:
-    """List the methods and their options."""
-    table = Table("method", "what it does", "options and their defaults", box=None, header_style="bold")
-    for name in floc.methods.names():
-        defaults = [f"{key}={value!r}" for key, value in floc.methods.defaults(name).items() if key != "progress"]
-        table.add_row(name, floc.methods.describe(name), ", ".join(defaults))
-    Console(highlight=False).print(table)
+def methods(
+    name: Annotated[str | None, typer.Argument(help="One method, to read all that there is to know of it.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="All of them as the page docs/methods.md.")] = False,
+) -> None:
+    """List the methods: what each does, and its options."""
+    if markdown:
+        print(floc.methods.markdown(), end="")
+        return
+    out = Console(highlight=False)
+    if name is not None:
+        out.print(floc.methods.manual(name), markup=False)
+        return
+    table = Table("method", "kind", "budget", "floor", "what it does", box=None, header_style="bold")
+    for each in floc.methods.names():
+        facts = floc.methods.facts(each)
+        budget = "exact" if facts.exact else "at most"
+        table.add_row(each, facts.kind, budget, facts.floor or "-", floc.methods.describe(each))
+    out.print(table)
+    out.print("[dim]floc methods NAME tells the paper, the options and every difference from the published program.[/]")
 
 
 @app.command(epilog="Example: floc bench select --quick")

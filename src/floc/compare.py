@@ -6,7 +6,6 @@ for the larger one, cut off.
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -94,7 +93,7 @@ def compare(
     show = progress or (lambda _, __: None)
     grid = TokenGrid.of(tokens)
     stops = stops_for(ratios, grid.n)
-    specs = [parse(name) for name in dict.fromkeys(names)]
+    specs = [methods.parse(name) for name in dict.fromkeys(names)]
     if not specs:
         raise ValueError("name at least one method to compare")
     asked = [place for place, stop in enumerate(stops) if stop.asked]
@@ -133,33 +132,6 @@ def rows(comparison: Comparison) -> list[dict[str, Any]]:
     ]
 
 
-class Spec(NamedTuple):
-    """A method and its options, as text."""
-
-    label: str
-    method: str
-    options: dict[str, Any]
-
-
-def parse(text: str) -> Spec:
-    """A method with its options, checked.
-
-    >>> parse("floc:detail=1:block=none").options
-    {'detail': 1, 'block': None}
-    """
-    method, *pairs = text.strip().split(":")
-    options: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise ValueError(f"{text!r}: {pair!r} is no option; write them as floc:detail=1:block=none")
-        options[name.strip()] = _value(value.strip())
-    if "progress" in options:
-        raise ValueError(f"{text!r}: progress is not for text; leave it out")
-    methods.make(method, options)  # says what is wrong with them
-    return Spec(text.strip(), method, options)
-
-
 def stops_for(ratios: Sequence[float | str], n: int) -> list[Stop]:
     """The ratios asked for, and some between them, from most tokens to fewest.
 
@@ -183,7 +155,7 @@ def stops_for(ratios: Sequence[float | str], n: int) -> list[Stop]:
     return [found[budget]._replace(budget=budget) for budget in sorted(found, reverse=True)]
 
 
-def _answers(tokens: Array, spec: Spec, stops: Sequence[Stop]) -> list[Kept]:
+def _answers(tokens: Array, spec: methods.Spec, stops: Sequence[Stop]) -> list[Kept]:
     """What a method keeps at the first stop and, where its order is nested, at those after it."""
     answers = [compress(tokens, budget=stops[0].budget, method=spec.method, **spec.options)]
     if answers[0].nested:
@@ -298,15 +270,6 @@ def _place_on_scatter(contenders: Sequence[Contender], asked: Sequence[int]) -> 
         ys = analysis.zscored(np.array([each.averaged_distance or 0.0 for each in of]))
         for contender, x, y in zip(there, xs, ys, strict=True):
             contender.scatter[place] = float(x), float(y)
-
-
-def _value(text: str) -> object:
-    if text.lower() in ("none", "true", "false"):
-        return {"none": None, "true": True, "false": False}[text.lower()]
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
 
 
 def _label(ratio: float | Fraction) -> str:

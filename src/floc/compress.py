@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from . import methods
@@ -25,7 +27,8 @@ def compress(
 ) -> Kept:
     """Keep the few tokens of a video that best stand in for all the others.
 
-    Exactly one of `ratio`, `budget` and `coverage` says how many.
+    Exactly one of `ratio`, `budget` and `coverage` says how many; a method with parameters of its own that decide it,
+    such as thresholds, also runs on them alone.
 
     Args:
         tokens: [T, H, W, D] or [T, N, D], torch or numpy, any float dtype, any device. They are not changed.
@@ -51,22 +54,30 @@ def compress(
     [0, 1, 2]
     """
     started = time.perf_counter()
-    dial = Dial.of(ratio, budget, coverage)
     chosen = methods.make(method, options)
+    on_its_own = ratio is None and budget is None and coverage is None and isinstance(chosen, methods.Native)
+    dial = None if on_its_own else Dial.of(ratio, budget, coverage)
+    if dial is not None:
+        _require_one_master(method, dial, options)
     grid = TokenGrid.of(tokens)
     with torch.no_grad():
-        kept = chosen(grid, dial.count(grid.n)) if dial.coverage is None else _reach(chosen, grid, dial.coverage)
-    settings = {name: getattr(chosen, name) for name in methods.options(method) if name != "progress"}
+        kept = _run(chosen, grid, dial)
+    settings = {name: _noted(getattr(chosen, name)) for name in methods.options(method) if name != "progress"}
+    settings |= kept.settings  # what a budget made of them
     if "backend" in settings:
         settings["backend"] = resolve(str(settings["backend"]), grid.tokens.device)
     return replace(kept, method=method, settings=settings, seconds=time.perf_counter() - started)
 
 
-def _reach(method: methods.Method, grid: TokenGrid, coverage: float) -> Kept:
-    """As few tokens as reach a coverage: by the method's own way where it has one, else by trying."""
+def _run(method: methods.Method, grid: TokenGrid, dial: Dial | None) -> Kept:
+    if dial is None:
+        assert isinstance(method, methods.Native), "only those run without a dial"
+        return method.native(grid)
+    if dial.coverage is None:
+        return method(grid, dial.count(grid.n))
     if isinstance(method, methods.Reaching):
-        return method.reaching(grid, coverage)
-    return method(grid, fewest(lambda count: _coverage(method, grid, count), grid.n, coverage))
+        return method.reaching(grid, dial.coverage)
+    return method(grid, fewest(lambda count: _coverage(method, grid, count), grid.n, dial.coverage))
 
 
 def _coverage(method: methods.Method, grid: TokenGrid, count: int) -> float:
@@ -74,3 +85,18 @@ def _coverage(method: methods.Method, grid: TokenGrid, count: int) -> float:
         return method(grid, count).coverage
     except ValueError:  # fewer than it can keep
         return 0.0
+
+
+def _require_one_master(method: str, dial: Dial, options: Mapping[str, object]) -> None:
+    """A budget and the parameter that it would set cannot both decide."""
+    both = [name for name in methods.facts(method).searched if name in options]
+    if both:
+        raise ValueError(
+            f"{dial} sets {' and '.join(both)} of method {method!r}; give one or the other, not both "
+            f"(got {', '.join(f'{name}={options[name]!r}' for name in both)})"
+        )
+
+
+def _noted(value: object) -> object:
+    """An option as a file can hold it: of an array its shape."""
+    return f"array {tuple(value.shape)}" if isinstance(value, torch.Tensor | np.ndarray) else value

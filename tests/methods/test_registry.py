@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 
 import floc
 
 each_method = pytest.mark.parametrize("name", floc.methods.names())
 
 
+def compress(tokens: Any, name: str, **dial: Any) -> floc.Kept:
+    """What a method keeps; where a budget is below its floor, the fewest it can."""
+    options = {"nearest": True} if "nearest" in floc.methods.options(name) else {}
+    return floc.compress(tokens, method=name, **dial, **options)
+
+
+def floor_of(tokens: np.ndarray, name: str) -> int:
+    return len(compress(tokens, name, budget=1)) if floc.methods.facts(name).floor else 1
+
+
 @each_method
-@pytest.mark.parametrize("budget", [13, 105, 840, 5000])
+@pytest.mark.parametrize("budget", [13, 105, 300, 840, 5000])
 def test_on_budget_in_video_order_the_same_twice(tokens: np.ndarray, name: str, budget: int) -> None:
     before = tokens.copy()
-    kept, again = (floc.compress(tokens, budget=budget, method=name) for _ in range(2))
+    kept, again = (compress(tokens, name, budget=budget) for _ in range(2))
     np.testing.assert_array_equal(tokens, before)
-    if getattr(floc.methods.get(name), "exact", True):
-        assert len(kept) == min(budget, 840)
-    else:
-        assert 0 < len(kept) <= min(budget, 840)
+    most = max(min(budget, 840), floor_of(tokens, name))
+    assert 0 < len(kept) <= most
+    if floc.methods.facts(name).exact:
+        assert len(kept) == most
     assert (np.diff(kept.indices) > 0).all()
+    np.testing.assert_array_equal(kept.positions, np.stack(np.unravel_index(kept.indices, (70, 3, 4)), 1))
+    assert sorted(kept.order) == list(range(len(kept)))
     np.testing.assert_array_equal(kept.indices, again.indices)
     np.testing.assert_array_equal(kept.features, again.features)
     assert kept.method == name
@@ -28,7 +43,7 @@ def test_on_budget_in_video_order_the_same_twice(tokens: np.ndarray, name: str, 
 
 @each_method
 def test_every_token_has_a_representative_as_close_as_coverage_says(tokens: np.ndarray, name: str) -> None:
-    kept = floc.compress(tokens, budget=105, method=name)
+    kept = compress(tokens, name, budget=105)
     assert kept.represents.shape == (840,)
     assert 0 <= kept.represents.min() <= kept.represents.max() < len(kept)
     rows, stand = (
@@ -38,8 +53,20 @@ def test_every_token_has_a_representative_as_close_as_coverage_says(tokens: np.n
 
 
 @each_method
+def test_what_is_selected_is_a_token_and_what_is_merged_is_near_its_members(tokens: np.ndarray, name: str) -> None:
+    kept = compress(tokens, name, budget=105)
+    rows = tokens.reshape(840, -1)
+    if floc.methods.facts(name).kind == "select":
+        np.testing.assert_array_equal(kept.features, rows[kept.indices])
+        np.testing.assert_array_equal(kept.represents[kept.indices], np.arange(len(kept)))
+    else:
+        assert np.isfinite(kept.features).all()
+        assert np.abs(kept.features).max() <= np.abs(rows).max() * (1 + 1e-6)
+
+
+@each_method
 def test_a_nested_order_holds_the_smaller_answers(tokens: np.ndarray, name: str) -> None:
-    kept = floc.compress(tokens, budget=105, method=name)
+    kept = compress(tokens, name, budget=105)
     if not kept.nested:
         with pytest.raises(ValueError, match="does not keep a nested order"):
             kept.at(budget=50)
@@ -55,20 +82,114 @@ def test_a_nested_order_holds_the_smaller_answers(tokens: np.ndarray, name: str)
 
 @each_method
 def test_looking_at_it_sets_off_nothing(tokens: np.ndarray, name: str) -> None:
-    kept = floc.compress(tokens, budget=105, method=name)
+    kept = compress(tokens, name, budget=105)
     known = "coverage" in repr(kept)
     assert known == (kept.path is not None)
     assert f"coverage {kept.coverage:.4f}" in repr(kept)
 
 
 @each_method
-def test_reaches_a_coverage(tokens: np.ndarray, name: str) -> None:
-    assert floc.compress(tokens, coverage=0.9, method=name).coverage >= 0.9
+def test_reaches_a_coverage(name: str) -> None:
+    few = np.random.default_rng(0).standard_normal((12, 2, 3, 8)).astype(np.float32)
+    assert compress(few, name, coverage=0.9).coverage >= 0.9
+
+
+@each_method
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_any_precision_comes_back_as_it_came(tokens: np.ndarray, name: str, dtype: torch.dtype) -> None:
+    given = torch.from_numpy(tokens).to(dtype)
+    kept = compress(given, name, budget=300)
+    assert kept.features.dtype == dtype
+    assert kept.features.isfinite().all()
+    assert len(kept) == len(compress(tokens, name, budget=300)) or not floc.methods.facts(name).exact
+
+
+@each_method
+def test_half_precision_chooses_what_float32_would_of_the_same_numbers(tokens: np.ndarray, name: str) -> None:
+    given = torch.from_numpy(tokens).bfloat16()
+    kept, same = compress(given, name, budget=300), compress(given.float(), name, budget=300)
+    assert kept.indices.tolist() == same.indices.tolist()
+
+
+@each_method
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (1, 4, 5), (2, 1, 7), (3, 5, 1), (5, 2, 2), (7, 3, 3), (9, 4, 7), (33, 1, 2)]
+)
+def test_awkward_sizes(name: str, shape: tuple[int, int, int]) -> None:
+    few = np.random.default_rng(1).standard_normal((*shape, 6)).astype(np.float32)
+    n = few[..., 0].size
+    for budget in sorted({1, max(1, n // 3), n}):
+        kept = compress(few, name, budget=budget)
+        assert 1 <= len(kept) <= n
+        assert np.isfinite(kept.features).all()
+        assert kept.represents.shape == (n,)
+
+
+@each_method
+def test_ratio_one_keeps_everything_as_it_is(tokens: np.ndarray, name: str) -> None:
+    kept = floc.compress(tokens, ratio=1, method=name)
+    assert kept.indices.tolist() == list(range(840))
+    np.testing.assert_array_equal(kept.features, tokens.reshape(840, -1))
+    np.testing.assert_array_equal(kept.represents, np.arange(840))
+
+
+@each_method
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_tokens_that_are_all_the_same(name: str, value: float) -> None:
+    same = np.full((10, 3, 4, 5), value, np.float32)
+    kept = compress(same, name, budget=40)
+    assert 1 <= len(kept) <= max(40, floor_of(same, name))
+    if floc.methods.facts(name).exact:
+        assert len(kept) == max(40, floor_of(same, name))
+    np.testing.assert_allclose(kept.features, value, atol=1e-6)
+    assert len(set(kept.indices.tolist())) == len(kept)
+
+
+@each_method
+def test_not_contiguous_is_no_matter(tokens: np.ndarray, name: str) -> None:
+    turned = torch.from_numpy(tokens).permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0)
+    assert not turned.is_contiguous()
+    kept, same = compress(turned, name, budget=300), compress(tokens, name, budget=300)
+    assert kept.indices.tolist() == same.indices.tolist()
+
+
+@each_method
+def test_a_floor_is_an_error_that_names_it(tokens: np.ndarray, name: str) -> None:
+    if not floc.methods.facts(name).floor:
+        assert len(floc.compress(tokens, budget=1, method=name)) == 1
+        return
+    least = floor_of(tokens, name)
+    with pytest.raises(ValueError, match=f"at least {least} of 840 tokens.*got a budget of 1.*nearest=True"):
+        floc.compress(tokens, budget=1, method=name)
+    assert len(floc.compress(tokens, budget=least, method=name)) <= least
+
+
+@each_method
+def test_without_a_dial_it_runs_on_its_own_parameters_or_says_that_it_has_none(tokens: np.ndarray, name: str) -> None:
+    chosen = floc.methods.get(name)()
+    if not isinstance(chosen, floc.methods.Native):
+        with pytest.raises(ValueError, match="exactly one of ratio"):
+            floc.compress(tokens, method=name)
+        return
+    own = {"stride": 2} if name == "pooling" else {}  # it has no size of its own
+    assert 0 < len(floc.compress(tokens, method=name, **own)) <= 840
+
+
+@each_method
+def test_a_budget_and_what_it_sets_are_not_both_taken(tokens: np.ndarray, name: str) -> None:
+    for option in floc.methods.facts(name).searched:
+        with pytest.raises(ValueError, match=f"ratio=1/8 sets {option} of method '{name}'; give one or the other"):
+            floc.compress(tokens, ratio=1 / 8, method=name, **{option: 1})
 
 
 @each_method
 def test_says_what_it_does_and_takes(name: str) -> None:
+    facts = floc.methods.facts(name)
     assert floc.methods.describe(name)
+    assert facts.paper
+    assert facts.kind in ("select", "merge")
     assert set(floc.methods.defaults(name)) == set(floc.methods.options(name))
+    assert set(facts.searched) <= set(floc.methods.options(name))
+    assert bool(facts.floor) == ("nearest" in floc.methods.options(name))
     with pytest.raises(ValueError, match="unknown option"):
         floc.compress(np.ones((2, 2, 2)), budget=1, method=name, no_such_option=1)

@@ -28,7 +28,7 @@ def test_frames_are_spaced_evenly(spacing: str, frames: int, budget: int, expect
 
 def test_less_than_a_frame_is_an_error_that_names_the_floor_or_one_frame() -> None:
     tokens = np.ones((8, 2, 3, 4))
-    with pytest.raises(ValueError, match=r"at least 6 of 48 \(0.125\); got a budget of 5.*nearest=True"):
+    with pytest.raises(ValueError, match=r"at least 6 of 48 tokens \(ratio 0.125\); got a budget of 5.*nearest=True"):
         floc.compress(tokens, budget=5, method="frame_uniform")
     assert len(floc.compress(tokens, budget=5, method="frame_uniform", nearest=True)) == 6
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from .. import blocks
 from ..path import Choice, joined
 from ..standing import TILE_BYTES, normalised
 from ..types import Kept, TokenGrid
-from . import register
+from . import Facts, register
 
 MATRIX_BYTES = 1 << 30  # the largest matrix of cosines to hold; above it a row is computed when it is needed
 
@@ -26,6 +27,8 @@ class DivPrune:
     the cosine with a zero vector is 0. It takes the whole input as one set, `block=None`; the FLoC paper runs it on
     blocks of 32 frames.
     """
+
+    facts: ClassVar[Facts] = Facts("Alvar et al., DivPrune, CVPR 2025", "select")
 
     block: int | None = 32
 

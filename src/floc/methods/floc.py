@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from ..selection import engine, require_headroom
 from ..selection.engine import Engine, Job, Solution, Targets
 from ..selection.objective import METRICS, SCALE, WEIGHT_SCALE, Metric, Similarity
 from ..types import Kept, TokenGrid
-from . import register
+from . import Facts, register
 
 # Tokens that one second pass may choose from. Its matrix takes 300 MB at this size, and time grows with the square: the
 # survivors of a longer film are chosen from in windows of consecutive blocks.
@@ -47,6 +47,8 @@ SURVIVORS_TOGETHER = 12_288
 @dataclass(frozen=True)
 class Floc:
     """Keep the tokens that best stand in for all others."""
+
+    facts: ClassVar[Facts] = Facts("Cho et al., FLoC, ICLR 2026, with a second pass and detail beyond it", "select")
 
     block: int | None = 32  # frames chosen from together; None: the whole video as one set
     dedupe: float = 2  # how many tokens for each one kept go into the second pass; 1: no second pass
@@ -98,6 +100,8 @@ class Floc:
 @dataclass(frozen=True)
 class FlocPaper(Floc):
     """The paper to the letter: blocks of 32 frames, plain cosines, one pass."""
+
+    facts: ClassVar[Facts] = Facts("Cho et al., FLoC, ICLR 2026", "select")
 
     dedupe: float = 1
     detail: float = 1

@@ -9,7 +9,8 @@ import numpy as np
 
 from ..naming import require_known
 from ..types import Kept, TokenGrid
-from . import register
+from . import Facts, register
+from .budgets import require_floor
 
 
 @register("frame_uniform")
@@ -21,7 +22,7 @@ class FrameUniform:
     is an error, unless `nearest` accepts one frame for it.
     """
 
-    exact: ClassVar[bool] = False  # whole frames only
+    facts: ClassVar[Facts] = Facts("uniform frame sampling", "select", exact=False, floor="one frame")
 
     spacing: str = "ends"  # the first frame and the last are among them; "middles": the middles of equal stretches
     nearest: bool = False
@@ -31,11 +32,7 @@ class FrameUniform:
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         t, h, w = grid.shape
-        if budget < h * w and not self.nearest:
-            raise ValueError(
-                f"frame_uniform keeps whole frames of {h * w} tokens, so at least {h * w} of {grid.n} "
-                f"({1 / t:.3g}); got a budget of {budget}: ask for more, or pass nearest=True to keep one frame"
-            )
+        require_floor("frame_uniform", budget, h * w, grid.n, "whole frames", nearest=self.nearest)
         m = max(1, budget // (h * w))
         if self.spacing == "ends":
             frames = np.rint(np.linspace(0, t - 1, m)).astype(np.int64)  # halves go to the even frame

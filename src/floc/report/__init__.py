@@ -87,7 +87,7 @@ def make(
         image_height=film.strip.height,
         stops=[(stop.label, stop.ratio, stop.budget) for stop in comparison.stops],
         methods=[_method(contender) for contender in comparison.contenders],
-        opens_at=(_busiest(comparison.contenders[0]) if opens_at is None else opens_at, len(comparison.stops) - 1),
+        opens_at=(_busiest(comparison.contenders[0]) if opens_at is None else opens_at, 0),
         tsne=Tsne(projection.indices, projection.xy, _caption(projection, t * h * w)),
     )
     text = page(data, LIMIT_BYTES).encode()
@@ -114,7 +114,7 @@ def _method(contender: Contender) -> MethodData:
 
 
 def _busiest(contender: Contender) -> int:
-    return int(per_frame(contender.kept[max(contender.kept)]).argmax())
+    return int(per_frame(contender.kept[min(contender.kept)]).argmax())
 
 
 def _caption(projection: Projection, n: int) -> str:

@@ -1,0 +1,185 @@
+"""What the clustering methods share."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from threadpoolctl import threadpool_info
+
+import floc
+from floc import blocks
+from floc.methods import clusters
+from floc.types import TokenGrid
+
+pytest.importorskip("sklearn.cluster")  # so that its libraries are among those whose threads are held
+
+rng = np.random.default_rng(0)
+
+
+def plainly(x: np.ndarray, labels: np.ndarray) -> list[int]:
+    """Of each cluster the member nearest to the mean, one cluster after another."""
+    x, picks = x.astype(np.float64), []
+    for label in sorted(set(labels.tolist())):
+        members = np.flatnonzero(labels == label)
+        picks.append(int(members[((x[members] - x[members].mean(0)) ** 2).sum(1).argmin()]))
+    return picks
+
+
+@pytest.mark.parametrize(("n", "dim", "k"), [(1, 1, 1), (63, 7, 20), (257, 40, 3)])
+def test_a_cluster_is_represented_by_its_member_nearest_to_the_mean(
+    n: int, dim: int, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "FEATURES_TOGETHER", 16)
+    x = rng.standard_normal((n, dim)).astype(np.float32)
+    labels = 5 * rng.integers(0, k, n)  # numbers in between have no members
+    picks = plainly(x, labels)
+    assert clusters.representatives(x, labels, len(picks)).tolist() == picks
+
+
+def test_of_two_members_the_first_represents_both() -> None:
+    x = rng.standard_normal((200, 50)).astype(np.float32) + 10
+    assert sorted(clusters.representatives(x, np.arange(200) // 2, 100)) == list(range(0, 200, 2))
+
+
+def test_missing_clusters_are_filled_up_with_the_farthest_repeats_last() -> None:
+    x = np.array([0, 0, 0.5, 3, 3, 2, 0], np.float32)[:, None]
+    filled = [clusters.representatives(x, np.zeros(7, int), k).tolist() for k in range(1, 8)]
+    assert filled[-1] == [2, 3, 5, 0, 4, 1, 6]
+    assert all(filled[k] == filled[-1][: k + 1] for k in range(7))
+
+
+def test_what_is_identical() -> None:
+    x = np.array([[1, 0.0], [0, 1], [1, -0.0], [0, 1], [2, -1]], np.float32)  # all have the same sum
+    first, kind = clusters.identical(x)
+    assert sorted(first) == [0, 1, 4]
+    assert first[kind].tolist() == [0, 1, 0, 1, 4]
+
+
+@pytest.mark.parametrize("offset", [0, 1000])
+def test_distances_are_symmetric_and_zero_only_between_equals(offset: int) -> None:
+    x = (offset + rng.standard_normal((40, 30))).astype(np.float32)
+    x[7] = x[30]
+    squares = clusters.squared_distances(torch.from_numpy(x)).numpy()
+    np.testing.assert_array_equal(squares, squares.T)
+    np.testing.assert_allclose(squares, ((x[:, None] - x.astype(np.float64)) ** 2).sum(2), rtol=1e-8, atol=1e-12)
+    assert np.argwhere(np.triu(squares == 0, 1)).tolist() == [[7, 30]]
+
+
+def test_rounding_does_not_keep_equals_apart() -> None:
+    half = 3 + rng.standard_normal((25, 3584)).astype(np.float32)
+    squares = clusters.squared_distances(torch.from_numpy(np.tile(half, (2, 1))))
+    assert (squares.diagonal(25) == 0).all()
+    assert (squares >= 0).all()
+
+
+@pytest.mark.parametrize("block", [8, 3, 100, None])
+@pytest.mark.parametrize("budget", [1, 2, 100, 839])
+def test_each_block_gets_its_share(tokens: np.ndarray, block: int | None, budget: int) -> None:
+    asked = []
+
+    def first(x: torch.Tensor, k: int) -> np.ndarray:
+        asked.append((len(x), k))
+        return np.arange(k)[::-1]
+
+    picks = clusters.chosen(TokenGrid.of(tokens), block, budget, first)
+    spans = blocks.split(70, block)
+    shares = blocks.shares([12 * (span.stop - span.start) for span in spans], budget)
+    expected = [12 * span.start + i for span, k in zip(spans, shares, strict=True) for i in range(k)]
+    assert picks.tolist() == expected
+    assert all(0 < k < n for n, k in asked)
+
+
+def test_libraries_have_one_thread_in_each_block_and_theirs_back_afterwards(
+    tokens: np.ndarray, set_threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "single_threaded_blas", contextlib.nullcontext)  # it may know fewer libraries
+    set_threads(3)
+    before = [(each["filepath"], each["num_threads"]) for each in threadpool_info()]
+    seen = []
+
+    def look(x: torch.Tensor, k: int) -> np.ndarray:
+        x @ x.T  # torch would set its threads now
+        seen.extend(each["num_threads"] for each in threadpool_info())
+        seen.append(torch.get_num_threads())
+        if k == 100:
+            raise RuntimeError("as it happens")
+        return np.arange(k)
+
+    clusters.chosen(TokenGrid.of(tokens), 8, 50, look)
+    assert set(seen) == {1}
+    assert [(each["filepath"], each["num_threads"]) for each in threadpool_info()] == before
+    with pytest.raises(RuntimeError, match="as it happens"):
+        clusters.chosen(TokenGrid.of(tokens), None, 100, look)
+    assert [(each["filepath"], each["num_threads"]) for each in threadpool_info()] == before
+
+
+def test_fewer_clusters_are_no_reason_to_warn(tokens: np.ndarray) -> None:
+    def warn(x: torch.Tensor, k: int) -> np.ndarray:
+        warnings.warn("Number of distinct clusters (3) found smaller than n_clusters (4).", UserWarning, stacklevel=1)
+        return np.arange(k)
+
+    assert len(clusters.chosen(TokenGrid.of(tokens), 8, 50, warn)) == 50
+
+
+@pytest.mark.parametrize("method", ["kmeans", "kmedoids", "spectral"])
+def test_any_number_of_threads_any_format_and_layout_gives_the_same(
+    tokens: np.ndarray, method: str, set_threads
+) -> None:
+    half = torch.from_numpy(tokens).bfloat16()
+    plain = half.float().numpy()
+    set_threads(1)
+    one = floc.compress(plain, budget=97, method=method).indices
+    set_threads(5)
+    strided = half.float().permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)
+    for given in (plain, half, half.double(), strided, strided.requires_grad_()):
+        assert floc.compress(given, budget=97, method=method).indices.tolist() == one.tolist()
+
+
+@pytest.mark.parametrize("method", ["kmeans", "kmedoids", "spectral"])
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        (dict(block=0), "block must be a number of frames, at least 1, or None.*got 0"),
+        (dict(block=2.5), "block must be.*got 2.5"),
+        (dict(block=True), "block must be.*got True"),
+        (dict(seed=-1), r"seed must be a whole number from 0 to 2\*\*32 - 1, got -1"),
+        (dict(seed=2**32), "seed must be"),
+    ],
+)
+def test_options_are_checked(method: str, option: dict, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        floc.compress(np.ones((2, 2, 2)), budget=1, method=method, **option)
+
+
+@pytest.mark.parametrize("method", ["kmedoids", "spectral"])
+def test_a_block_too_large_for_its_distances_is_an_error(
+    tokens: np.ndarray, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "available_bytes", lambda device: 10_000_000)
+    with pytest.raises(MemoryError, match=f"{method} on 840 tokens together needs .* are free; pass block=8"):
+        floc.compress(tokens, budget=20, method=method, block=None)
+    assert len(floc.compress(tokens, budget=20, method=method)) == 20
+
+
+@pytest.mark.parametrize("method", ["kmeans", "kmedoids", "spectral"])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 4), (1, 1, 2, 1), (3, 1, 1, 5), (1, 5, 2, 3), (17, 1, 3, 2)])
+@pytest.mark.parametrize("kind", ["equal", "zero", "some zero", "one direction", "noise"])
+def test_any_budget_of_any_tokens(method: str, shape: tuple[int, ...], kind: str) -> None:
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    x = {
+        "equal": np.ones_like(x),
+        "zero": np.zeros_like(x),
+        "some zero": x * (np.arange(x[..., 0].size).reshape(shape[:3]) % 3 > 0)[..., None],
+        "one direction": np.abs(x[..., :1]) * np.arange(1, shape[-1] + 1, dtype=np.float32),
+        "noise": 1 + 1e-7 * x,
+    }[kind]
+    n = x[..., 0].size
+    for budget in {1, 2, n // 2, n - 1, n} & set(range(1, n + 1)):
+        kept = floc.compress(x, budget=budget, method=method)
+        assert len(set(kept.indices.tolist())) == budget
+        assert 0 <= kept.represents.min() <= kept.represents.max() < budget
+        np.testing.assert_array_equal(kept.features, x.reshape(n, -1)[kept.indices])

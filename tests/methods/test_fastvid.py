@@ -1,0 +1,321 @@
+"""FastVID against the published programs' outputs, and against its definition."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+import floc
+from floc.methods import density, fastvid
+from floc.synthetic import film
+
+GOLDEN = (
+    Path(os.environ.get("FLOC_DATA", Path(__file__).parents[3] / "shared" / "data")).parent / "baselines" / "golden"
+)
+VARIANTS = {"onevision": "", "llava-video": "lv_"}
+both_variants = pytest.mark.parametrize("variant", VARIANTS)
+
+
+class Found(NamedTuple):
+    features: dict[int, np.ndarray]  # by flat index
+    represents: dict[int, int]  # token that something absorbed, to the flat index of the anchor most like it
+    salient: list[int]  # tokens of each frame
+    anchors: list[int]
+
+
+def peaks(x: np.ndarray) -> list[int]:
+    """Points by falling density times distance to a denser one."""
+    d = np.sqrt(((x[:, None] - x[None]) ** 2).mean(-1))
+    rho = np.exp(-np.sort(d**2, 1)[:, :4].mean(1))
+    m = len(x)
+    score = [
+        rho[i] * min((d[i, j] for j in range(m) if (-rho[j], j) < (-rho[i], i)), default=d.max()) for i in range(m)
+    ]
+    return sorted(range(m), key=lambda i: (-score[i], i))
+
+
+def plainly(
+    tokens: np.ndarray,
+    variant: str,
+    quota: int,
+    attn: np.ndarray | None = None,
+    frame_global: np.ndarray | None = None,
+    dyseg_c: int = 8,
+    dyseg_tau: float = 0.9,
+    stprune_d: float = 0.4,
+    dtm_p: int = 4,
+    dtm_beta: float = 0.6,
+    shared: bool | None = None,
+    extra: int = 0,
+) -> Found:
+    """The definition, step by step; `shared` quotas are those of "llava-video"."""
+    t, n = tokens.shape[0], tokens.shape[1] * tokens.shape[2]
+    x = tokens.reshape(t, n, -1).astype(np.float64)
+    shared = variant == "llava-video" if shared is None else shared
+    if attn is None:
+        logits = np.einsum("tnd,td->tn", x, x.mean(1)) / math.sqrt(x.shape[-1])
+        attn = np.exp(logits - logits.max(1, keepdims=True))
+    g = x.mean(1) if frame_global is None else frame_global.astype(np.float64)
+    s = [g[i] @ g[i + 1] / max(np.linalg.norm(g[i]) * np.linalg.norm(g[i + 1]), 1e-12) for i in range(t - 1)]
+    cuts = set(sorted(range(t - 1), key=lambda i: (s[i], i))[: dyseg_c - 1]) | {
+        i for i in range(t - 1) if s[i] < dyseg_tau
+    }
+    ends = [*sorted(cuts), t - 1]
+    context = int(quota * stprune_d)
+    features, represents, all_salient, all_anchors = {}, {}, [], []
+    start = 0
+    for end in ends:
+        frames = list(range(start, end + 1))
+        length = len(frames)
+        anchor_frames = sorted(range(end, start - 1, -dtm_p))
+        f = len(anchor_frames)
+        if shared:
+            total = int(quota * length * stprune_d)
+            salient = [(quota * length - total) // length] * length
+            for i in range((quota * length - total) % length):
+                salient[i] += 1
+            wanted = [total // f + (i >= f - total % f) for i in range(f)]
+        else:
+            salient = [quota - context] * length
+            wanted = [context * length // f] * f
+        salient = [each + (frame < extra) for frame, each in zip(frames, salient, strict=True)]
+        got = [min(each, n - salient[frame - start]) for frame, each in zip(anchor_frames, wanted, strict=True)]
+        excess = sum(wanted) - sum(got)
+        while excess:
+            for i, frame in enumerate(frames):
+                full = salient[i] + (got[anchor_frames.index(frame)] if frame in anchor_frames else 0) == n
+                if excess and not full:
+                    salient[i] += 1
+                    excess -= 1
+        tops = {
+            frame: sorted(range(n), key=lambda p, a=attn[frame]: (-a[p], p))[:k]
+            for frame, k in zip(frames, salient, strict=True)
+        }
+        rest = {frame: [p for p in range(n) if p not in tops[frame]] for frame in frames}
+        for frame in frames:
+            features |= {frame * n + p: x[frame, p] for p in tops[frame]}
+        closest: dict[int, float] = {}
+        for frame, k, asked in zip(anchor_frames, got, wanted, strict=True):
+            if not k:
+                continue
+            anchors = sorted(rest[frame][i] for i in peaks(x[frame, rest[frame]])[:k])
+            own = variant == "onevision" and (asked == context or f == length)
+            pool = [(u, p) for u in ([frame] if own else frames) for p in rest[u]]
+            if variant == "llava-video":
+                pool = [(u, p) for u, p in pool if u != frame or p not in anchors]
+            absorbed: dict[int, list[np.ndarray]] = {p: [] for p in anchors}
+            for u, p in pool:
+                cosine = [
+                    x[u, p] @ x[frame, a] / max(np.linalg.norm(x[u, p]) * np.linalg.norm(x[frame, a]), 1e-12)
+                    for a in anchors
+                ]
+                best = int(np.argmax(cosine))
+                absorbed[anchors[best]].append(x[u, p])
+                if cosine[best] > closest.get(u * n + p, -np.inf):
+                    closest[u * n + p] = cosine[best]
+                    represents[u * n + p] = frame * n + anchors[best]
+            for a in anchors:
+                v, q = x[frame, a], len(absorbed[a])
+                w = max(dtm_beta, 1 / (q + 1))
+                features[frame * n + a] = w * v + (1 - w) * np.mean(absorbed[a], 0) if q else v
+        all_salient += salient
+        all_anchors += [got[anchor_frames.index(u)] if u in anchor_frames else 0 for u in frames]
+        start = end + 1
+    return Found(features, represents, all_salient, all_anchors)
+
+
+def assert_is(kept: floc.Kept, found: Found) -> None:
+    indices = sorted(found.features)
+    assert kept.indices.tolist() == indices
+    np.testing.assert_allclose(kept.features, [found.features[i] for i in indices], atol=1e-5)
+    assert (kept.represents[kept.indices] == np.arange(len(kept))).all()
+    for token, anchor in found.represents.items():
+        if token not in found.features:
+            assert indices[kept.represents[token]] == anchor
+
+
+@both_variants
+@pytest.mark.parametrize("case", "abc")
+def test_keeps_what_the_published_program_keeps(case: str, variant: str) -> None:
+    path = GOLDEN / f"fastvid_{case}.npz"
+    if not path.exists():
+        pytest.skip(f"the reference outputs are not at {GOLDEN}")
+    golden = np.load(path)
+    options = {name: golden[name].item() for name in ("dyseg_c", "dyseg_tau", "stprune_d", "dtm_p", "dtm_beta")}
+    options |= {name: golden[name] for name in ("attn", "frame_global")}
+    ratio = golden["retention_ratio"].item()
+    kept = floc.compress(golden["tokens"], method="fastvid", variant=variant, retention_ratio=ratio, **options)
+    np.testing.assert_array_equal(kept.indices, golden[VARIANTS[variant] + "position_index"])
+    np.testing.assert_allclose(kept.features, golden[VARIANTS[variant] + "merged"], atol=1e-5)
+    assert kept.settings["attn"] == f"array {golden['attn'].shape}"
+    found = plainly(golden["tokens"], variant, int(golden["attn"].shape[1] * ratio), **options)
+    assert_is(kept, found)
+    if variant == "onevision":
+        assert found.anchors == golden["context_per_frame"].tolist()
+        assert set(golden["salient_index"]) <= set(kept.indices)
+
+
+@both_variants
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ((1, 1, 2), {"retention_ratio": 0.5}),
+        ((1, 5, 7), {"retention_ratio": 0.3}),
+        ((3, 4, 5), {"retention_ratio": 0.25}),  # fewer frames than segments asked for
+        ((23, 3, 5), {"retention_ratio": 0.2, "dyseg_c": 2, "dyseg_tau": 0.5}),
+        ((23, 3, 5), {"retention_ratio": 0.34, "dyseg_c": 1, "dyseg_tau": -1, "dtm_p": 1}),
+        ((23, 3, 5), {"retention_ratio": 0.2, "dyseg_c": 5, "dyseg_tau": -1, "dtm_p": 2}),  # one anchor a frame
+        ((11, 2, 6), {"retention_ratio": 0.1, "dyseg_c": 2}),  # no anchors
+        ((14, 5, 4), {"retention_ratio": 0.4, "stprune_d": 1.0, "dyseg_c": 3, "dtm_beta": 0.2}),
+        ((14, 5, 4), {"retention_ratio": 0.4, "stprune_d": 0.0, "dyseg_c": 3}),
+        ((17, 4, 4), {"retention_ratio": 0.7, "dyseg_c": 2, "dyseg_tau": -1}),  # more anchors than there is room for
+        ((17, 4, 4), {"retention_ratio": 0.9, "dyseg_c": 1, "dyseg_tau": -1, "stprune_d": 0.7, "dtm_p": 3}),
+    ],
+)
+@pytest.mark.parametrize("cache", [1 << 23, 3000])
+def test_keeps_by_the_definition(
+    shape: tuple[int, int, int], options: dict, cache: int, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(density, "CACHE_BYTES", cache)  # one tile or many
+    tokens = film(*shape, dim=24, seed=sum(shape), scenes=2, shot_frames=6, dtype=np.float32)
+    kept = floc.compress(tokens, method="fastvid", variant=variant, **options)
+    quota = int(shape[1] * shape[2] * options["retention_ratio"])
+    others = {name: each for name, each in options.items() if name != "retention_ratio"}
+    assert_is(kept, plainly(tokens, variant, quota, **others))
+
+
+@both_variants
+@pytest.mark.parametrize("options", [{"dyseg_c": 4}, {"dyseg_c": 2, "dyseg_tau": -1, "dtm_p": 1}])
+@pytest.mark.parametrize("budget", [1, 5, 19, 20, 41, 100, 133, 240, 299, 300])
+def test_any_budget_exactly(budget: int, options: dict, variant: str) -> None:
+    tokens = film(20, 3, 5, dim=24, seed=8, scenes=2, shot_frames=6, dtype=np.float32)
+    kept = floc.compress(tokens, budget=budget, method="fastvid", variant=variant, **options)
+    assert len(kept) == budget
+    if budget == 300:
+        np.testing.assert_array_equal(kept.features, tokens.reshape(300, -1))
+        return
+    quota, extra = divmod(budget, 20)
+    assert_is(kept, plainly(tokens, variant, quota, **options, shared=True, extra=extra))
+    assert kept.settings["extra_salient"] == extra
+    ratio = kept.settings["retention_ratio"]
+    assert int(15 * ratio) == quota
+    if variant == "llava-video" and quota and not extra:
+        on_its_own = floc.compress(tokens, method="fastvid", variant=variant, retention_ratio=ratio, **options)
+        np.testing.assert_array_equal(on_its_own.indices, kept.indices)
+        np.testing.assert_array_equal(on_its_own.features, kept.features)
+
+
+@pytest.mark.parametrize("cells", [1, 7, 22, 49])
+def test_the_ratio_reported_is_the_quota_again(cells: int) -> None:
+    tokens = np.ones((1, 1, cells, 2))
+    for budget in range(1, cells):
+        kept = floc.compress(tokens, budget=budget, method="fastvid", stprune_d=0.0)
+        assert int(cells * kept.settings["retention_ratio"]) == budget
+
+
+def test_a_token_that_nothing_absorbed_is_represented_by_the_kept_one_most_like_it() -> None:
+    tokens = film(20, 3, 5, dim=24, seed=8, scenes=2, shot_frames=6, dtype=np.float32)
+    kept = floc.compress(tokens, budget=47, method="fastvid")  # short segments have no anchors
+    found = plainly(tokens, "onevision", 2, shared=True, extra=7)
+    lost = [i for i in range(300) if i not in found.represents and i not in found.features]
+    assert lost
+    assert found.represents
+    rows, stand = (
+        each / np.linalg.norm(each, axis=1, keepdims=True) for each in (tokens.reshape(300, -1), kept.features)
+    )
+    np.testing.assert_array_equal(kept.represents[lost], (rows[lost] @ stand.T).argmax(1))
+
+
+def test_attention_and_frame_vectors_as_any_array() -> None:
+    tokens = film(12, 3, 4, dim=24, seed=2, dtype=np.float32)
+    rng = np.random.default_rng(0)
+    attn, vectors = rng.random((12, 12)), rng.standard_normal((12, 7))
+    expected = plainly(tokens, "onevision", 6, attn=attn, frame_global=vectors)
+    for kind in (np.asarray, torch.from_numpy, lambda each: torch.from_numpy(each).float().T.contiguous().T):
+        kept = floc.compress(tokens, method="fastvid", retention_ratio=0.5, attn=kind(attn), frame_global=kind(vectors))
+        assert_is(kept, expected)
+    without = floc.compress(tokens, method="fastvid", retention_ratio=0.5)
+    assert without.indices.tolist() != kept.indices.tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attn": np.ones((4, 5))}, r"attn must be \[4, 6\].*got \(4, 5\)"),
+        ({"attn": np.ones((4, 2, 3))}, r"attn must be \[4, 6\]"),
+        ({"attn": [[1.0] * 6] * 4}, "attn must be a torch tensor or a numpy array, got list"),
+        ({"attn": np.full((4, 6), np.nan)}, "attn must be finite"),
+        ({"frame_global": np.ones((3, 9))}, r"frame_global must be \[4, C\].*got \(3, 9\)"),
+        ({"frame_global": torch.ones(4)}, r"frame_global must be \[4, C\]"),
+        ({"frame_global": np.full((4, 2), np.inf)}, "frame_global must be finite"),
+        ({"variant": "qwen"}, "unknown variant 'qwen'"),
+        ({"stprune_d": 1.5}, "stprune_d must be in"),
+        ({"dtm_p": 0}, "dtm_p must be at least 1"),
+        ({"retention_ratio": 0.1}, "less than one of the 6 tokens"),
+    ],
+)
+def test_refuses_what_does_not_fit(options: dict, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        floc.compress(np.ones((4, 2, 3, 5)), method="fastvid", **{"retention_ratio": 0.5, **options})
+
+
+def test_a_budget_and_its_parameter_cannot_both_decide() -> None:
+    with pytest.raises(ValueError, match="retention_ratio"):
+        floc.compress(np.ones((4, 2, 2, 3)), method="fastvid", budget=8, retention_ratio=0.5)
+
+
+@both_variants
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_dtypes_and_strides(dtype: torch.dtype, variant: str) -> None:
+    tokens = torch.from_numpy(film(14, 4, 6, dim=16, seed=5, dtype=np.float32)).to(dtype)
+    kept = floc.compress(tokens, budget=90, method="fastvid", variant=variant)
+    assert kept.features.dtype == dtype
+    exact = floc.compress(tokens.float(), budget=90, method="fastvid", variant=variant)
+    assert kept.indices.tolist() == exact.indices.tolist()
+    tolerance = 1e-5 if dtype == torch.float64 else 2e-2
+    torch.testing.assert_close(kept.features, exact.features.to(dtype), atol=tolerance, rtol=0)
+    strided = tokens.permute(3, 0, 2, 1).contiguous().permute(1, 3, 2, 0)
+    again = floc.compress(strided, budget=90, method="fastvid", variant=variant)
+    torch.testing.assert_close(again.features, kept.features)
+
+
+@both_variants
+def test_of_equal_anchors_the_first_absorbs(variant: str) -> None:
+    which = np.random.default_rng(3).integers(0, 5, (10, 3, 4))
+    tokens = np.eye(8, dtype=np.float32)[which]  # all products are exact
+    attn = np.random.default_rng(4).random((10, 12))
+    kept = floc.compress(tokens, method="fastvid", variant=variant, retention_ratio=0.6, attn=attn, dyseg_c=3)
+    assert_is(kept, plainly(tokens, variant, 7, attn=attn, dyseg_c=3))
+
+
+@both_variants
+@pytest.mark.parametrize("value", [0.0, 1.5])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (8, 1, 1), (9, 4, 5)])
+def test_equal_and_zero_tokens(value: float, shape: tuple[int, int, int], variant: str) -> None:
+    tokens = np.full((*shape, 8), value, np.float32)
+    for budget in {1, np.prod(shape) // 2 or 1, np.prod(shape)}:
+        kept = floc.compress(tokens, budget=int(budget), method="fastvid", variant=variant)
+        assert len(kept) == budget
+        np.testing.assert_allclose(kept.features, value)
+
+
+def test_a_quota_of_whole_frames_keeps_everything() -> None:
+    tokens = film(9, 2, 3, dim=8, dtype=np.float32)
+    kept = floc.compress(tokens, method="fastvid", retention_ratio=1.0)
+    np.testing.assert_array_equal(kept.features, tokens.reshape(54, 8))
+
+
+def test_segments_are_taken_together_or_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = film(40, 2, 4, dim=16, seed=4, scenes=3, shot_frames=5, dtype=np.float32)
+    expected = floc.compress(tokens, budget=100, method="fastvid")
+    for frames in (1, 3, 40):
+        monkeypatch.setattr(fastvid, "TILE_FRAMES", frames)
+        kept = floc.compress(tokens, budget=100, method="fastvid")
+        np.testing.assert_array_equal(kept.represents, expected.represents)
+        np.testing.assert_allclose(kept.features, expected.features, atol=1e-6)

@@ -1,0 +1,281 @@
+"""PruneVID against the published program's outputs, and against its definition."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+import floc
+from floc.methods import density, prunevid
+from floc.synthetic import film
+from floc.types import TokenGrid
+
+GOLDEN = (
+    Path(os.environ.get("FLOC_DATA", Path(__file__).parents[3] / "shared" / "data")).parent / "baselines" / "golden"
+)
+
+
+class Cluster(NamedTuple):
+    members: list[int]  # flat indices
+    mean: np.ndarray
+
+
+def dpc(x: np.ndarray, clusters: int, k: int) -> tuple[list[int], list[int]]:
+    """Centres and the cluster of each point."""
+    m = len(x)
+    d = np.sqrt(((x[:, None] - x[None]) ** 2).mean(-1))
+    rho = np.exp(-np.sort(d**2, 1)[:, : min(k, m)].mean(1))
+    score = [
+        rho[i] * min((d[i, j] for j in range(m) if (-rho[j], j) < (-rho[i], i)), default=d.max()) for i in range(m)
+    ]
+    centres = sorted(range(m), key=lambda i: (-score[i], i))[:clusters]
+    labels = d[:, centres].argmin(1)
+    labels[centres] = np.arange(clusters)
+    return centres, labels.tolist()
+
+
+def refined(labels: list[int]) -> list[int]:
+    """Contiguous segments, frame by frame."""
+
+    def run(values: list[int | None], at: int) -> int:
+        """The length of the run of equal values that a frame is in."""
+        low = high = at
+        while low > 0 and values[low - 1] == values[at]:
+            low -= 1
+        while high + 1 < len(values) and values[high + 1] == values[at]:
+            high += 1
+        return high - low + 1
+
+    t = len(labels)
+    longest = {label: max(run(labels, i) for i in range(t) if labels[i] == label) for label in labels}
+    values = [
+        label if run(labels, i) == longest[label] and longest[label] > 1 else None for i, label in enumerate(labels)
+    ]
+    for i in range(t):
+        if values[i] is None:
+            end = next((j for j in range(i, t) if values[j] is not None), t)
+            left = run(values, i - 1) if i else 0
+            right = run(values, end) if end < t else 0
+            values[i:end] = [values[end] if right > left else values[i - 1] if i else 0] * (end - i)
+    return values
+
+
+def plainly(
+    tokens: np.ndarray,
+    tau: float = 0.8,
+    temporal_segment_ratio: float = 0.25,
+    cluster_ratio: float = 0.5,
+    k: int = 7,
+    untouched: int = 14,
+) -> dict[int, Cluster]:
+    """The definition, step by step: what stands at each place."""
+    t, n = tokens.shape[0], tokens.shape[1] * tokens.shape[2]
+    x = tokens.reshape(t, n, -1).astype(np.float64)
+    unit = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+    labels = refined(dpc(x.mean(1), max(1, int(temporal_segment_ratio * t)), k)[1])
+    found: dict[int, Cluster] = {}
+
+    def cluster(places: list[int], members: list[list[int]], values: np.ndarray) -> None:
+        size = len(values)
+        if size <= untouched:
+            centres, of = list(range(size)), list(range(size))
+        else:
+            centres, of = dpc(values, max(1, int(cluster_ratio * size)), k)
+        for c, centre in enumerate(centres):
+            mine = [i for i in range(size) if of[i] == c]
+            found[places[centre]] = Cluster(
+                sorted(itertools.chain.from_iterable(members[i] for i in mine)), values[mine].mean(0)
+            )
+
+    start = 0
+    for _, run in itertools.groupby(labels):
+        w = len(list(run))
+        frames = range(start, start + w)
+        static = []
+        for p in range(n):
+            pairs = [unit[a, p] @ unit[b, p] for a in frames for b in frames if a != b]
+            if pairs and np.mean(pairs) > tau:
+                static.append(p)
+        cluster(
+            [start * n + p for p in static],
+            [[f * n + p for f in frames] for p in static],
+            x[start : start + w, static].mean(0),
+        )
+        moving = [p for p in range(n) if p not in static]
+        for f in frames:
+            cluster([f * n + p for p in moving], [[f * n + p] for p in moving], x[f, moving])
+        start += w
+    return found
+
+
+def assert_is(kept: floc.Kept, found: dict[int, Cluster]) -> None:
+    indices = sorted(found)
+    assert kept.indices.tolist() == indices
+    np.testing.assert_allclose(kept.features, [found[i].mean for i in indices], atol=1e-5)
+    expected = np.full(kept.n, -1)
+    for place, i in enumerate(indices):
+        expected[found[i].members] = place
+    np.testing.assert_array_equal(kept.represents, expected)
+
+
+@pytest.mark.parametrize("case", "abc")
+def test_merges_what_the_published_program_merges(case: str) -> None:
+    path = GOLDEN / f"prunevid_{case}.npz"
+    if not path.exists():
+        pytest.skip(f"the reference outputs are not at {GOLDEN}")
+    golden = np.load(path)
+    options = {name: golden[name].item() for name in ("tau", "temporal_segment_ratio", "cluster_ratio", "k")}
+    tokens = golden["tokens"]
+    labels = prunevid.frame_labels(TokenGrid.of(tokens), options["temporal_segment_ratio"], 7)
+    np.testing.assert_array_equal(labels, golden["frame_labels"])
+    np.testing.assert_array_equal(prunevid.contiguous(labels), golden["frame_labels_refined"])
+    kept = floc.compress(tokens, method="prunevid", **options)
+    assert len(kept) == len(golden["merged"])
+    apart = np.abs(kept.features[:, None] - golden["merged"]).max(-1)
+    assert sorted(apart.argmin(0)) == list(range(len(kept)))  # one for one
+    assert apart.min(0).max() < 1e-5
+    # there, scene by scene: the static tokens, then those of each frame
+    ends = golden["segment_sizes"].cumsum()
+    of_scene = np.searchsorted(ends, kept.positions[:, 0][apart.argmin(0)], side="right")
+    np.testing.assert_array_equal(
+        of_scene, np.repeat(np.arange(len(ends)), golden["static_sizes"] + golden["dynamic_sizes"])
+    )
+    assert_is(kept, plainly(tokens, **options))
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ((1, 1, 1), {}),
+        ((1, 5, 7), {}),
+        ((2, 1, 3), {}),
+        ((5, 4, 5), {"cluster_ratio": 0.3}),  # fewer frames than neighbours
+        ((3, 5, 4), {"temporal_segment_ratio": 0.1, "cluster_ratio": 0.01}),  # less than one cluster
+        ((9, 1, 1), {"temporal_segment_ratio": 1.0}),
+        ((17, 3, 9), {"cluster_ratio": 0.29, "k": 5}),
+        ((31, 2, 4), {"tau": 0.6, "untouched": 3}),
+        ((20, 6, 3), {"tau": -2.0, "cluster_ratio": 0.4}),  # all static
+        ((12, 4, 5), {"tau": 1.0, "cluster_ratio": 1.0}),  # all dynamic
+    ],
+)
+@pytest.mark.parametrize("cache", [1 << 23, 3000])
+def test_merges_by_the_definition(
+    shape: tuple[int, int, int], options: dict, cache: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(density, "CACHE_BYTES", cache)  # one tile or many
+    tokens = film(*shape, dim=24, seed=sum(shape), scenes=2, shot_frames=6, dtype=np.float32)
+    assert_is(floc.compress(tokens, method="prunevid", **options), plainly(tokens, **options))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_contiguous_is_frame_by_frame(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(rng.integers(0, 1 + seed % 5, 12), rng.integers(1, 4, 12))[: 1 + seed]
+    assert prunevid.contiguous(labels).tolist() == refined(labels.tolist())
+
+
+def test_any_budget_above_the_floor_exactly() -> None:
+    tokens = film(12, 4, 5, dim=16, seed=3, scenes=2, shot_frames=6, dtype=np.float32)
+    fewest = len(floc.compress(tokens, budget=1, method="prunevid", nearest=True))
+    assert 12 <= fewest <= 15
+    for budget in [*range(fewest, 240, 7), 239, 240]:
+        kept = floc.compress(tokens, budget=budget, method="prunevid")
+        assert len(kept) == budget
+        found = kept.settings
+        names = ("tau", "temporal_segment_ratio", "cluster_ratio", "k", "untouched")
+        on_its_own = floc.compress(tokens, method="prunevid", **{name: found[name] for name in names})
+        assert len(on_its_own) == budget - found.get("extra_clusters", 0)
+        if not found.get("extra_clusters", 0):
+            np.testing.assert_array_equal(on_its_own.indices, kept.indices)
+            np.testing.assert_array_equal(on_its_own.features, kept.features)
+        # what stands somewhere is the mean of those it represents
+        rows = tokens.reshape(240, -1)
+        for place in range(len(kept)):
+            np.testing.assert_allclose(kept.features[place], rows[kept.represents == place].mean(0), atol=1e-5)
+    with pytest.raises(ValueError, match=f"at least {fewest} of 240 tokens"):
+        floc.compress(tokens, budget=fewest - 1, method="prunevid")
+    assert kept.settings["cluster_ratio"] == 1.0
+
+
+def test_small_groups_are_clustered_only_where_they_must_be_and_tau_rises_only_then() -> None:
+    tokens = film(12, 4, 5, dim=16, seed=3, scenes=2, shot_frames=6, dtype=np.float32)
+    least = len(floc.compress(tokens, method="prunevid", cluster_ratio=0.0))
+    most = len(floc.compress(tokens, method="prunevid", cluster_ratio=1.0))
+    settings = {
+        budget: floc.compress(tokens, budget=budget, method="prunevid").settings
+        for budget in (least - 1, least, most, most + 1)
+    }
+    assert [found["untouched"] for found in settings.values()] == [0, 14, 14, 14]
+    assert [found["tau"] == 0.8 for found in settings.values()] == [True, True, True, False]
+    assert settings[most + 1]["tau"] > 0.8
+    # with any lower tau there are too few
+    lower = np.nextafter(settings[most + 1]["tau"], 0)
+    assert len(floc.compress(tokens, method="prunevid", cluster_ratio=1.0, tau=lower)) == most
+
+
+def test_missing_clusters_go_where_the_largest_part_is_left_over() -> None:
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(0, 60, 50)
+    nothing = np.zeros(0)
+    groups = prunevid._Groups(nothing, nothing, nothing, nothing, sizes, nothing, nothing)
+    clustered = np.flatnonzero(sizes > 14)
+    for budget in range(int(groups.counts(0, 14).sum()), sizes.sum() + 1, 7):
+        ratio, counts = groups.within(budget, 14)
+        assert counts.sum() == budget
+        extra = counts - groups.counts(ratio, 14)
+        assert set(extra) <= {0, 1}
+        part = (ratio * sizes - groups.counts(ratio, 14)).round(6)
+        ranking = sorted(clustered, key=lambda g: (-part[g], g))
+        assert sorted(ranking[: extra.sum()]) == np.flatnonzero(extra).tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_dtypes_and_strides(dtype: torch.dtype) -> None:
+    tokens = torch.from_numpy(film(14, 4, 6, dim=16, seed=5, dtype=np.float32)).to(dtype)
+    kept = floc.compress(tokens, budget=90, method="prunevid")
+    assert kept.features.dtype == dtype
+    exact = floc.compress(tokens.float(), budget=90, method="prunevid")
+    assert kept.indices.tolist() == exact.indices.tolist()
+    torch.testing.assert_close(
+        kept.features, exact.features.to(dtype), atol=2e-2 if dtype != torch.float64 else 1e-5, rtol=0
+    )
+    strided = floc.compress(tokens.permute(3, 0, 2, 1).contiguous().permute(1, 3, 2, 0), budget=90, method="prunevid")
+    torch.testing.assert_close(strided.features, kept.features)
+    whole = floc.compress(tokens, ratio=1, method="prunevid")
+    assert torch.equal(whole.features, tokens.flatten(0, 2))
+
+
+@pytest.mark.parametrize("value", [0.0, 1.5])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (8, 1, 1), (9, 4, 5)])
+def test_equal_and_zero_tokens(value: float, shape: tuple[int, int, int]) -> None:
+    tokens = np.full((*shape, 8), value, np.float32)
+    kept = floc.compress(tokens, method="prunevid")
+    np.testing.assert_allclose(kept.features, value)
+    budget = max(10, shape[0] + 1)
+    assert len(floc.compress(tokens, budget=budget, method="prunevid")) == min(budget, np.prod(shape))
+
+
+def test_nothing_is_more_alike_than_1() -> None:
+    frame = film(1, 3, 5, dim=300, seed=1, dtype=np.float32)
+    still = np.repeat(frame, 9, 0)
+    assert len(floc.compress(still, method="prunevid", tau=0.999, cluster_ratio=1.0)) == 15
+    assert len(floc.compress(still, method="prunevid", tau=1.0, cluster_ratio=1.0)) == 135
+
+
+@pytest.mark.parametrize(
+    "options", [{"tau": np.nan}, {"temporal_segment_ratio": 1.1}, {"cluster_ratio": -0.1}, {"k": 0}]
+)
+def test_refuses_what_makes_no_sense(options: dict) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        floc.compress(np.ones((4, 2, 2, 3)), method="prunevid", **options)
+
+
+def test_a_budget_and_its_parameter_cannot_both_decide() -> None:
+    with pytest.raises(ValueError, match="cluster_ratio"):
+        floc.compress(np.ones((4, 2, 2, 3)), method="prunevid", budget=8, cluster_ratio=0.5)

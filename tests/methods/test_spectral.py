@@ -1,0 +1,126 @@
+"""Spectral clustering against the reference outputs, and against scikit-learn called plainly."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from threadpoolctl import threadpool_limits
+
+import floc
+from floc.methods.clusters import representatives
+from floc.methods.spectral import labels_of, seeding
+from floc.standing import normalised
+
+sklearn_cluster = pytest.importorskip("sklearn.cluster")
+adjusted_rand = pytest.importorskip("sklearn.metrics").adjusted_rand_score
+
+GOLDEN = (
+    Path(os.environ.get("FLOC_DATA", Path(__file__).parents[3] / "shared" / "data")).parent / "baselines" / "golden"
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """As in the method itself: more are slower."""
+    with threadpool_limits(limits=1):
+        yield
+
+
+@pytest.mark.parametrize("case", "abc")
+def test_keeps_what_the_reference_keeps(case: str) -> None:
+    path = GOLDEN / f"spectral_{case}.npz"
+    if not path.exists():
+        pytest.skip(f"the reference outputs are not at {GOLDEN}")
+    golden = np.load(path)
+    k = int(golden["n_clusters"])
+    x = normalised(torch.from_numpy(golden["tokens"])).flatten(0, 2)
+    assert sorted(representatives(x.numpy(), golden["labels_l2"], k)) == golden["kept_l2"].tolist()
+    # eigenvectors depend on the machine's BLAS, so clusters need only agree nearly
+    labels = labels_of(x, k, gamma=1.0, seed=0)
+    assert adjusted_rand(labels, golden["labels_l2"]) > 0.95
+    if case == "b":  # the smallest
+        kept = floc.compress(golden["tokens"], budget=k, method="spectral", block=None)
+        assert kept.indices.tolist() == sorted(representatives(x.numpy(), labels, k))
+
+
+@pytest.mark.parametrize(("n", "dim", "k"), [(2, 3, 1), (63, 24, 10), (150, 150, 12), (96, 500, 12)])
+@pytest.mark.parametrize("seed", [0, 7])
+def test_clusters_are_scikit_learns(n: int, dim: int, k: int, seed: int) -> None:
+    rng = np.random.default_rng(n)
+    x = rng.standard_normal((k, dim))[rng.integers(0, k, n)] + 0.4 * rng.standard_normal((n, dim))
+    x = normalised(torch.from_numpy(x))
+    plain = sklearn_cluster.SpectralClustering(k, random_state=seed, affinity="rbf", gamma=1.0)
+    if n == dim:
+        with pytest.warns(UserWarning, match="API has changed"):  # it takes a square for affinities
+            plain.fit(x.numpy())
+    else:
+        plain.fit(x.numpy())
+    assert adjusted_rand(labels_of(x, k, gamma=1.0, seed=seed), plain.labels_) > 0.95
+
+
+@pytest.mark.parametrize(("n", "k"), [(2, 1), (63, 63), (200, 25)])
+def test_starts_are_those_of_scikit_learn(n: int, k: int) -> None:
+    points = np.random.default_rng(n).standard_normal((n, 12))
+    mine, theirs = np.random.RandomState(5), np.random.RandomState(5)
+    start = seeding(points)
+    for _ in range(3):  # and they leave the generator where it was left
+        expected, _ = sklearn_cluster.kmeans_plusplus(points, k, random_state=theirs)
+        np.testing.assert_array_equal(start(points, k, random_state=mine), expected)
+
+
+def test_each_block_is_a_set_of_its_own(tokens: np.ndarray) -> None:
+    kept = floc.compress(tokens, budget=105, method="spectral").indices
+    for start in range(0, 70, 8):
+        mine = kept[(kept >= 12 * start) & (kept < 12 * (start + 8))] - 12 * start
+        alone = floc.compress(tokens[start : start + 8], budget=len(mine), method="spectral", block=None)
+        assert alone.indices.tolist() == mine.tolist()
+
+
+def test_the_seed_matters(tokens: np.ndarray) -> None:
+    kept = [floc.compress(tokens[:8], budget=30, method="spectral", seed=seed).indices.tolist() for seed in (0, 0, 1)]
+    assert kept[0] == kept[1] != kept[2]
+
+
+def test_lengths_matter_only_without_normalise(tokens: np.ndarray) -> None:
+    lengths = 2.0 ** np.random.default_rng(0).integers(-3, 2, (70, 3, 4, 1)).astype(np.float32)
+    for normalise in (True, False):
+        plain, scaled = (
+            floc.compress(x, budget=105, method="spectral", normalise=normalise).indices.tolist()
+            for x in (tokens / 20, tokens / 20 * lengths)
+        )
+        assert (plain == scaled) == normalise
+
+
+def test_gamma_is_the_width_of_an_affinity(tokens: np.ndarray) -> None:
+    raw = [
+        floc.compress(x, budget=70, method="spectral", normalise=False, gamma=gamma).indices.tolist()
+        for x, gamma in ((tokens / 16, 1.0), (tokens / 4, 1 / 16), (tokens / 16, 1 / 16))
+    ]
+    assert raw[0] == raw[1] != raw[2]
+
+
+def test_a_graph_that_falls_apart_is_warned_of() -> None:
+    tokens = 1000 * np.random.default_rng(0).standard_normal((8, 5, 6)).astype(np.float32)
+    with pytest.warns(UserWarning, match="Graph is not fully connected"):
+        assert len(floc.compress(tokens, budget=7, method="spectral", normalise=False)) == 7
+
+
+def test_repeated_tokens_are_kept_once_and_then_the_first() -> None:
+    tokens = np.random.default_rng(0).standard_normal((3, 16)).astype(np.float32)[[2, 2, 0, 2, 0, 1, 1, 0], None]
+    kept = [floc.compress(tokens, budget=k, method="spectral").indices.tolist() for k in range(3, 9)]
+    assert kept[:3] == [[0, 2, 5], [0, 1, 2, 5], [0, 1, 2, 3, 5]]
+    assert kept[-1] == list(range(8))
+
+
+def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="gamma must be a number above 0, got 0"):
+        floc.compress(np.ones((2, 2, 2)), budget=1, method="spectral", gamma=0)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    with pytest.raises(ImportError, match=r"'spectral' needs scikit-learn: pip install 'floc\[cluster\]'"):
+        floc.compress(np.ones((2, 2, 2)), budget=1, method="spectral")
