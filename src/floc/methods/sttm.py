@@ -223,13 +223,13 @@ class _Comparison:
         for number, share in zip(numbers, tree.share, strict=True):
             mean[roots, number, slot] = share
         at = np.array([[(roots * q + one) * q + other for other in numbers] for one in numbers])  # [L, L, N]
-        self.q, self.levels = q, levels
+        self.levels = levels
         self.layout = torch.from_numpy(layout).to(device)  # [R, m]
         self.mean = torch.from_numpy(mean).to(device)  # [R, q, m]
         self.at = torch.from_numpy(at).to(device)
         self.cells = torch.from_numpy(tree.cells).to(device)
-        self.corner = None
-        if not sound and tree.orphan.any():
+        self.orphans = not sound and bool(tree.orphan.any())
+        if self.orphans:  # a child that is not there is taken to be the first cell of the frame
             self.corner = self.mean[0, [int(number[0]) for number in numbers[:-1]]]  # [L - 1, m]
             self.parent = torch.from_numpy(np.stack([roots * q + number for number in numbers[1:]])).to(device)
             self.orphan = torch.from_numpy(tree.orphan[1:]).to(device)
@@ -251,7 +251,7 @@ class _Comparison:
             cell = self.cells[i].expand(len(child), -1)
             least = child.scatter_reduce(1, cell, child, "amin", include_self=False)
             scores.append(least.gather(1, cell))
-        if self.corner is not None:
+        if self.orphans:
             instead = self._with_corners(laid, norm)
             scores = [
                 torch.where(orphan, torch.minimum(score, other), score)
@@ -265,7 +265,8 @@ class _Comparison:
         products = torch.bmm(a.flatten(0, 1), b.flatten(0, 1).mT).unflatten(0, a.shape[:2])
         return self.mean @ products @ self.mean.mT
 
-    def _with_corners(self, laid, norm):
+    def _with_corners(self, laid: torch.Tensor, norm: torch.Tensor) -> list[torch.Tensor]:
+        """Per coarser level [t, N] the cosine of the cell around a place with the frame's first cell a level below."""
         corners = self.corner @ laid[:, 0]  # [t, L - 1, D]
         products = self.mean @ (laid.flatten(1, 2) @ corners.mT).unflatten(1, self.layout.shape)  # [t, R, q, L - 1]
         lengths = norm[..., None] * torch.linalg.vector_norm(corners, dim=-1)[:, None, None]
