@@ -13,6 +13,12 @@ from floc.synthetic import film
 each_method = pytest.mark.parametrize("method", floc.methods.names())
 
 
+def keep(tokens: np.ndarray, method: str) -> floc.Kept:
+    """Some tokens, in blocks of 16 frames of which there are three; or as few as the method can."""
+    options = {"nearest": True} if "nearest" in floc.methods.options(method) else {}
+    return floc.compress(tokens, budget=60, method=method, **options)
+
+
 def unit(x: np.ndarray) -> np.ndarray:
     x = np.asarray(x, np.float64).reshape(-1, x.shape[-1])
     length = np.linalg.norm(x, axis=1, keepdims=True)
@@ -29,14 +35,14 @@ def some(request: pytest.FixtureRequest) -> np.ndarray:
 
 @each_method
 def test_averaged_sum_coverage(some: np.ndarray, method: str) -> None:
-    kept = floc.compress(some, budget=30, method=method)
+    kept = keep(some, method)
     expected = np.mean([v @ u for v in unit(some) for u in unit(kept.features)])
     assert analysis.averaged_sum_coverage(some, kept) == pytest.approx(expected, abs=1e-5)
 
 
 @each_method
 def test_averaged_distance(some: np.ndarray, method: str) -> None:
-    kept = floc.compress(some, budget=30, method=method)
+    kept = keep(some, method)
     s = unit(kept.features)
     expected = np.mean([1 - s[i] @ s[j] for i in range(len(s)) for j in range(len(s)) if i != j])
     assert analysis.averaged_distance(some, kept) == pytest.approx(expected, abs=1e-5)
@@ -44,7 +50,7 @@ def test_averaged_distance(some: np.ndarray, method: str) -> None:
 
 @each_method
 def test_coverage_and_worst(some: np.ndarray, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = floc.compress(some, budget=30, method=method)
+    kept = keep(some, method)
     best = (unit(some) @ unit(kept.features).T).max(1)
     for tile_bytes in (1 << 26, 1000):  # in one piece, in many
         monkeypatch.setattr("floc.standing.TILE_BYTES", tile_bytes)
@@ -56,7 +62,7 @@ def test_coverage_and_worst(some: np.ndarray, method: str, monkeypatch: pytest.M
 
 @each_method
 def test_redundancy_between_blocks(some: np.ndarray, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = floc.compress(some, budget=30, method=method)
+    kept = keep(some, method)
     s, block = unit(kept.features), kept.positions[:, 0] // 16
     best = [max((s[i] @ s[j] for j in range(len(s)) if block[j] != block[i]), default=None) for i in range(len(s))]
     expected = np.mean([each for each in best if each is not None])

@@ -171,7 +171,11 @@ def test_without_a_dial_it_runs_on_its_own_parameters_or_says_that_it_has_none(t
         with pytest.raises(ValueError, match="exactly one of ratio"):
             floc.compress(tokens, method=name)
         return
-    own = {"stride": 2} if name == "pooling" else {}  # it has no size of its own
+    clusterings = {key: {"n_clusters": 50} for key in ("kmeans", "kmedoids", "spectral")}
+    own = {"pooling": {"stride": 2}, **clusterings}.get(name, {})  # these have no size of their own
+    if own:
+        with pytest.raises(ValueError, match=f"{name} needs"):
+            floc.compress(tokens, method=name)
     assert 0 < len(floc.compress(tokens, method=name, **own)) <= 840
 
 
@@ -180,6 +184,22 @@ def test_a_budget_and_what_it_sets_are_not_both_taken(tokens: np.ndarray, name: 
     for option in floc.methods.facts(name).searched:
         with pytest.raises(ValueError, match=f"ratio=1/8 sets {option} of method '{name}'; give one or the other"):
             floc.compress(tokens, ratio=1 / 8, method=name, **{option: 1})
+
+
+def test_parameters_may_come_from_a_file_of_arrays(tokens: np.ndarray) -> None:
+    plain = floc.compress(tokens, method="sttm", spatial_threshold=0.8, temporal_threshold=0.7, root_level=1)
+    stored = {"spatial_threshold": np.array(0.8), "temporal_threshold": torch.tensor(0.7, dtype=torch.float64)}
+    kept = floc.compress(tokens, method="sttm", root_level=np.int64(1), **stored)
+    assert kept.indices.tolist() == plain.indices.tolist()
+    assert kept.settings == plain.settings
+
+
+@pytest.mark.parametrize("name", ["kmeans", "kmedoids", "spectral"])
+def test_clusters_are_asked_for_by_number(tokens: np.ndarray, name: str) -> None:
+    kept = floc.compress(tokens, method=name, n_clusters=60)
+    assert kept.indices.tolist() == floc.compress(tokens, method=name, budget=60).indices.tolist()
+    with pytest.raises(ValueError, match=r"whole number in 1..840, the tokens there are; got 841"):
+        floc.compress(tokens, method=name, n_clusters=841)
 
 
 @each_method

@@ -14,6 +14,9 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
+import torch
+
 from ..naming import require_known
 from ..types import Kept, TokenGrid
 
@@ -149,7 +152,14 @@ def make(name: str, given: dict[str, object]) -> Method:
     cls = get(name)
     for option in given:
         require_known(f"option of method {name!r},", option, options(name))
-    return cls(**given)
+    return cls(**{option: _plain(value) for option, value in given.items()})
+
+
+def _plain(value: object) -> object:
+    """A number as Python's own, where it comes from an array or a file of them."""
+    if isinstance(value, np.ndarray | np.generic | torch.Tensor) and value.ndim == 0:
+        return value.item()
+    return value
 
 
 class Spec(NamedTuple):

@@ -34,6 +34,15 @@ def require_block_and_seed(block: object, seed: object) -> None:
         raise ValueError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed!r}")
 
 
+def require_clusters(method: str, n_clusters: int | None, n: int) -> int:
+    """How many clusters were asked for, or an error that says what is wrong with that."""
+    if n_clusters is None:
+        raise ValueError(f"{method} needs n_clusters=, or a ratio or budget")
+    if not (_is_whole(n_clusters) and 1 <= n_clusters <= n):
+        raise ValueError(f"n_clusters must be a whole number in 1..{n}, the tokens there are; got {n_clusters!r}")
+    return int(n_clusters)
+
+
 def chosen(grid: TokenGrid, block: int | None, budget: int, choose: Choose, at_once: int | None = None) -> np.ndarray:
     """[budget] flat indices, ascending: `choose([n, D] tokens of a block, k < n) -> [k]` with each block's share.
 

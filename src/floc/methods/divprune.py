@@ -25,7 +25,8 @@ class DivPrune:
     The first pick is the token whose nearest other token is farthest. The published program can pick a token again
     where fewer tokens are distinct than asked for, and fails on zero vectors; here a token is kept at most once, and
     the cosine with a zero vector is 0. It takes the whole input as one set, `block=None`; the FLoC paper runs it on
-    blocks of 32 frames.
+    blocks of 32 frames. It rounds the half of a token that a ratio can ask for to the even count, here all methods
+    round it up.
     """
 
     facts: ClassVar[Facts] = Facts("Alvar et al., DivPrune, CVPR 2025", "select")

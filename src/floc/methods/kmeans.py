@@ -10,7 +10,15 @@ import torch
 
 from ..types import Kept, TokenGrid
 from . import Facts, register
-from .clusters import chosen, dot_products, identical, on_device, representatives, require_block_and_seed
+from .clusters import (
+    chosen,
+    dot_products,
+    identical,
+    on_device,
+    representatives,
+    require_block_and_seed,
+    require_clusters,
+)
 
 TOLERANCE = 1e-4  # scikit-learn's
 OWN_LENGTH = 1e-11  # of the largest square, a hundred times what rounding adds to products in float64
@@ -34,13 +42,20 @@ class KMeans:
     tokens farthest from the one that represents their cluster, repeated tokens last, and of those the first ones.
     """
 
-    facts: ClassVar[Facts] = Facts("k-means++ and Lloyd's algorithm in scikit-learn", "select")
+    facts: ClassVar[Facts] = Facts(
+        "k-means++ and Lloyd's algorithm in scikit-learn", "select", searched=("n_clusters",)
+    )
 
+    n_clusters: int | None = None  # how many to keep, where no budget says it
     block: int | None = 8  # frames clustered together; None: the whole video
     seed: int = 0
 
     def __post_init__(self) -> None:
         require_block_and_seed(self.block, self.seed)
+
+    def native(self, grid: TokenGrid) -> Kept:
+        """Keep a token of each of `n_clusters` clusters."""
+        return self(grid, require_clusters("kmeans", self.n_clusters, grid.n))
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         try:

@@ -13,7 +13,7 @@ import torch
 from ..naming import require_known
 from ..types import Kept, TokenGrid
 from . import Facts, register
-from .clusters import chosen, on_device, require_block_and_seed, require_memory, squared_distances
+from .clusters import chosen, on_device, require_block_and_seed, require_clusters, require_memory, squared_distances
 
 ALTERNATIONS = 300  # at most
 
@@ -40,8 +40,11 @@ class KMedoids:
     that are as far.
     """
 
-    facts: ClassVar[Facts] = Facts("Schubert and Rousseeuw, FasterPAM, Information Systems 2021", "select")
+    facts: ClassVar[Facts] = Facts(
+        "Schubert and Rousseeuw, FasterPAM, Information Systems 2021", "select", searched=("n_clusters",)
+    )
 
+    n_clusters: int | None = None  # how many to keep, where no budget says it
     block: int | None = 8  # frames clustered together; None: the whole video
     seed: int = 0
     init: str = "random"  # or "build"
@@ -55,6 +58,10 @@ class KMedoids:
             raise ValueError(
                 f"init={self.init!r} is a start of FasterPAM; algorithm='alternate' has a start of its own"
             )
+
+    def native(self, grid: TokenGrid) -> Kept:
+        """Keep a token of each of `n_clusters` clusters."""
+        return self(grid, require_clusters("kmedoids", self.n_clusters, grid.n))
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         require_memory("kmedoids", grid, self.block, 3)

@@ -20,6 +20,7 @@ from .clusters import (
     on_device,
     representatives,
     require_block_and_seed,
+    require_clusters,
     require_memory,
     squared_distances,
 )
@@ -51,8 +52,9 @@ class Spectral:
     tokens last, and of those the first ones.
     """
 
-    facts: ClassVar[Facts] = Facts("spectral clustering in scikit-learn", "select")
+    facts: ClassVar[Facts] = Facts("spectral clustering in scikit-learn", "select", searched=("n_clusters",))
 
+    n_clusters: int | None = None  # how many to keep, where no budget says it
     block: int | None = 8  # frames clustered together; None: the whole video
     seed: int = 0
     normalise: bool = True  # tokens at length 1
@@ -62,6 +64,10 @@ class Spectral:
         require_block_and_seed(self.block, self.seed)
         if not (isinstance(self.gamma, Real) and 0 < self.gamma < math.inf):
             raise ValueError(f"gamma must be a number above 0, got {self.gamma!r}")
+
+    def native(self, grid: TokenGrid) -> Kept:
+        """Keep a token of each of `n_clusters` clusters."""
+        return self(grid, require_clusters("spectral", self.n_clusters, grid.n))
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         try:
