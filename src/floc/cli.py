@@ -178,8 +178,8 @@ def demo(
 
     _require_folder(output)
     report.require_packages()
-    encoders.get(encoder)  # what is wrong with it shows before a film is rendered
-    show(screen, output, seed=seed, seconds=seconds, ratio=ratio, encoder=encoder, progress=_progress)
+    network = encoders.get(encoder)  # what is wrong with it shows before a film is rendered
+    show(screen, output, seed=seed, seconds=seconds, ratio=ratio, encoder=network, progress=_progress)
 
 
 @app.command(epilog="Example: floc methods")

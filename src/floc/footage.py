@@ -52,7 +52,7 @@ def load(
     *,
     fps: float | None = FPS,
     max_frames: int | None = MAX_FRAMES,
-    encoder: str = "auto",
+    encoder: str | Encoder = "auto",
     device: str | None = None,
     with_strip: bool = False,
     progress: Callable[[float], None] | None = None,
@@ -63,15 +63,15 @@ def load(
         path: the video.
         fps: frames to take of each second; None takes all.
         max_frames: at most so many, spread evenly over the film; None: no limit.
-        encoder: see `floc.encoders.get`.
-        device: where the encoder runs.
+        encoder: one, or its name: see `floc.encoders.get`.
+        device: where an encoder that is named runs.
         with_strip: keep small pictures, for a report.
         progress: called with the share of the frames that is done.
     """
     from .video import check_file, read
 
     check_file(path)  # before a network is loaded for nothing
-    network = encoders.get(encoder, device=device)
+    network = encoders.get(encoder, device=device) if isinstance(encoder, str) else encoder
     video = read(path, fps=fps, max_frames=max_frames, size=network.frame_size, batch=BATCH)
     frames: Iterable[Frames] = video
     strip = None

@@ -131,6 +131,11 @@ class TokenGrid:
             shape=self.shape,
         )
 
+    def whole(self) -> Kept:
+        """Keep every token as it is; what merging methods do with a budget that has room for all."""
+        everything = np.arange(self.n)
+        return self.merge(everything, self.gather(everything), everything)
+
     def _as_given(self, features: torch.Tensor) -> Array:
         return features if self.numpy_dtype is None else numpy_of(features).astype(self.numpy_dtype, copy=False)
 

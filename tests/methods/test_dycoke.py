@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 import floc
-
-GOLDEN = (
-    Path(os.environ.get("FLOC_DATA", Path(__file__).parents[3] / "shared" / "data")).parent / "baselines" / "golden"
-)
-
-
-def golden(case: str) -> dict[str, np.ndarray]:
-    path = GOLDEN / f"dycoke_{case}.npz"
-    if not path.exists():
-        pytest.skip(f"the reference outputs are not at {GOLDEN}")
-    with np.load(path) as file:
-        return dict(file)
 
 
 def some(*shape: int) -> np.ndarray:
@@ -49,8 +34,8 @@ def per_frame(kept: floc.Kept) -> list[int]:
 
 
 @pytest.mark.parametrize("case", "abc")
-def test_keeps_what_the_published_program_keeps(case: str) -> None:
-    reference = golden(case)
+def test_keeps_what_the_published_program_keeps(read_golden, case: str) -> None:
+    reference = read_golden(f"dycoke_{case}")
     tokens, ratio = reference["tokens"], float(reference["merging_ratio"])
     strict = floc.compress(tokens, method="dycoke", merging_ratio=ratio, strict=True)
     np.testing.assert_array_equal(strict.indices, reference["kept"])

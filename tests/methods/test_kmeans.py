@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +12,6 @@ from floc import blocks
 from floc.methods import kmeans
 
 sklearn_cluster = pytest.importorskip("sklearn.cluster")
-
-GOLDEN = (
-    Path(os.environ.get("FLOC_DATA", Path(__file__).parents[3] / "shared" / "data")).parent / "baselines" / "golden"
-)
 
 
 def plainly(x: np.ndarray, k: int, seed: int = 0) -> list[int]:
@@ -31,11 +25,8 @@ def plainly(x: np.ndarray, k: int, seed: int = 0) -> list[int]:
 
 
 @pytest.mark.parametrize("case", "abc")
-def test_keeps_what_the_reference_keeps(case: str) -> None:
-    path = GOLDEN / f"kmeans_{case}.npz"
-    if not path.exists():
-        pytest.skip(f"the reference outputs are not at {GOLDEN}")
-    golden = np.load(path)
+def test_keeps_what_the_reference_keeps(read_golden, case: str) -> None:
+    golden = read_golden(f"kmeans_{case}")
     kept = floc.compress(golden["tokens"], budget=int(golden["n_clusters"]), method="kmeans", block=None)
     np.testing.assert_array_equal(kept.indices, golden["kept"])
     np.testing.assert_array_equal(kept.features, golden["tokens"].reshape(kept.n, -1)[golden["kept"]])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +12,6 @@ import floc
 from floc.methods.kmedoids import alternate, filled_up, whole
 
 kmedoids = pytest.importorskip("kmedoids")
-
-GOLDEN = (
-    Path(os.environ.get("FLOC_DATA", Path(__file__).parents[3] / "shared" / "data")).parent / "baselines" / "golden"
-)
 
 
 def distances(tokens: np.ndarray) -> np.ndarray:
@@ -57,11 +51,8 @@ def alternate_plainly(distance: np.ndarray, k: int) -> list[int]:
     ],
     ids=["random", "build", "alternate"],
 )
-def test_keeps_what_the_reference_keeps(case: str, options: dict, medoids: str, total: str) -> None:
-    path = GOLDEN / f"kmedoids_{case}.npz"
-    if not path.exists():
-        pytest.skip(f"the reference outputs are not at {GOLDEN}")
-    golden = np.load(path)
+def test_keeps_what_the_reference_keeps(read_golden, case: str, options: dict, medoids: str, total: str) -> None:
+    golden = read_golden(f"kmedoids_{case}")
     kept = floc.compress(golden["tokens"], budget=int(golden["n_clusters"]), method="kmedoids", block=None, **options)
     np.testing.assert_array_equal(kept.indices, golden[medoids])
     assert loss(distances(golden["tokens"]), kept.indices) == pytest.approx(float(golden[total]), rel=1e-6)

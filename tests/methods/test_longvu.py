@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 import floc
-from floc.methods import longvu
+from floc.methods import cells
 
-GOLDEN = (
-    Path(os.environ.get("FLOC_DATA", Path(__file__).parents[3] / "shared" / "data")).parent / "baselines" / "golden"
-)
 SHAPES = [(1, 2, 3), (2, 1, 1), (8, 3, 3), (9, 2, 5), (17, 4, 1), (31, 1, 7)]
 each_shape = pytest.mark.parametrize("shape", SHAPES)
-
-
-def golden(case: str) -> dict[str, np.ndarray]:
-    path = GOLDEN / f"longvu_{case}.npz"
-    if not path.exists():
-        pytest.skip(f"the reference outputs are not at {GOLDEN}")
-    with np.load(path) as file:
-        return dict(file)
 
 
 def some(shape: tuple[int, int, int], dim: int = 6) -> np.ndarray:
@@ -44,8 +30,8 @@ def cosines(tokens: np.ndarray, window: int) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("case", "abc")
-def test_keeps_what_the_published_program_keeps(case: str) -> None:
-    reference = golden(case)
+def test_keeps_what_the_published_program_keeps(read_golden, case: str) -> None:
+    reference = read_golden(f"longvu_{case}")
     tokens = reference["tokens"]
     native = {"threshold": float(reference["threshold"]), "window": int(reference["window"])}
     kept = floc.compress(tokens, method="longvu", **native)
@@ -57,8 +43,8 @@ def test_keeps_what_the_published_program_keeps(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", "abc")
-def test_reaches_a_budget_with_a_threshold_of_the_published_program(case: str) -> None:
-    reference = golden(case)
+def test_reaches_a_budget_with_a_threshold_of_the_published_program(read_golden, case: str) -> None:
+    reference = read_golden(f"longvu_{case}")
     kept = floc.compress(reference["tokens"], budget=int(reference["adaptive_budget"]), method="longvu")
     np.testing.assert_array_equal(kept.indices, reference["adaptive_kept"])
     assert kept.settings["threshold"] == pytest.approx(float(reference["adaptive_threshold"]), abs=1e-6)
@@ -69,7 +55,7 @@ def test_reaches_a_budget_with_a_threshold_of_the_published_program(case: str) -
 def test_keeps_first_frames_and_what_is_below_the_threshold(
     shape: tuple[int, int, int], window: int, threshold: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(longvu, "CACHE_BYTES", 300)  # several tiles
+    monkeypatch.setattr(cells, "CACHE_BYTES", 300)  # several tiles
     tokens = some(shape)
     later = cosines(tokens, window)
     expected = [i for i in range(np.prod(shape)) if later.get(i, -9) < threshold]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +11,6 @@ import torch
 import floc
 from floc.methods import pooling
 
-GOLDEN = (
-    Path(os.environ.get("FLOC_DATA", Path(__file__).parents[3] / "shared" / "data")).parent / "baselines" / "golden"
-)
 WAYS = {
     "avg_stride2_floor": {"stride": 2, "ceil": False},
     "avg_stride2_ceil": {"stride": 2},
@@ -42,12 +37,8 @@ def means(tokens: np.ndarray, rows: list[range], columns: list[range]) -> np.nda
 
 
 @pytest.mark.parametrize("case", "abc")
-def test_pools_as_torch_did(case: str) -> None:
-    path = GOLDEN / f"pooling_{case}.npz"
-    if not path.exists():
-        pytest.skip(f"the reference outputs are not at {GOLDEN}")
-    with np.load(path) as file:
-        golden = dict(file)
+def test_pools_as_torch_did(read_golden, case: str) -> None:
+    golden = read_golden(f"pooling_{case}")
     ways = WAYS | {"adaptive": {"adaptive_size": golden["adaptive_size"].tolist()}}
     for name, options in ways.items():
         kept = floc.compress(golden["tokens"], method="pooling", **options)

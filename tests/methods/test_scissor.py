@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +12,6 @@ import floc
 from floc.methods import scissor
 from floc.synthetic import film
 from floc.types import TokenGrid
-
-GOLDEN = (
-    Path(os.environ.get("FLOC_DATA", Path(__file__).parents[3] / "shared" / "data")).parent / "baselines" / "golden"
-)
 
 
 def unit(x: np.ndarray) -> np.ndarray:
@@ -67,11 +61,8 @@ def plainly(tokens: np.ndarray, tau: float, drawn: set[int] | None = None) -> tu
 
 @pytest.mark.parametrize("epsilon", ["golden", None])
 @pytest.mark.parametrize("case", "abc")
-def test_merges_what_the_published_program_merges(case: str, epsilon: str | None) -> None:
-    path = GOLDEN / f"scissor_{case}.npz"
-    if not path.exists():
-        pytest.skip(f"the reference outputs are not at {GOLDEN}")
-    golden = np.load(path)
+def test_merges_what_the_published_program_merges(read_golden, case: str, epsilon: str | None) -> None:
+    golden = read_golden(f"scissor_{case}")
     options = {"tau": golden["tau"].item()} | ({"epsilon": golden["epsilon"].item()} if epsilon else {})
     kept = floc.compress(golden["tokens"], method="scissor", **options)
     np.testing.assert_allclose(kept.features, golden["merged"], atol=1e-5)

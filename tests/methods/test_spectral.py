@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,10 +17,6 @@ from floc.standing import normalised
 sklearn_cluster = pytest.importorskip("sklearn.cluster")
 adjusted_rand = pytest.importorskip("sklearn.metrics").adjusted_rand_score
 
-GOLDEN = (
-    Path(os.environ.get("FLOC_DATA", Path(__file__).parents[3] / "shared" / "data")).parent / "baselines" / "golden"
-)
-
 
 @pytest.fixture(autouse=True)
 def _one_thread():
@@ -32,11 +26,8 @@ def _one_thread():
 
 
 @pytest.mark.parametrize("case", "abc")
-def test_keeps_what_the_reference_keeps(case: str) -> None:
-    path = GOLDEN / f"spectral_{case}.npz"
-    if not path.exists():
-        pytest.skip(f"the reference outputs are not at {GOLDEN}")
-    golden = np.load(path)
+def test_keeps_what_the_reference_keeps(read_golden, case: str) -> None:
+    golden = read_golden(f"spectral_{case}")
     k = int(golden["n_clusters"])
     x = normalised(torch.from_numpy(golden["tokens"])).flatten(0, 2)
     assert sorted(representatives(x.numpy(), golden["labels_l2"], k)) == golden["kept_l2"].tolist()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +11,6 @@ import torch
 import floc
 from floc.methods import sttm
 from floc.synthetic import film
-
-GOLDEN = (
-    Path(os.environ.get("FLOC_DATA", Path(__file__).parents[3] / "shared" / "data")).parent / "baselines" / "golden"
-)
 
 
 class Node(NamedTuple):
@@ -108,11 +102,8 @@ def plainly(
 
 
 @pytest.mark.parametrize("case", "abc")
-def test_merges_what_the_published_program_merges(case: str) -> None:
-    path = GOLDEN / f"sttm_{case}.npz"
-    if not path.exists():
-        pytest.skip(f"the reference outputs are not at {GOLDEN}")
-    golden = np.load(path)
+def test_merges_what_the_published_program_merges(read_golden, case: str) -> None:
+    golden = read_golden(f"sttm_{case}")
     options = {name: golden[name].item() for name in ("spatial_threshold", "temporal_threshold", "root_level")}
     kept = floc.compress(golden["tokens"], method="sttm", **options)
     np.testing.assert_array_equal(kept.indices, golden["position_index"])

@@ -20,7 +20,7 @@ from .. import methods
 from ..arrays import numpy_of, tensor_of
 from ..compare import Comparison
 from ..dials import Dial
-from ..encoders import Footage
+from ..encoders import Encoder, Footage
 from ..standing import nearest
 from ..types import Kept
 from .film import Sighting, render
@@ -41,7 +41,9 @@ class Verdict(NamedTuple):
     closest: float  # their mean cosine with the kept token most like each
 
 
-def show(screen: Console, folder: Path, *, seed: int, seconds: float, ratio: str, encoder: str, progress: Bar) -> None:
+def show(
+    screen: Console, folder: Path, *, seed: int, seconds: float, ratio: str, encoder: Encoder, progress: Bar
+) -> None:
     """Render, compress in every way there is, print which kept the keys, write the report."""
     from .. import footage, report
 
@@ -65,7 +67,7 @@ def show(screen: Console, folder: Path, *, seed: int, seconds: float, ratio: str
             sorted(set(methods.names()) - set(LEFT_OUT), key=lambda name: (not name.startswith("floc"), name)),
             [ALSO, ratio],
             folder / "report.html",
-            command=f"floc demo --seed {seed} --seconds {seconds:g} --ratio {ratio} --encoder {encoder}",
+            command=f"floc demo --seed {seed} --seconds {seconds:g} --ratio {ratio} --encoder {encoder.name}",
             opens_at=int(truth[0]) // (h * w) if len(truth) else None,
             notes=[f"The keys lie on the table from {first:.1f} s to {last:.1f} s: {len(truth)} patches show them."],
             progress=lambda what, share: bar(share, what),

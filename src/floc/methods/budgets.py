@@ -1,15 +1,8 @@
-"""What methods do alike with a budget: floors, thresholds to search for, blocks to share it among."""
+"""What methods do alike with a budget: floors, and thresholds to search for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-
-import numpy as np
-import torch
-
-from .. import blocks
-from ..arrays import numpy_of
-from ..types import TokenGrid
 
 
 def require_floor(method: str, budget: int, floor: int, n: int, why: str, *, nearest: bool) -> None:
@@ -56,18 +49,3 @@ def largest_within(
         else:
             high = middle
     return best
-
-
-def blockwise(
-    grid: TokenGrid, block: int | None, budget: int, choose: Callable[[torch.Tensor, int], torch.Tensor | np.ndarray]
-) -> np.ndarray:
-    """[K] flat indices, ascending: `choose([n, D] tokens of a block, k) -> [k]` in every block, each with its share."""
-    spans = blocks.split(grid.shape[0], block)
-    cells = grid.shape[1] * grid.shape[2]
-    sizes = [(span.stop - span.start) * cells for span in spans]
-    picks = [
-        span.start * cells + np.sort(numpy_of(choose(grid.frames(span), int(k))))
-        for span, k in zip(spans, blocks.shares(sizes, budget), strict=True)
-        if k
-    ]
-    return np.concatenate(picks)

@@ -28,8 +28,7 @@ _one_at_a_time = threading.Lock()
 
 def require_block_and_seed(block: object, seed: object) -> None:
     """Complain of a block that is no number of frames, or a seed that numpy's generator would not take."""
-    if block is not None and not (_is_whole(block) and block >= 1):  # type: ignore[operator]
-        raise ValueError(f"block must be a number of frames, at least 1, or None for the whole video; got {block!r}")
+    blocks.require_block(block)
     if not (_is_whole(seed) and 0 <= seed < 2**32):  # type: ignore[operator]
         raise ValueError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed!r}")
 

@@ -12,7 +12,7 @@ import numpy as np
 from ..types import Kept, TokenGrid
 from . import Facts, register
 from .budgets import require_floor
-from .longvu import same_cell
+from .cells import same_cell
 
 DROPPED = -1
 

@@ -92,7 +92,7 @@ class FastVid:
                 f"ask for {1 / cells:.3g} or more, or pass budget= or ratio= to leave frames without a token"
             )
         if quota == cells:
-            return self._everything(grid)
+            return grid.whole()
         segments = self._segments(grid)
         share = int(quota * self.stprune_d)
         if self.variant == "llava-video":
@@ -103,7 +103,7 @@ class FastVid:
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         if budget == grid.n:
-            return replace(self._everything(grid), settings={"retention_ratio": 1.0})
+            return replace(grid.whole(), settings={"retention_ratio": 1.0})
         frames = grid.shape[0]
         cells = grid.n // frames
         quota, extra = divmod(budget, frames)
@@ -114,10 +114,6 @@ class FastVid:
         if int(cells * ratio) < quota:  # rounding
             ratio = math.nextafter(ratio, 1)
         return replace(kept, settings={"retention_ratio": ratio, "extra_salient": extra})
-
-    def _everything(self, grid: TokenGrid) -> Kept:
-        everything = np.arange(grid.n)
-        return grid.merge(everything, grid.gather(everything), everything)
 
     def _segments(self, grid: TokenGrid) -> _Segments:
         frames = grid.shape[0]

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
 import torch
 
 from ..standing import TILE_BYTES, normalised
@@ -70,9 +69,7 @@ class Scissor:
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         if budget == grid.n:
-            everything = np.arange(grid.n)
-            kept = grid.merge(everything, grid.tokens.reshape(grid.n, -1), everything)
-            return replace(kept, settings={"tau": NONE})
+            return replace(grid.whole(), settings={"tau": NONE})
         frames = _Frames.of(grid)
         if _sample_size(grid.n, self.epsilon) < grid.n:
             tau = largest_within(lambda each: self._joined(frames, each).count(each), ALL, NONE, budget, steps=22)

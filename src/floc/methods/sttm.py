@@ -68,9 +68,7 @@ class STTM:
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         if budget == grid.n:
-            everything = np.arange(grid.n)
-            kept = grid.merge(everything, grid.tokens.reshape(grid.n, -1), everything)
-            return replace(kept, settings=_thresholds(NEVER, 0.0))
+            return replace(grid.whole(), settings=_thresholds(NEVER, 0.0))
         forest = _Forest.of(grid, self.root_level, self.sound)
         spatial = largest_within(lambda each: forest.count(each, _below(each)), -1.0, NEVER + GAP, budget)
         if spatial is None:
