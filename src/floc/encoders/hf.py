@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +86,7 @@ class Squares:
 
     side: int  # pixels
     resized: int | None  # the shorter side before the middle is cut out; None where frames are squeezed to the square
-    call: Callable[[Any, torch.Tensor], torch.Tensor]  # the model and [F, 3, side, side] -> F * H * W tokens
+    call: Callable[[Any, torch.Tensor], Iterable[torch.Tensor]]  # the model and [F, 3, side, side] -> F * H * W tokens
     frames_per_token: int = 1
 
     def frame_size(self, width: int, height: int) -> tuple[int, int]:
@@ -108,8 +108,10 @@ class Squares:
             )
         down, across = self._middle(height, width)
         tokens = self.call(model, images[..., down, across].contiguous())
-        rows = math.isqrt(tokens.shape[:-1].numel() // len(images))
-        return tokens.reshape(len(images), rows, rows, -1)
+        flat = torch.cat([each.reshape(-1, each.shape[-1]) for each in tokens])
+        rows = math.isqrt(len(flat) // len(images))
+        # what follows is no token of a frame: LLaVA-OneVision ends a film with a newline
+        return flat[: len(images) * rows * rows].view(len(images), rows, rows, -1)
 
     def seen(self, pixels: np.ndarray) -> np.ndarray:
         """[F, height, width, 3] -> the part of it that tokens are made of."""
@@ -138,7 +140,10 @@ def _patches(config: Any, values: Mapping[str, Any]) -> Patches:
 _PIXELS = (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge"))
 
 
-def _squares(call: Callable[[Any, torch.Tensor], torch.Tensor]) -> Callable[[Any, Mapping[str, Any]], Squares]:
+Call: TypeAlias = Callable[[Any, torch.Tensor], Iterable[torch.Tensor]]
+
+
+def _squares(call: Call) -> Callable[[Any, Mapping[str, Any]], Squares]:
     def layout(config: Any, values: Mapping[str, Any]) -> Squares:
         size = values.get("max_image_size") or values.get("size") or {}
         crop = values.get("crop_size") if values.get("do_center_crop") else None
@@ -162,7 +167,7 @@ FAMILIES: dict[str, Callable[[Any, Mapping[str, Any]], Layout]] = {
     "qwen3_vl": _patches,
     "qwen3_vl_moe": _patches,
     "llava_onevision": _squares(lambda model, images: model.get_video_features(images[None]).pooler_output),
-    "llava_next_video": _squares(lambda model, images: model.get_video_features(images[None]).pooler_output[0]),
+    "llava_next_video": _squares(lambda model, images: model.get_video_features(images[None]).pooler_output),
     "internvl": _squares(lambda model, images: model.get_image_features(images).pooler_output),
     "smolvlm": _squares(lambda model, images: model.get_image_features(images[None]).pooler_output),
 }
