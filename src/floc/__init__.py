@@ -2,9 +2,10 @@
 
 from . import methods
 from .compress import compress
+from .integrations.transformers import attach
 from .selection import Selection, select
 from .types import Kept
 
 __version__ = "0.1.0"
 
-__all__ = ["Kept", "Selection", "compress", "methods", "select"]
+__all__ = ["Kept", "Selection", "attach", "compress", "methods", "select"]

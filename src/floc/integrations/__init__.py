@@ -1,0 +1,1 @@
+"""Hosts that FLoC works in: one folder or file each."""
