@@ -2,10 +2,21 @@
 
 from . import methods
 from .compress import compress
-from .integrations.transformers import attach
+from .integrations.transformers import Captured, attach, capture, load, replay
 from .selection import Selection, select
 from .types import Kept
 
 __version__ = "0.1.0"
 
-__all__ = ["Kept", "Selection", "attach", "compress", "methods", "select"]
+__all__ = [
+    "Captured",
+    "Kept",
+    "Selection",
+    "attach",
+    "capture",
+    "compress",
+    "load",
+    "methods",
+    "replay",
+    "select",
+]

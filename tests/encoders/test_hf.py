@@ -228,7 +228,7 @@ def test_films_too_long_and_thin_for_qwen() -> None:
 
 
 def test_the_middle_is_cut_from_a_wide_frame() -> None:
-    layout = hf.Squares(24, 28, lambda model, images: images)
+    layout = hf.Squares(24, 28, "llava_next_video")
     assert layout.frame_size(640, 360) == (49, 28)
     assert layout.frame_size(360, 640) == (28, 49)
 

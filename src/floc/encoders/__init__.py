@@ -110,7 +110,7 @@ def encode(
     gathered: _Gathered | None = None
     times: list[np.ndarray] = []
     done = 0
-    for batch in _in_groups(frames, joined):
+    for batch in in_groups(frames, joined):
         tokens = encoder(batch.pixels)  # [B / joined, H, W, D]
         if gathered is None:
             gathered = _Gathered(tokens, -(-planned // joined) if planned else len(tokens))
@@ -124,7 +124,7 @@ def encode(
     return Footage(gathered.all(), np.concatenate(times))
 
 
-def _in_groups(frames: Iterable[Frames], size: int) -> Iterator[Frames]:
+def in_groups(frames: Iterable[Frames], size: int) -> Iterator[Frames]:
     """The same frames in batches that are multiples of `size`, the very last frame repeated to fill its group."""
     shape = None
     left: Frames | None = None  # fewer than `size` frames

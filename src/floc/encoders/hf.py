@@ -8,8 +8,9 @@ dropped after loading. Frames are brought to the size that the model's preproces
 with the reader's resampling, so that pixels differ a little from those of the model's processor; the rest of the
 preprocessing is here, because those processors need torchvision.
 
-Two limits, both of Qwen3-VL: its bound on the pixels of a whole film cannot be known before the film is read, so every
-frame has what a single frame may have; and features that it adds in deeper layers (deepstack) are not in the tokens.
+A limit: where a model bounds the pixels of a whole film, as Qwen3-VL and GLM-V do, that bound cannot be known before
+the film is read, so every frame has what a single frame may have. What Qwen3-VL adds in deeper layers is not in the
+tokens, but beside them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -29,8 +30,17 @@ from ..arrays import tensor_of
 from . import default_device
 
 STEP = 16  # frames at a time: bounds the tower's memory, and is even, so pairs stay together
-QWEN3_FRAME_TOKENS = 768  # the most for a frame in Qwen's own tools, where the file bounds only the whole film
+FRAME_TOKENS = 768  # the most for a frame in Qwen's own tools, where the file bounds only the whole film
+WHOLE_FILM = ("qwen3_vl", "qwen3_vl_moe", "glm4v", "glm4v_moe")  # models whose file does
+VIDEO_LLAMA_3_MERGE = 2  # patches on a side of a token; its config does not say
 PREPROCESSOR_FILES = ("video_preprocessor_config.json", "processor_config.json", "preprocessor_config.json")
+
+
+class Visual(NamedTuple):
+    """What a vision tower makes of a few frames."""
+
+    tokens: torch.Tensor  # [T, H, W, D]
+    deep: tuple[torch.Tensor, ...] = ()  # [T, H, W, D] each, what Qwen3-VL adds to the tokens in its first layers
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,7 @@ class Patches:
     frames_per_token: int
     least: int  # pixels of a frame
     most: int
+    takes_merge: bool = False  # whether the model is told how many patches make a token
 
     def frame_size(self, width: int, height: int) -> tuple[int, int]:
         """The nearest size in whole tokens, the aspect kept, that has a permitted number of pixels: Qwen's rule."""
@@ -61,7 +72,7 @@ class Patches:
         """[F, height, width, 3] -> the part of it that tokens are made of: all."""
         return pixels
 
-    def features(self, model: Any, images: torch.Tensor) -> torch.Tensor:
+    def features(self, model: Any, images: torch.Tensor) -> Visual:
         """[F, 3, height, width] normalised -> [F / frames_per_token, H, W, D]."""
         frames, channels, height, width = images.shape
         side = self.patch * self.merge
@@ -75,9 +86,39 @@ class Patches:
         patches = images.view(t, joined, channels, h, self.merge, self.patch, w, self.merge, self.patch)
         # patches of one token follow one another; inside a patch channel, frame, row, column
         patches = patches.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(t * h * w * self.merge**2, -1)
-        grid = torch.tensor([[t, h * self.merge, w * self.merge]], device=images.device)
-        (tokens,) = model.get_video_features(patches, grid).pooler_output
-        return tokens.view(t, h, w, -1)
+        return of_patches(model, patches, (t, h, w), self.merge, takes_merge=self.takes_merge)
+
+
+def of_patches(
+    model: Any, patches: torch.Tensor, shape: tuple[int, int, int], merge: int, *, takes_merge: bool
+) -> Visual:
+    """[P, values] patches of T x H x W tokens -> tokens, for models that take `video_grid_thw`."""
+    t, h, w = shape
+    grid = torch.tensor([[t, h * merge, w * merge]], device=patches.device)
+    more = (torch.tensor([merge], device=patches.device),) if takes_merge else ()
+    found = model.get_video_features(patches, grid, *more, return_dict=True)
+    deep = getattr(found, "deepstack_features", None) or ()
+    return Visual(_joined(found.pooler_output).view(*shape, -1), tuple(_joined(each).view(*shape, -1) for each in deep))
+
+
+def of_frames(kind: str, model: Any, images: torch.Tensor) -> Visual:
+    """[F, 3, side, side] -> tokens, for models that take square frames."""
+    if kind in ("internvl", "smolvlm"):
+        given = images if kind == "internvl" else images[None]
+        found = model.get_image_features(given, return_dict=True)
+    else:
+        found = model.get_video_features(images[None], return_dict=True)
+    flat = _joined(found.pooler_output)
+    rows = math.isqrt(len(flat) // len(images))
+    # what follows is no token of a frame: LLaVA-OneVision ends a film with a newline
+    return Visual(flat[: len(images) * rows * rows].view(len(images), rows, rows, -1))
+
+
+def _joined(parts: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Rows of features in one tensor, however a release hands them out."""
+    if isinstance(parts, torch.Tensor):
+        return parts.reshape(-1, parts.shape[-1])
+    return torch.cat([each.reshape(-1, each.shape[-1]) for each in parts])
 
 
 @dataclass(frozen=True)
@@ -86,7 +127,7 @@ class Squares:
 
     side: int  # pixels
     resized: int | None  # the shorter side before the middle is cut out; None where frames are squeezed to the square
-    call: Callable[[Any, torch.Tensor], Iterable[torch.Tensor]]  # the model and [F, 3, side, side] -> F * H * W tokens
+    kind: str  # the model's type
     frames_per_token: int = 1
 
     def frame_size(self, width: int, height: int) -> tuple[int, int]:
@@ -97,7 +138,7 @@ class Squares:
         short, long = self.resized, int(max(width, height) * scale)
         return (long, short) if width >= height else (short, long)
 
-    def features(self, model: Any, images: torch.Tensor) -> torch.Tensor:
+    def features(self, model: Any, images: torch.Tensor) -> Visual:
         """[F, 3, height, width] normalised -> [F, H, W, D]."""
         height, width = images.shape[-2:]
         wanted = self.side if self.resized is None else self.resized
@@ -107,11 +148,7 @@ class Squares:
                 "frame_size(width, height) of the encoder names the size for a film"
             )
         down, across = self._middle(height, width)
-        tokens = self.call(model, images[..., down, across].contiguous())
-        flat = torch.cat([each.reshape(-1, each.shape[-1]) for each in tokens])
-        rows = math.isqrt(len(flat) // len(images))
-        # what follows is no token of a frame: LLaVA-OneVision ends a film with a newline
-        return flat[: len(images) * rows * rows].view(len(images), rows, rows, -1)
+        return of_frames(self.kind, model, images[..., down, across].contiguous())
 
     def seen(self, pixels: np.ndarray) -> np.ndarray:
         """[F, height, width, 3] -> the part of it that tokens are made of."""
@@ -132,26 +169,28 @@ def _patches(config: Any, values: Mapping[str, Any]) -> Patches:
     least, most = (values.get(a) or size.get(b) for a, b in _PIXELS)
     if not least or not most:
         raise ValueError(f"the preprocessor file must give min_pixels and max_pixels, got size {size}")
-    if config.model_type.startswith("qwen3"):
-        most = min(most, QWEN3_FRAME_TOKENS * (vision.patch_size * vision.spatial_merge_size) ** 2)
-    return Patches(vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size, least, most)
+    merge = getattr(vision, "spatial_merge_size", None) or values.get("merge_size", VIDEO_LLAMA_3_MERGE)
+    if config.model_type in WHOLE_FILM:
+        most = min(most, FRAME_TOKENS * (vision.patch_size * merge) ** 2)
+    return Patches(
+        vision.patch_size,
+        merge,
+        getattr(vision, "temporal_patch_size", 1),
+        least,
+        most,
+        takes_merge=config.model_type == "video_llama_3",
+    )
 
 
 _PIXELS = (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge"))
 
 
-Call: TypeAlias = Callable[[Any, torch.Tensor], Iterable[torch.Tensor]]
-
-
-def _squares(call: Call) -> Callable[[Any, Mapping[str, Any]], Squares]:
-    def layout(config: Any, values: Mapping[str, Any]) -> Squares:
-        size = values.get("max_image_size") or values.get("size") or {}
-        crop = values.get("crop_size") if values.get("do_center_crop") else None
-        if crop and "shortest_edge" in size:
-            return Squares(_square(crop), size["shortest_edge"], call)
-        return Squares(_square(size), None, call)
-
-    return layout
+def _squares(config: Any, values: Mapping[str, Any]) -> Squares:
+    size = values.get("max_image_size") or values.get("size") or {}
+    crop = values.get("crop_size") if values.get("do_center_crop") else None
+    if crop and "shortest_edge" in size:
+        return Squares(_square(crop), size["shortest_edge"], config.model_type)
+    return Squares(_square(size), None, config.model_type)
 
 
 def _square(size: Mapping[str, int]) -> int:
@@ -166,10 +205,13 @@ FAMILIES: dict[str, Callable[[Any, Mapping[str, Any]], Layout]] = {
     "qwen2_5_vl": _patches,
     "qwen3_vl": _patches,
     "qwen3_vl_moe": _patches,
-    "llava_onevision": _squares(lambda model, images: model.get_video_features(images[None]).pooler_output),
-    "llava_next_video": _squares(lambda model, images: model.get_video_features(images[None]).pooler_output),
-    "internvl": _squares(lambda model, images: model.get_image_features(images).pooler_output),
-    "smolvlm": _squares(lambda model, images: model.get_image_features(images[None]).pooler_output),
+    "glm4v": _patches,
+    "glm4v_moe": _patches,
+    "video_llama_3": _patches,
+    "llava_onevision": _squares,
+    "llava_next_video": _squares,
+    "internvl": _squares,
+    "smolvlm": _squares,
 }
 
 
@@ -178,10 +220,11 @@ class VisionTower:
     """Frames to the tokens that a model's language model would see."""
 
     name: str
-    model: Any  # without its language model
+    model: Any  # the multimodal model, with or without its language model
     layout: Layout
     mean: torch.Tensor  # [3] in units of pixel values
     std: torch.Tensor  # [3]
+    is_half: bool = True  # whether tokens come in a 16-bit format, whatever the model's
 
     @property
     def frames_per_token(self) -> int:
@@ -193,8 +236,12 @@ class VisionTower:
     def seen(self, pixels: np.ndarray) -> np.ndarray:
         return self.layout.seen(pixels)
 
-    @torch.inference_mode()
     def __call__(self, pixels: np.ndarray) -> torch.Tensor:
+        return self.look(pixels).tokens
+
+    @torch.no_grad()
+    def look(self, pixels: np.ndarray) -> Visual:
+        """[B, height, width, 3] uint8 -> tokens, and what goes with them, on the model's device."""
         if len(pixels) % self.frames_per_token:
             raise ValueError(
                 f"{self.name} joins {self.frames_per_token} frames into one, so it needs a multiple of them, "
@@ -204,9 +251,10 @@ class VisionTower:
         for start in range(0, len(pixels), STEP):
             few = tensor_of(pixels[start : start + STEP]).to(self.mean.device)
             images = ((few - self.mean) / self.std).permute(0, 3, 1, 2).contiguous()
-            tokens = self.layout.features(self.model, images.to(self.model.dtype))
-            parts.append(tokens if tokens.element_size() == 2 else tokens.half())
-        return torch.cat(parts)
+            tokens, deep = self.layout.features(self.model, images.to(self.model.dtype))
+            parts.append(Visual(tokens.half() if self.is_half and tokens.element_size() > 2 else tokens, deep))
+        layers = zip(*(each.deep for each in parts), strict=True)
+        return Visual(torch.cat([each.tokens for each in parts]), tuple(torch.cat(layer) for layer in layers))
 
 
 def load(name: str, device: str | None = None) -> VisionTower:
@@ -227,15 +275,24 @@ def load(name: str, device: str | None = None) -> VisionTower:
         raise ValueError(
             f"{name}: a model of type {config.model_type!r} cannot be an encoder here; there are: {', '.join(FAMILIES)}"
         )
-    values = _preprocessing(name, source)
-    try:
-        layout = FAMILIES[config.model_type](config, values)
-        mean, std = _normalisation(values)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
+    layout, mean, std = _prepared(name, source, config)
     place = torch.device(device or default_device())
     model = _without_language(name, source, config).to(place)
     return VisionTower(name, model, layout, mean.to(place), std.to(place))
+
+
+def around(model: Any, source: str) -> VisionTower:
+    """The vision tower of a model that is loaded already, with the preprocessing of its folder or hub id."""
+    layout, mean, std = _prepared(source, source, model.config)
+    return VisionTower(source, model.base_model, layout, mean.to(model.device), std.to(model.device), is_half=False)
+
+
+def _prepared(name: str, source: str, config: Any) -> tuple[Layout, torch.Tensor, torch.Tensor]:
+    values = _preprocessing(name, source)
+    try:
+        return FAMILIES[config.model_type](config, values), *_normalisation(values)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 def _preprocessing(name: str, source: str) -> dict[str, Any]:

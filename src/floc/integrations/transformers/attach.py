@@ -58,7 +58,7 @@ def _choice(kept: Kept) -> Choice | None:
     indices = torch.as_tensor(kept.indices)
     if not kept.merged:
         return Choice(indices)
-    return Choice(indices, torch.as_tensor(kept.features), torch.as_tensor(kept.represents))
+    return Choice(indices, torch.as_tensor(kept.features), kept)
 
 
 def attach(

@@ -38,6 +38,7 @@ class Clip:
 
     row: int  # of the batch
     places: torch.Tensor  # [n] int64, where in the sequence, in the order of the grid
+    closing: torch.Tensor  # the same for placeholders after it that belong to no cell
     shape: Shape
 
 
@@ -50,6 +51,7 @@ class Family:
     marks: Callable[[Any, torch.Tensor], torch.Tensor]  # config, [B, L] ids -> [B, L] bool, the tokens of videos
     shapes: Callable[[Any, Arguments], list[Shape]]  # the videos' grids, in order
     trailing: int = 0  # placeholders after a video's tokens that belong to no cell
+    closing: str | None = None  # the multimodal model's parameter that stands at them
     has_grid_positions: bool = False  # positions of a token are its frame, row and column, not a plain number
 
     def carries_pixels(self, arguments: Arguments) -> bool:
@@ -67,7 +69,7 @@ class Family:
         Args:
             config: the model's.
             arguments: of the multimodal model.
-            shapes: the videos' grids, where they are known without pixels.
+            shapes: the videos' grids, where they are known without pixels; rows may repeat them.
         """
         ids = arguments.get("input_ids")
         if ids is None:
@@ -76,6 +78,9 @@ class Family:
         rows, places = marked.nonzero(as_tuple=True)
         if shapes is None:
             shapes = self.shapes(config, arguments)
+        else:
+            size = sum(math.prod(shape) + self.trailing for shape in shapes)
+            shapes = [*shapes] * max(1, len(places) // size)
         sizes = np.array([math.prod(shape) for shape in shapes], np.int64)
         ends = (sizes + self.trailing).cumsum()
         if (ends[-1] if len(ends) else 0) != len(places):
@@ -86,8 +91,8 @@ class Family:
         starts = ends - sizes - self.trailing
         first = rows[torch.from_numpy(starts).to(rows.device)].tolist() if len(starts) else []
         return [
-            Clip(row, places[start : start + size], shape)
-            for row, start, size, shape in zip(first, starts, sizes, shapes, strict=True)
+            Clip(row, places[start : start + size], places[start + size : end], shape)
+            for row, start, size, end, shape in zip(first, starts, sizes, ends, shapes, strict=True)
         ]
 
 
@@ -237,7 +242,14 @@ FAMILIES: dict[str, Family] = {
         _grids("glm4v_moe", _between_video_marks),
         _grids("video_llama_3", _VIDEO, positions=False),
         Family("llava_next_video", "pixel_values_videos", _VIDEO, _llava_next_video_shapes),
-        Family("llava_onevision", "pixel_values_videos", _VIDEO, _llava_onevision_shapes, trailing=1),
+        Family(
+            "llava_onevision",
+            "pixel_values_videos",
+            _VIDEO,
+            _llava_onevision_shapes,
+            trailing=1,
+            closing="image_newline",
+        ),
         Family("internvl", "pixel_values", _run_marks, _run_shapes),
         Family("smolvlm", "pixel_values", _run_marks, _run_shapes),
     )

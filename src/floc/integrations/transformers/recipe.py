@@ -6,16 +6,16 @@ than a segment and what was kept. A video of up to `SEGMENT_TOKENS` is one segme
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ... import methods
 from ...compress import compress
 from ...dials import Dial
+from ...encoders.hf import Visual
 from ...types import Kept, join
 
 SEGMENT_TOKENS = 65_536
@@ -40,9 +40,24 @@ class Recipe:
 
     def __call__(self, tokens: torch.Tensor) -> Kept:
         """[T, H, W, D] -> what is kept of a whole video."""
-        segments = Segments(self, tokens.shape[0])
-        segments.add(tokens)
-        return segments.finish()
+        segments = Segments(self, len(tokens))
+        parts = [part.kept for part in (*segments.add(Visual(tokens)), *segments.finish())]
+        return parts[0] if len(parts) == 1 else join(parts)
+
+    def due(self, tokens: int, planned: int) -> int | None:
+        """How many of the first `tokens` of `planned` to keep; None where that is not a matter of counting."""
+        if self.ratio is not None:
+            return Dial.of(self.ratio, None, None).count(tokens)
+        if self.budget is not None:
+            return min(self.budget, tokens) if tokens >= planned else self.budget * tokens // planned
+        return None
+
+
+class Part(NamedTuple):
+    """What is kept of a segment."""
+
+    kept: Kept
+    deep: tuple[torch.Tensor, ...]  # [K, D] each, what goes with the tokens in the first layers of some models
 
 
 class Segments:
@@ -51,58 +66,60 @@ class Segments:
     def __init__(self, recipe: Recipe, planned: int) -> None:
         """Args:
         recipe: how to compress it.
-        planned: how many frames of tokens it will have; a budget is shared out by that.
+        planned: how many frames of tokens it will have, as far as is known; a budget is shared out by that.
         """
         self.recipe = recipe
         self.planned = planned
-        self.waiting: list[torch.Tensor] = []
-        self.parts: list[Kept] = []
-        self.frames = 0  # in parts
-        self.spent = 0  # of the budget, in parts
+        self.waiting: list[Visual] = []
+        self.tokens = self.kept = 0  # in segments that are done
 
-    def add(self, tokens: torch.Tensor) -> list[Kept]:
-        """Take [t, H, W, D], and give the segments that are complete now; more than one where t is large."""
-        size = segment_frames(tokens.shape[1] * tokens.shape[2])
-        done = []
-        for frames in tokens.split(1) if len(self.waiting) else tokens.split(size):
-            self.waiting.append(frames)
-            if sum(map(len, self.waiting)) >= size:
-                done.append(self._close())
-        return done
+    def add(self, seen: Visual) -> Iterator[Part]:
+        """Take more frames, and give the segments that are complete with them."""
+        _, rows, columns, _ = seen.tokens.shape
+        size = segment_frames(rows * columns)
+        start = 0
+        while start < len(seen.tokens):
+            room = size - sum(len(each.tokens) for each in self.waiting)
+            self.waiting.append(
+                Visual(seen.tokens[start : start + room], tuple(each[start : start + room] for each in seen.deep))
+            )
+            start += room
+            if start <= len(seen.tokens):
+                yield self._close()
 
-    def finish(self) -> Kept:
-        """What is kept of all there was."""
+    def finish(self) -> Iterator[Part]:
+        """Give the last segment, where there is something left."""
         if self.waiting:
-            self._close()
-        if not self.parts:
-            raise ValueError("there is nothing to keep: the video has no frames")
-        return self.parts[0] if len(self.parts) == 1 else join(self.parts)
+            yield self._close()
 
-    def _close(self) -> Kept:
-        tokens = self.waiting[0] if len(self.waiting) == 1 else torch.cat(self.waiting)
+    def _close(self) -> Part:
+        tokens = _cat([each.tokens for each in self.waiting])
+        deep = tuple(map(_cat, zip(*(each.deep for each in self.waiting), strict=True)))
         self.waiting = []
-        self.frames += len(tokens)
-        kept = compress(tokens, **self._dial(tokens), method=self.recipe.method, **self.recipe.options)
-        self.parts.append(kept)
-        return kept
-
-    def _dial(self, tokens: torch.Tensor) -> dict[str, Any]:
-        recipe = self.recipe
-        if recipe.coverage is not None:
-            return {"coverage": recipe.coverage}
-        if recipe.ratio is None and recipe.budget is None:
-            return {}
-        cells = math.prod(tokens.shape[1:3])
-        if recipe.ratio is not None:
-            due = Dial.of(recipe.ratio, None, None).count(self.frames * cells)
-        else:
-            assert recipe.budget is not None
-            due = min(recipe.budget, recipe.budget * self.frames // max(self.planned, self.frames))
-        count, self.spent = max(1, due - self.spent), due
-        return {"budget": count}
+        cells = tokens.shape[1] * tokens.shape[2]
+        self.tokens += len(tokens) * cells
+        due = self.recipe.due(self.tokens, self.planned * cells)
+        dial = {"coverage": self.recipe.coverage} if due is None else {"budget": max(1, due - self.kept)}
+        kept = compress(tokens, **dial, method=self.recipe.method, **self.recipe.options)
+        self.kept += len(kept)
+        return Part(kept, tuple(merged(each.flatten(0, 2), kept) for each in deep))
 
 
 def segment_frames(cells: int) -> int:
     """How many frames of so many tokens make a segment."""
     frames = max(1, SEGMENT_TOKENS // cells)
     return frames if frames < SEGMENT_FRAMES else frames // SEGMENT_FRAMES * SEGMENT_FRAMES
+
+
+def merged(values: torch.Tensor, kept: Kept) -> torch.Tensor:
+    """[n, D] beside tokens -> [K, D] beside what was kept: of merged tokens the mean."""
+    if not kept.merged:
+        return values[torch.as_tensor(kept.indices)]
+    represents = torch.as_tensor(kept.represents)
+    members = represents.bincount(minlength=len(kept)).clamp(min=1)[:, None]
+    sums = values.new_zeros(len(kept), values.shape[-1]).index_add(0, represents, values)
+    return (sums / members).to(values.dtype)
+
+
+def _cat(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))

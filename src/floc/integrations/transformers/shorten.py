@@ -23,7 +23,9 @@ import torch
 from torch.nn.functional import pad
 
 from ...naming import require_known
+from ...types import Kept
 from .families import Arguments, Clip, Family, Shape, family_of
+from .recipe import merged
 
 Positions = Literal["keep", "compact"]
 POSITIONS = ("keep", "compact")
@@ -35,7 +37,7 @@ class Choice:
 
     indices: torch.Tensor  # [K] int64 ascending, into the video's grid
     features: torch.Tensor | None = None  # [K, D] to put there; None: what the model put there itself
-    represents: torch.Tensor | None = None  # [n] which of the K every token was merged into, where they were merged
+    merged: Kept | None = None  # how they were made of several tokens each, where they were
     deep: Sequence[torch.Tensor] = ()  # [K, D] for each of the first layers, where no vision tower runs that makes them
 
 
@@ -256,6 +258,10 @@ class Shortener:
             if choice.features is not None:
                 slots = part.slots[clip.row, clip.places[choice.indices]]
                 new[clip.row, slots] = choice.features.to(new.device, new.dtype)
+            if self.shapes is not None and self.family.closing is not None:  # no pixels, so the model did not do it
+                new[clip.row, part.slots[clip.row, clip.closing]] = getattr(self.base, self.family.closing).to(
+                    new.dtype
+                )
         _deepen(kwargs, part, changed)
         for name, value in kwargs.items():
             is_per_token = isinstance(value, torch.Tensor) and value.shape[:2] == (rows, length)
@@ -385,11 +391,9 @@ def _deepen(kwargs: dict[str, Any], part: Part, changed: Sequence[tuple[Clip, Ch
         for layer, values in zip(deep, choice.deep, strict=False):
             is_visual[clip.row, slots] = True
             layer[clip.row, slots] = values.to(layer.device, layer.dtype)
-        if given and choice.represents is not None:  # merged: the mean of those it was made of, in these layers too
+        if given and choice.merged is not None:  # in these layers they are made of the same tokens
             nth = (marked.flatten().cumsum(0) - 1).view_as(marked)[clip.row, clip.places]
-            members = choice.represents.bincount(minlength=len(slots)).clamp(min=1)[:, None]
             for layer, values in zip(deep, given, strict=True):
-                sums = values.new_zeros(len(slots), values.shape[-1]).index_add(0, choice.represents, values[nth])
-                layer[clip.row, slots] = (sums / members).to(layer.dtype)
+                layer[clip.row, slots] = merged(values[nth], choice.merged).to(layer.dtype)
     kwargs["visual_pos_masks"] = is_visual
     kwargs["deepstack_visual_embeds"] = list(deep[:, is_visual])

@@ -1,0 +1,229 @@
+"""Capture a video once: the vision tower runs over it a few frames at a time, and what is kept can be asked about."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...blocks import interleaved
+from ...encoders import in_groups
+from ...encoders.hf import STEP, Visual, around, of_frames, of_patches
+from ...types import Frames
+from .captured import Captured
+from .families import Shape, family_of
+from .identity import Identity
+from .recipe import Part, Recipe, Segments
+from .stages import Stages
+
+
+def capture(
+    model: Any,
+    inputs: Mapping[str, Any] | str | Path | Iterable[Frames],
+    *,
+    ratio: float | str | None = None,
+    budget: int | None = None,
+    coverage: float | None = None,
+    method: str = "floc",
+    fps: float = 1.0,
+    max_frames: int | None = 7200,
+    source: str | None = None,
+    progress: Callable[[float], None] | None = None,
+    **options: object,
+) -> Captured:
+    """Run a model's vision tower over a video once, a few frames at a time, and keep the tokens that stand for all.
+
+    No more than a segment of the video's tokens is in memory, and of its pixels a few frames, where it is read from a
+    file. `floc.replay` then asks any number of questions without the vision tower.
+
+    Args:
+        model: a video model of transformers.
+        inputs: a video file; or frames as `floc.video.read` gives them, of the size the model takes; or what the
+            model's processor made of one video, with `pixel_values_videos` (for models that take frames as pictures,
+            `pixel_values`), where all pixels are in memory already.
+        ratio, budget, coverage, method: as in `floc.compress`.
+        fps, max_frames: how a video file is sampled.
+        source: the folder or hub id with the model's preprocessor file, for files and frames; where the model was
+            loaded from, if not given.
+        progress: called with the share of the frames that is done.
+        **options: the method's own.
+    """
+    recipe = Recipe(ratio, budget, coverage, method, options)
+    started = time.perf_counter()
+    identity = Identity.of(model)  # complains of models that are not known
+    stages = Stages(model.device)
+    if isinstance(inputs, Mapping):
+        reel = _prepared(model, inputs, stages)
+    else:
+        reel = _filmed(model, inputs, stages, fps=fps, max_frames=max_frames, source=source)
+    if budget is not None and not reel.planned:
+        raise ValueError("a budget is shared out over a whole video: give a file or a list of frames, not a stream")
+    segments = Segments(recipe, reel.planned)
+    parts: list[_Kept] = []
+    done = 0
+    for seen in reel.seen:
+        parts += map(_Kept.of, stages.each("select", segments.add(seen)))
+        done += len(seen.tokens)
+        if progress is not None:
+            progress(min(1.0, done / max(1, reel.planned)))
+    parts += map(_Kept.of, stages.each("select", segments.finish()))
+    if not parts:
+        raise ValueError("no frames to capture: the video gave none")
+    return _joined(parts, identity, reel, {**stages.seconds, "total": time.perf_counter() - started})
+
+
+@dataclass(eq=False)
+class _Reel:
+    """A video as a model sees it, on its way."""
+
+    seen: Iterator[Visual]
+    planned: int  # slices, as far as is known
+    frames_per_slice: int
+    times_s: list[np.ndarray] = field(default_factory=list)  # of the frames that were seen
+    fps: float | None = None
+    duration_s: float | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """Of a segment what goes into a file; what it was chosen from can go."""
+
+    features: torch.Tensor
+    indices: torch.Tensor
+    order: torch.Tensor
+    gains: torch.Tensor
+    deep: tuple[torch.Tensor, ...]
+    shape: Shape
+    nested: bool
+    coverage: float | None
+    made: dict[str, Any]
+
+    @classmethod
+    def of(cls, part: Part) -> _Kept:
+        kept = part.kept
+        arrays = (torch.as_tensor(each) for each in (kept.features, kept.indices, kept.order, kept.gains))
+        features, indices, order, gains = arrays
+        known = kept.path is not None  # else it would cost more than choosing did
+        return cls(
+            features,
+            indices,
+            order,
+            gains,
+            part.deep,
+            kept.shape,
+            kept.nested,
+            kept.coverage if known else None,
+            {"method": kept.method, "settings": dict(kept.settings)},
+        )
+
+
+def _joined(parts: Sequence[_Kept], model: Identity, reel: _Reel, seconds: dict[str, float]) -> Captured:
+    sizes = [math.prod(part.shape) for part in parts]
+    starts = np.cumsum([0, *(len(part.indices) for part in parts)])
+    segment = np.concatenate([np.full(len(part.indices), i) for i, part in enumerate(parts)])
+    rank = np.concatenate([np.arange(len(part.indices)) for part in parts])
+    alike = torch.from_numpy(interleaved(sizes, rank, segment))  # a prefix has its share of every segment
+    offsets = np.cumsum([0, *sizes])
+    slices, (_, rows, columns) = sum(part.shape[0] for part in parts), parts[0].shape
+    coverages = [part.coverage for part in parts]
+    coverage = None if None in coverages else float(np.average(coverages, weights=sizes))  # type: ignore[arg-type]
+    times = np.concatenate(reel.times_s) if reel.times_s else None
+    joined = reel.frames_per_slice
+    return Captured(
+        torch.cat([part.features for part in parts]),
+        torch.cat([part.indices.cpu() + int(start) for part, start in zip(parts, offsets, strict=False)]),
+        torch.cat([part.order.cpu() + int(start) for part, start in zip(parts, starts, strict=False)])[alike],
+        torch.cat([part.gains.cpu() for part in parts])[alike],
+        tuple(torch.cat(layer) for layer in zip(*(part.deep for part in parts), strict=True)),
+        (slices, rows, columns),
+        model,
+        {**parts[0].made, "coverage": coverage, "seconds": seconds, **reel.about},
+        all(part.nested for part in parts),
+        None if times is None else times[::joined],
+        None if times is None else times[np.minimum(np.arange(slices) * joined + joined - 1, len(times) - 1)],
+        joined,
+        reel.fps,
+        reel.duration_s,
+    )
+
+
+def _filmed(
+    model: Any,
+    frames: str | Path | Iterable[Frames],
+    stages: Stages,
+    *,
+    fps: float,
+    max_frames: int | None,
+    source: str | None,
+) -> _Reel:
+    """A film that is decoded while it is looked at."""
+    tower = around(model, source or model.name_or_path)
+    joined = tower.frames_per_token
+    reel = _Reel(iter(()), 0, joined, fps=fps)
+    given: Iterable[Frames]
+    if isinstance(frames, (str, Path)):
+        from ...video import check_file, read
+
+        path = Path(frames)
+        check_file(path)
+        given = video = read(path, fps=fps, max_frames=max_frames, size=tower.frame_size, batch=STEP)
+        reel.planned, reel.duration_s = -(-video.planned // joined), float(video.duration_s)
+        reel.about = {"source": path.name, "preprocessing": {"size": [video.width, video.height]}}
+    else:
+        given = frames
+        if isinstance(given, Sequence):
+            reel.planned = -(-sum(len(each.times_s) for each in given) // joined)
+
+    def look() -> Iterator[Visual]:
+        for batch in stages.each("decode", in_groups(given, joined)):
+            reel.times_s.append(batch.times_s)
+            with stages.stage("vision"):
+                seen = tower.look(batch.pixels)
+            yield seen
+
+    reel.seen = look()
+    return reel
+
+
+def _prepared(model: Any, inputs: Mapping[str, Any], stages: Stages) -> _Reel:
+    """What a processor prepared, all in memory, in steps of a few frames."""
+    family = family_of(model.config)
+    if inputs.get(family.carrier) is None:
+        raise ValueError(
+            f"inputs for a model of type {family.kind} must have {family.carrier}, got {', '.join(inputs)}"
+        )
+    shapes = family.shapes(model.config, inputs)
+    if len(shapes) != 1:
+        raise ValueError(
+            f"capture takes one video at a time, the inputs have {len(shapes)}; capture each by itself and give "
+            "floc.replay the list"
+        )
+    ((slices, rows, columns),) = shapes
+    base, pixels = model.base_model, inputs[family.carrier]
+    reel = _Reel(iter(()), slices, 1)
+
+    @torch.no_grad()
+    def seen(start: int, few: int) -> Visual:
+        if inputs.get("video_grid_thw") is None:
+            return of_frames(family.kind, base, pixels.flatten(0, -4)[start : start + few])
+        per_slice = len(pixels) // slices
+        patches = pixels[start * per_slice : (start + few) * per_slice]
+        merge = math.isqrt(per_slice // (rows * columns))
+        takes_merge = inputs.get("video_merge_sizes") is not None
+        return of_patches(base, patches, (few, rows, columns), merge, takes_merge=takes_merge)
+
+    def look() -> Iterator[Visual]:
+        for start in range(0, slices, STEP):
+            with stages.stage("vision"):
+                few = seen(start, min(STEP, slices - start))
+            yield few
+
+    reel.seen = look()
+    return reel

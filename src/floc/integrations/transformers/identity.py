@@ -1,0 +1,96 @@
+"""Which model a captured video is for: features of one mean nothing to another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .families import family_of
+
+SAMPLED = 32  # parameters of the vision tower that are looked at, spread over all of them
+VALUES = 64  # of each
+CLOSE = 0.02  # how far a number may be off: a model in another dtype is the same model
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A model, as far as its visual features go."""
+
+    kind: str  # model_type
+    name: str  # where it was loaded from
+    revision: str | None  # of the hub, where it was loaded from there
+    config: str  # hash of what shapes visual features
+    weights: list[float]  # mean sizes of a few values of some parameters that make them
+
+    @classmethod
+    def of(cls, model: Any) -> Identity:
+        """Look at a model."""
+        family = family_of(getattr(model, "config", None))
+        config = model.config
+        shaping = {
+            "kind": family.kind,
+            "vision": _plain(config.vision_config),
+            "hidden_size": config.get_text_config().hidden_size,
+        }
+        told = hashlib.sha256(json.dumps(shaping, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        return cls(
+            family.kind,
+            str(getattr(model, "name_or_path", "") or ""),
+            getattr(config, "_commit_hash", None),
+            told,
+            _weights(model),
+        )
+
+    def require(self, other: Identity) -> None:
+        """Complain where a video for this model is to go into another one."""
+        if (self.kind, self.config) != (other.kind, other.config):
+            raise ValueError(f"this video was captured for {self}, and the model is {other}; capture it again")
+        off = [
+            abs(a - b) > CLOSE * max(abs(a), abs(b), 1e-6) for a, b in zip(self.weights, other.weights, strict=False)
+        ]
+        if any(off) or len(self.weights) != len(other.weights):
+            raise ValueError(
+                f"this video was captured for {self}, and the model has other weights in its vision tower; "
+                "capture it again with this model"
+            )
+
+    def __str__(self) -> str:
+        named = f" {self.name!r}" if self.name else ""
+        return f"{self.kind}{named}, config {self.config}" + (f", revision {self.revision}" if self.revision else "")
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    """What a vision config says of shapes; releases of transformers add and rename other things."""
+    told = config.to_dict()
+    return {name: told[name] for name in sorted(_SHAPING & told.keys())}
+
+
+_SHAPING = {
+    "hidden_size",
+    "embed_dim",
+    "depth",
+    "num_hidden_layers",
+    "num_heads",
+    "num_attention_heads",
+    "intermediate_size",
+    "patch_size",
+    "spatial_merge_size",
+    "temporal_patch_size",
+    "image_size",
+    "out_hidden_size",
+    "deepstack_visual_indexes",
+}
+
+
+def _weights(model: Any) -> list[float]:
+    language = {id(each) for each in model.get_decoder().parameters()}
+    head = model.get_output_embeddings()
+    language |= {id(each) for each in (head.parameters() if head is not None else ())}
+    vision = [each for _, each in sorted(model.base_model.named_parameters()) if id(each) not in language]
+    step = max(1, len(vision) // SAMPLED)
+    few = [each.detach().flatten()[:VALUES].float().abs().mean() for each in vision[::step]]
+    return torch.stack([each.to(few[0].device) for each in few]).tolist()

@@ -1,0 +1,448 @@
+"""Capture once, replay many times: the same logits as attaching, no vision tower, and files that can be trusted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import floc
+from floc.integrations.transformers import recipe
+from floc.types import Frames
+
+from .test_attach import BOTH, CLOSE, MISPLACED, RATIO, batch, decoder_calls, hooks_of, one
+from .zoo import IMAGE_BESIDE_VIDEO, KINDS, Image, Text, Video, model, prompt, side, transformers, without_pixels
+
+ALL = pytest.mark.parametrize("kind", KINDS)
+SQUARES = ("internvl", "smolvlm", "llava_next_video", "llava_onevision")
+
+
+@pytest.fixture(scope="module")
+def models() -> Any:
+    class Lazy(dict):  # type: ignore[type-arg]
+        def __missing__(self, key: Any) -> Any:
+            self[key] = model(*key)
+            return self[key]
+
+    return Lazy()
+
+
+@pytest.fixture(autouse=True)
+def _light() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        yield
+    torch.set_num_threads(threads)
+
+
+@contextmanager
+def blind(model: Any) -> Iterator[None]:
+    """A vision tower that must not be called."""
+
+    def refuse(*args: Any) -> None:
+        raise AssertionError("the vision tower was called")
+
+    decoder = model.get_decoder()
+    towers = [each for each in model.base_model.children() if each is not decoder and list(each.parameters())]
+    hooks = [each.register_forward_pre_hook(refuse) for each in towers]
+    assert hooks
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@ALL
+@BOTH
+def test_replay_has_the_logits_of_attach(kind: str, attention: str, models, tmp_path: Path) -> None:
+    bare, made = models[kind, attention], one(kind, slices=20)  # more than the tower takes at a time
+    with floc.attach(bare, ratio=RATIO) as handle:
+        expected = bare(**made.inputs).logits
+        ids = bare.generate(**made.inputs, max_new_tokens=5)
+    video = floc.capture(bare, made.inputs, ratio=RATIO)
+    assert video.indices.tolist() == handle.last[0].indices.tolist()
+    assert video.shape == made.clips[0].shape
+    video.save(tmp_path / "talk.floc")
+    before = hooks_of(bare)
+    for again in (video, floc.load(tmp_path / "talk.floc")):
+        with floc.replay(bare, again), blind(bare):
+            question = without_pixels(made.inputs)
+            torch.testing.assert_close(bare(**question).logits, expected, **CLOSE)
+            assert bare.generate(**question, max_new_tokens=5).tolist() == ids.tolist()
+    assert hooks_of(bare) == before
+
+
+@ALL
+def test_another_question_on_the_same_video(kind: str, models) -> None:
+    bare, made = models[kind, "sdpa"], one(kind)
+    other = {name: each.clone() for name, each in made.inputs.items()}
+    other["input_ids"][0, -5:] = torch.tensor([11, 12, 13, 14, 15])
+    video = floc.capture(bare, made.inputs, ratio=RATIO)
+    with floc.attach(bare, ratio=RATIO):
+        expected = bare(**other).logits
+    with floc.replay(bare, video), blind(bare):
+        torch.testing.assert_close(bare(**without_pixels(other)).logits, expected, **CLOSE)
+
+
+@ALL
+def test_rows_about_one_video_and_beams(kind: str, models) -> None:
+    bare, made = models[kind, "sdpa"], one(kind)
+    video = floc.capture(bare, made.inputs, ratio=RATIO)
+    question = without_pixels(made.inputs)
+    with floc.replay(bare, video):
+        alone = bare(**question).logits
+        # as many rows, whatever the tensors are that go with them
+        twice = {name: torch.cat([each, each]) for name, each in question.items()}
+        both = bare(**twice).logits
+        torch.testing.assert_close(both[0], alone[0], **CLOSE)
+        torch.testing.assert_close(both[1], alone[0], **CLOSE)
+        if kind not in MISPLACED:
+            beams = bare.generate(**question, num_beams=2, max_new_tokens=4)
+    if kind not in MISPLACED:
+        with floc.attach(bare, ratio=RATIO):
+            assert beams.tolist() == bare.generate(**made.inputs, num_beams=2, max_new_tokens=4).tolist()
+
+
+@ALL
+def test_several_videos_in_a_prompt(kind: str, models) -> None:
+    bare, size = models[kind, "sdpa"], Video(4, *side(kind))
+    both = prompt(kind, [[Text(4), size, Text(15), size, Text(3)]], seed=3)
+    halves = [_half(kind, both.inputs, i) for i in range(2)]
+    cut = int(both.clips[0].places[-1]) + 12
+    for name in ("input_ids", "attention_mask", "mm_token_type_ids"):
+        for half, columns in zip(halves, (slice(0, cut), slice(cut, None)), strict=True):
+            if name in half:
+                half[name] = both.inputs[name][:, columns]
+    videos = [floc.capture(bare, half, ratio=RATIO) for half in halves]
+    with floc.attach(bare, ratio=RATIO):
+        expected = bare(**both.inputs).logits
+    with floc.replay(bare, videos), blind(bare):
+        torch.testing.assert_close(bare(**without_pixels(both.inputs)).logits, expected, **CLOSE)
+    with pytest.raises(ValueError, match="one video at a time"):
+        floc.capture(bare, both.inputs, ratio=RATIO)
+
+
+def _half(kind: str, inputs: dict[str, torch.Tensor], i: int) -> dict[str, torch.Tensor]:
+    return {
+        name: each if name in ("input_ids", "attention_mask", "mm_token_type_ids") else each.chunk(2)[i]
+        for name, each in inputs.items()
+    }
+
+
+@pytest.mark.parametrize("kind", sorted(IMAGE_BESIDE_VIDEO - {"internvl", "smolvlm"}))
+def test_pictures_beside_a_video_that_is_replayed(kind: str, models) -> None:
+    bare = models[kind, "sdpa"]
+    picture = Image(2, 3) if kind not in SQUARES else Image(*side(kind))
+    made = prompt(kind, [[Text(6), picture, Text(7), Video(5, *side(kind)), Text(4)]], seed=2)
+    video = floc.capture(bare, made.inputs, ratio=RATIO)
+    with floc.attach(bare, ratio=RATIO):
+        expected = bare(**made.inputs).logits
+    with floc.replay(bare, video):
+        torch.testing.assert_close(bare(**without_pixels(made.inputs)).logits, expected, **CLOSE)
+
+
+@ALL
+def test_a_smaller_budget_from_the_same_file(kind: str, models, tmp_path: Path) -> None:
+    bare, made = models[kind, "sdpa"], one(kind, slices=8)
+    floc.capture(bare, made.inputs, ratio=1 / 2).save(tmp_path / "a.floc")
+    video = floc.load(tmp_path / "a.floc")
+    with floc.attach(bare, ratio=1 / 2) as handle:
+        bare(**made.inputs)
+    smaller = video.at(ratio=1 / 8)
+    expected = handle.last[0].at(ratio=1 / 8)
+    assert smaller.indices.tolist() == expected.indices.tolist()
+    assert torch.equal(smaller.features, expected.features)
+    assert smaller.order.tolist() == expected.order.tolist()
+    assert smaller.positions.tolist() == expected.positions.tolist()
+    with floc.replay(bare, smaller), decoder_calls(bare) as calls:
+        bare(**without_pixels(made.inputs))
+    (call,) = calls
+    assert call["inputs_embeds"].shape[1] == made.inputs["input_ids"].shape[1] - video.n + len(smaller)
+    with pytest.raises(ValueError, match="capture again with a larger budget"):
+        smaller.at(ratio=1 / 4)
+
+
+@pytest.mark.parametrize("method", ["pooling", "prunevid", "divprune", "random", "floc-paper"])
+def test_any_method(method: str, models) -> None:
+    bare, made = models["qwen3_vl", "sdpa"], one("qwen3_vl", slices=8)
+    with floc.attach(bare, ratio=RATIO, method=method):
+        expected = bare(**made.inputs).logits
+    video = floc.capture(bare, made.inputs, ratio=RATIO, method=method)
+    assert video.made["method"] == method
+    with floc.replay(bare, video):
+        torch.testing.assert_close(bare(**without_pixels(made.inputs)).logits, expected, **CLOSE)
+    if not video.nested:
+        with pytest.raises(ValueError, match="no nested order"):
+            video.at(ratio=1 / 8)
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl", "llava_onevision"])
+@pytest.mark.parametrize("dial", [{"ratio": RATIO}, {"budget": 31}, {"coverage": 0.9}])
+def test_long_videos_go_in_segments_and_still_equal_attach(
+    kind: str, dial: dict[str, Any], models, monkeypatch
+) -> None:
+    monkeypatch.setattr(recipe, "SEGMENT_TOKENS", 64)
+    monkeypatch.setattr(recipe, "SEGMENT_FRAMES", 2)
+    bare, made = models[kind, "sdpa"], one(kind, slices=37)
+    with floc.attach(bare, **dial) as handle:
+        expected = bare(**made.inputs).logits
+    (kept,) = handle.last
+    cells = np.prod(side(kind))
+    assert len(kept.parts) == -(-37 // (64 // cells // 2 * 2))
+    if "ratio" in dial:
+        assert len(kept) == round(37 * cells / 4)
+    if "budget" in dial:
+        assert len(kept) == 31
+    video = floc.capture(bare, made.inputs, **dial)
+    assert video.indices.tolist() == kept.indices.tolist()
+    assert video.made["coverage"] == pytest.approx(kept.coverage)
+    with floc.replay(bare, video):
+        torch.testing.assert_close(bare(**without_pixels(made.inputs)).logits, expected, **CLOSE)
+    # a prefix has its share of every segment
+    smaller = video.at(budget=len(kept) // 2)
+    shares = [np.sum((smaller.indices.numpy() // cells) // 16 == i) for i in range(2)]
+    assert min(shares) > 0
+    if "coverage" not in dial:
+        again = kept.at(budget=len(kept) // 2)
+        assert len(again) == len(kept) // 2
+        assert set(again.indices.tolist()) <= set(kept.indices.tolist())
+        assert len(again.represents) == kept.n
+
+
+# ---- straight from a film
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A preprocessor file, for models that were made here."""
+    made = tmp_path_factory.mktemp("preprocessing")
+    values = dict(
+        image_mean=[0.5, 0.4, 0.3],
+        image_std=[0.2, 0.3, 0.25],
+        min_pixels=16 * 24,
+        max_pixels=16 * 24,
+        size=dict(height=24, width=24),
+    )
+    (made / "preprocessor_config.json").write_text(json.dumps(values))
+    return made
+
+
+def film(frames: int, width: int = 24, height: int = 16) -> list[Frames]:
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (frames, height, width, 3), dtype=np.uint8)
+    return [Frames(pixels[i : i + 7], np.arange(i, min(i + 7, frames)) * 0.5) for i in range(0, frames, 7)]
+
+
+def test_frames_go_through_the_tower_as_a_processor_would_prepare_them(models, folder: Path) -> None:
+    bare = models["qwen2_5_vl", "sdpa"]
+    frames = film(9)
+    video = floc.capture(bare, frames, ratio=RATIO, source=str(folder), fps=2)
+    assert video.shape == (5, 2, 3)
+    assert video.times_s is not None
+    assert video.last_s is not None
+    assert video.times_s.tolist() == [0, 1, 2, 3, 4]
+    assert video.last_s.tolist() == [0.5, 1.5, 2.5, 3.5, 4]  # the last frame stands alone
+    pixels = np.concatenate([each.pixels for each in frames])
+    pixels = np.concatenate([pixels, pixels[-1:]])
+    normal = (pixels / 255 - [0.5, 0.4, 0.3]) / [0.2, 0.3, 0.25]
+    patches = [
+        normal[t : t + 2, y + dy : y + dy + 4, x + dx : x + dx + 4].transpose(3, 0, 1, 2).ravel()
+        for t in range(0, 10, 2)
+        for y in range(0, 16, 8)
+        for x in range(0, 24, 8)
+        for dy in (0, 4)
+        for dx in (0, 4)
+    ]
+    prepared = {
+        "pixel_values_videos": torch.tensor(np.array(patches), dtype=torch.float32),
+        "video_grid_thw": torch.tensor([[5, 4, 6]]),
+    }
+    other = floc.capture(bare, prepared, ratio=RATIO)
+    assert video.indices.tolist() == other.indices.tolist()
+    torch.testing.assert_close(video.features, other.features, **CLOSE)
+
+
+@pytest.mark.parametrize("kind", ["qwen3_vl", "glm4v", "video_llama_3", "internvl", "llava_next_video", "smolvlm"])
+def test_a_film_of_every_layout(kind: str, models, folder: Path, tmp_path: Path) -> None:
+    bare = models[kind, "sdpa"]
+    joined = 2 if kind in ("qwen3_vl", "glm4v") else 1
+    frames = film(40) if kind not in SQUARES else film(40, 24, 24)
+    shares: list[float] = []
+    video = floc.capture(bare, frames, budget=50, source=str(folder), fps=2, progress=shares.append)
+    assert video.shape == (40 // joined, *((2, 3) if kind not in SQUARES else (3, 3)))
+    assert len(video) == 50
+    assert shares[-1] == 1
+    assert sorted(shares) == shares
+    assert {"decode", "vision", "select", "total"} == video.made["seconds"].keys()
+    video.save(tmp_path / "film.floc")
+    again = floc.load(tmp_path / "film.floc")
+    assert torch.equal(again.features, video.features)
+    assert len(again.deep) == (2 if kind == "qwen3_vl" else 0)
+    assert again.times_s is not None
+    assert again.times_s.tolist() == (np.arange(40 // joined) * joined / 2).tolist()
+    assert (again.fps, again.frames_per_slice) == (2, joined)
+
+
+def test_a_video_file(models, folder: Path, tmp_path: Path) -> None:
+    av = pytest.importorskip("av", reason="av is not installed: pip install 'floc[video]'")
+    path = tmp_path / "clip.mp4"
+    with av.open(path, "w") as out:
+        stream = out.add_stream("mpeg4", rate=8)
+        stream.width, stream.height = 48, 32
+        for i in range(48):
+            picture = np.full((32, 48, 3), i * 5, np.uint8)
+            picture[:, i : i + 4] = 255 - i
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        out.mux(stream.encode())
+    bare = models["qwen2_5_vl", "sdpa"]
+    video = floc.capture(bare, path, ratio=RATIO, source=str(folder), fps=2)
+    assert video.shape == (6, 2, 3)
+    assert video.duration_s == pytest.approx(6, abs=0.2)
+    assert video.made["source"] == "clip.mp4"
+    with pytest.raises(FileNotFoundError, match=r"nothing\.mp4"):
+        floc.capture(bare, tmp_path / "nothing.mp4", ratio=RATIO, source=str(folder))
+
+
+def test_a_stream_of_frames_has_no_share_of_a_budget(models, folder: Path) -> None:
+    bare = models["qwen2_5_vl", "sdpa"]
+    with pytest.raises(ValueError, match="not a stream"):
+        floc.capture(bare, iter(film(9)), budget=5, source=str(folder))
+    assert len(floc.capture(bare, iter(film(9)), ratio=RATIO, source=str(folder))) == 8
+    with pytest.raises(ValueError, match="gave none"):
+        floc.capture(bare, [], ratio=RATIO, source=str(folder))
+
+
+# ---- files that are not right
+
+
+@pytest.fixture
+def saved(models, tmp_path: Path) -> Path:
+    path = tmp_path / "a.floc"
+    floc.capture(models["qwen3_vl", "sdpa"], one("qwen3_vl").inputs, ratio=1 / 2).save(path)
+    return path
+
+
+def test_for_another_model(saved: Path, models) -> None:
+    video = floc.load(saved)
+    with pytest.raises(ValueError, match=r"captured for qwen3_vl.*the model is qwen2_5_vl"):
+        floc.replay(models["qwen2_5_vl", "sdpa"], video)
+    other = model("qwen3_vl", seed=5)
+    before = hooks_of(other)
+    with pytest.raises(ValueError, match="other weights in its vision tower"):
+        floc.replay(other, video)
+    assert hooks_of(other) == before
+    with floc.replay(model("qwen3_vl", dtype=torch.bfloat16), video):  # the same model in another dtype
+        pass
+
+
+@pytest.mark.parametrize("size", [0, 7, 100, 0.5, 0.99])
+def test_cut_off(saved: Path, size: float) -> None:
+    whole = saved.read_bytes()
+    saved.write_bytes(whole[: int(size if size >= 1 else size * len(whole))])
+    with pytest.raises(ValueError, match=r"a\.floc: not a readable \.floc file"):
+        floc.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t, a: t.update(features=t["features"][:-1]), "features has shape"),
+        (lambda t, a: t.update(indices=t["indices"].flip(0)), "ascending"),
+        (lambda t, a: t.update(indices=t["indices"] + 1000), "ascending within"),
+        (lambda t, a: t.update(indices=t["indices"] - 1000), "ascending within"),
+        (lambda t, a: t.update(order=t["order"] * 0), "order is not an order"),
+        (lambda t, a: t.update(gains=t["gains"][:3]), "gains has shape"),
+        (lambda t, a: t.update({"deep.1": t["deep.1"][:, :-1]}), "deep features"),
+        (lambda t, a: t.pop("features"), "features"),
+        (lambda t, a: t.pop("deep.0"), "deep.0"),
+        (lambda t, a: a.update(shape=[0, 1, 2]), "not slices, rows and columns"),
+        (lambda t, a: a.update(shape=[5, 2]), "not slices, rows and columns"),
+        (lambda t, a: a.update(shape=[1, 1, 2]), "ascending within"),
+        (lambda t, a: a.update(format=99), "format 99"),
+        (lambda t, a: a.pop("model"), "model"),
+        (lambda t, a: a.update(model={"kind": 1}), "missing"),
+        (lambda t, a: t.update(times_s=torch.zeros(3)), "times_s has shape"),
+    ],
+)
+def test_tampered_with(saved: Path, change: Any, message: str) -> None:
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    with safe_open(saved, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+        about = json.loads(file.metadata()["floc"])
+    change(tensors, about)
+    save_file({name: each.contiguous() for name, each in tensors.items()}, saved, {"floc": json.dumps(about)})
+    with pytest.raises(ValueError, match=f"not a readable .floc file.*{message}"):
+        floc.load(saved)
+
+
+def test_other_files(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        floc.load(tmp_path / "none.floc")
+    (tmp_path / "text.floc").write_text("no")
+    with pytest.raises(ValueError, match="not a readable"):
+        floc.load(tmp_path / "text.floc")
+
+
+def test_a_write_that_fails_leaves_the_file_that_was_there(saved: Path, models, monkeypatch) -> None:
+    before = saved.read_bytes()
+    video = floc.load(saved)
+    import safetensors.torch
+
+    monkeypatch.setattr(safetensors.torch, "save_file", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        video.save(saved)
+    assert saved.read_bytes() == before
+    assert [each.name for each in saved.parent.iterdir()] == [saved.name]
+
+
+def test_prompts_that_do_not_fit(models) -> None:
+    bare, made = models["qwen2_5_vl", "sdpa"], one("qwen2_5_vl")
+    video = floc.capture(bare, made.inputs, ratio=RATIO)
+    with floc.replay(bare, video):
+        with pytest.raises(ValueError, match="needs no pixels"):
+            bare(**made.inputs)
+        with pytest.raises(ValueError, match="the videos given"):
+            bare(**without_pixels(one("qwen2_5_vl", slices=4).inputs))
+        bare(input_ids=torch.tensor([[5, 6, 7]]))  # a prompt without a video is none of its business
+        with pytest.raises(RuntimeError, match="attached to this model already"):
+            floc.attach(bare, ratio=RATIO)
+    with pytest.raises(ValueError, match="its times are not known"):
+        video.inputs(bare, None, "?")
+    with pytest.raises(ValueError, match="must have pixel_values_videos"):
+        floc.capture(bare, without_pixels(made.inputs), ratio=RATIO)
+
+
+def test_models_that_are_not_known() -> None:
+    config = transformers.LlamaConfig(
+        hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=9
+    )
+    with pytest.raises(ValueError, match="type 'llama'"):
+        floc.capture(transformers.LlamaForCausalLM(config), {}, ratio=RATIO)
+
+
+def test_a_batch_of_questions(models) -> None:
+    """Rows of unequal length about the same video."""
+    kind = "llava_onevision"
+    bare = models[kind, "sdpa"]
+    made = batch(kind)
+    assert made.inputs["input_ids"].shape[0] == 2
+    size = Video(4, *side(kind))
+    rows = prompt(kind, [[Text(3), size, Text(4)], [Text(9), size, Text(6)]])
+    rows.inputs["pixel_values_videos"][1] = rows.inputs["pixel_values_videos"][0]
+    with floc.attach(bare, ratio=RATIO) as handle:
+        ids = bare.generate(**rows.inputs, max_new_tokens=4)
+    assert len(handle.last) == 1  # one video, two questions
+    alone = {"pixel_values_videos": rows.inputs["pixel_values_videos"][:1]}
+    video = floc.capture(bare, alone, ratio=RATIO)
+    with floc.replay(bare, video), blind(bare):
+        assert bare.generate(**without_pixels(rows.inputs), max_new_tokens=4).tolist() == ids.tolist()
