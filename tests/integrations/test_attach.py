@@ -8,6 +8,7 @@ prompt was written.
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -141,6 +142,7 @@ def by_hand(model: Any, call: dict[str, Any], stays: list[list[int]]) -> list[to
 def masked(made: Prompt, handle: Any, call: dict[str, Any]) -> dict[str, Any]:
     """Inputs for the bare model in which dropped tokens are hidden, and all others have the positions they had."""
     hidden = torch.zeros_like(made.inputs["attention_mask"])
+    call = {**call, "position_ids": call["position_ids"].cpu()}
     for row, places in enumerate(staying(made, handle)):
         hidden[row, places] = 1
     positions = call["position_ids"].expand(*call["position_ids"].shape[:-2], *hidden.shape)
@@ -669,3 +671,29 @@ def test_a_missing_note_is_seen(kind: str, models, monkeypatch) -> None:
 def test_the_table_has_what_the_zoo_has() -> None:
     assert set(KINDS) <= set(FAMILIES)
     assert all(np.prod(side(kind)) > 1 for kind in KINDS)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_a_gpu(kind: str) -> None:
+    bare, made = model(kind).cuda(), one(kind)
+    on_gpu = Prompt({name: each.cuda() for name, each in made.inputs.items()}, made.clips)
+    with floc.attach(bare, ratio=RATIO) as handle:
+        logits = bare(**on_gpu.inputs).logits
+        ids = bare.generate(**on_gpu.inputs, max_new_tokens=5)
+        static = bare.generate(**on_gpu.inputs, max_new_tokens=5, cache_implementation="static", disable_compile=True)
+    assert ids.tolist() == static.tolist()
+    handle.last = [dataclasses.replace(kept, indices=kept.indices.cpu()) for kept in handle.last]
+    (places,) = staying(made, handle)
+    hidden = masked(made, handle, bare_call(bare, on_gpu.inputs))
+    whole = bare(**{name: each.cuda() for name, each in hidden.items()}).logits
+    torch.testing.assert_close(logits[0], whole[0, places], atol=2e-2, rtol=1e-2)
+
+
+@pytest.mark.gpu
+def test_compiled_decoding_on_a_gpu() -> None:
+    bare, made = model("qwen2_5_vl").cuda(), one("qwen2_5_vl")
+    inputs = {name: each.cuda() for name, each in made.inputs.items()}
+    with floc.attach(bare, ratio=RATIO):
+        ids = bare.generate(**inputs, max_new_tokens=5)
+        assert bare.generate(**inputs, max_new_tokens=5, cache_implementation="static").tolist() == ids.tolist()
