@@ -162,6 +162,93 @@ def compare(
         screen.print(escape(str(figure)), soft_wrap=True)
 
 
+@app.command(epilog="Example: floc ask talk.mp4 'What is on the table?' --model Qwen/Qwen2.5-VL-7B-Instruct")
+def ask(
+    video: Annotated[Path, typer.Argument(help="A video, or a .floc file that was captured from one.")],
+    questions: Annotated[list[str], typer.Argument(help="What to ask; of several, each is asked by itself.")],
+    model: Annotated[str, typer.Option(help="A video model of transformers: a folder, or a hub id.")],
+    ratio: Annotated[str | None, typer.Option(help="Kept / total. [dim](1/8; all of a .floc file)[/]")] = None,
+    budget: Annotated[int | None, typer.Option(help="How many visual tokens to keep.")] = None,
+    coverage: Annotated[float | None, typer.Option(help="Mean cosine to reach, with as few as it takes.")] = None,
+    method: Annotated[str | None, typer.Option(help="See `floc methods`; with options: floc:detail=1.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Keep what was captured: a .floc file.")] = None,
+    both: Annotated[bool, typer.Option("--compare", help="Ask without compression too.")] = False,
+    max_new_tokens: Annotated[int, typer.Option(help="Where an answer ends at the latest.", min=1)] = 256,
+    fps: Fps = None,
+    max_frames: MaxFrames = None,
+    device: Device = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print answers and figures as JSON on stdout.")] = False,
+) -> None:
+    """Ask a video model about a video, with a fraction of its tokens.
+
+    The vision tower runs once, whatever is asked. Frames and prompts are prepared here as the model's own processor
+    would, from its files, so torchvision is not needed.
+    """
+    from floc import footage
+    from floc.integrations.transformers.ask import Session
+
+    captured = video.suffix == ".floc"
+    spec = floc.methods.parse(method or "floc")
+    if captured:
+        for name, value in {"coverage": coverage, "method": method, "fps": fps, "max-frames": max_frames}.items():
+            if value is not None:
+                raise ValueError(f"{video}: --{name} is for videos; this one is captured already")
+        if both:
+            raise ValueError(f"{video}: --compare needs the video itself; a .floc file has only what was kept of it")
+    elif (ratio, budget, coverage) == (None, None, None):
+        ratio = "1/8"
+    if (ratio, budget, coverage) != (None, None, None):
+        Dial.of(ratio, budget, coverage)
+    if output is not None:
+        _require_writable(output, ".floc", video)
+    session = Session(model, device)
+    dials: list[dict[str, Any]] = [dict(ratio=ratio, budget=budget, coverage=coverage)]
+    if both:
+        dials.append(dict(ratio=1))
+    told = []
+    for dial in dials:
+        if captured:
+            film = session.load(video, ratio=ratio, budget=budget)
+        else:
+            with _progress(f"looking at {video.name}") as show:
+                film = session.capture(video, dial, spec, _fps(fps), max_frames or footage.MAX_FRAMES, show)
+            for warning in film.made["warnings"]:
+                screen.print(warning, style="yellow", markup=False, soft_wrap=True)
+        if output is not None and dial is dials[0]:
+            film.save(output)
+        for question in questions:
+            if not as_json and len(dials) * len(questions) > 1:
+                screen.print(
+                    f"{'all tokens' if dial is not dials[0] else 'kept'}: {question}", style="dim", markup=False
+                )
+            shown = (lambda text: None) if as_json else _say
+            told.append(session.ask(film, question, max_new_tokens, shown))
+            if not as_json:
+                print(flush=True)
+    if as_json:
+        print(json.dumps(told))
+    _show_answers(told)
+    if output is not None:
+        screen.print(f"written  {escape(str(output))}", soft_wrap=True)
+
+
+def _say(text: str) -> None:
+    print(text, end="", flush=True)
+
+
+def _show_answers(told: list[dict[str, Any]]) -> None:
+    stages = ("decode", "vision", "select", "prefill", "answer")
+    table = Table(box=None, header_style="bold", padding=(0, 1))
+    table.add_column("question", no_wrap=True, max_width=28, overflow="ellipsis")
+    for name in ("video tokens", "kept", *(f"{stage}, s" for stage in stages), "peak, GB"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in told:
+        spent = [f"{each['seconds'][stage]:.2f}" if stage in each["seconds"] else "-" for stage in stages]
+        kept = f"{each['kept']:,}"
+        table.add_row(escape(each["question"]), f"{each['tokens']:,}", kept, *spent, f"{each['peak_bytes'] / 1e9:.2f}")
+    screen.print(table)
+
+
 @app.command(epilog="Example: floc demo -o floc-demo")
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the film and the report.")] = Path(

@@ -22,6 +22,7 @@ from floc.integrations.transformers import FAMILIES, shorten
 from floc.integrations.transformers.shorten import Layout, Shortener
 
 from .zoo import (
+    GLMS,
     IMAGE_BESIDE_VIDEO,
     KINDS,
     MROPES,
@@ -39,7 +40,7 @@ from .zoo import (
 RATIO = 1 / 4
 # Families whose pixels the bare model puts into the wrong rows, or refuses, when beams or samples repeat a prompt.
 NEW = tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 22)
-MISPLACED = {"glm4v"} if NEW else {"internvl"}
+MISPLACED = GLMS if NEW else {"internvl"}
 MISPLACED_IF_SEVERAL = set() if NEW else {"llava_next_video", "llava_onevision", "smolvlm"}
 CLOSE = dict(atol=2e-4, rtol=1e-4)
 
@@ -587,6 +588,13 @@ def test_bad_settings_are_refused_at_once(arguments: dict[str, Any], message: st
     with pytest.raises((ValueError, TypeError), match=message):
         floc.attach(bare, **arguments)
     assert hooks_of(bare) == before
+
+
+def test_windows_are_refused() -> None:
+    bare = model("qwen2_vl")
+    bare.config.text_config.layer_types = ["full_attention", "sliding_attention", "full_attention"]
+    with pytest.raises(ValueError, match="layers with sliding_attention"):
+        floc.attach(bare, ratio=RATIO)
 
 
 def test_what_cannot_work_says_so(models) -> None:

@@ -7,6 +7,7 @@ grids, and rows padded on the left. Pixels are noise.
 # no `from __future__ import annotations`: a dataclass cannot look its own up in a file that is loaded by its path
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,7 @@ TEXT = dict(
     bos_token_id=None,
     eos_token_id=None,
 )
+EXPERTS = dict(num_experts_per_tok=2, moe_intermediate_size=24)
 MROPE = dict(rope_type="default", rope_theta=1e4, mrope_section=[2, 3, 3])
 PATCH, MERGE = 4, 2
 TOWER = dict(hidden_size=32, intermediate_size=48, num_heads=2, patch_size=PATCH, out_hidden_size=HIDDEN)
@@ -115,26 +117,26 @@ def _grid_text(**more: Any) -> dict[str, Any]:
     return dict(TEXT, rope_parameters=MROPE, **more)
 
 
-def _qwen2() -> Any:
+def _qwen2(kind: str) -> Any:
     vision = dict(depth=2, embed_dim=32, hidden_size=HIDDEN, num_heads=2, mlp_ratio=2, patch_size=PATCH)
-    return transformers.Qwen2VLConfig(text_config=_grid_text(), vision_config=vision, **QWEN)
+    return transformers.CONFIG_MAPPING[kind](text_config=_grid_text(), vision_config=vision, **QWEN)
 
 
-def _qwen2_5() -> Any:
+def _qwen2_5(kind: str) -> Any:
     vision = dict(TOWER, depth=2, window_size=16, fullatt_block_indexes=[1], tokens_per_second=4)
-    return transformers.Qwen2_5_VLConfig(text_config=_grid_text(), vision_config=vision, **QWEN)
+    return transformers.CONFIG_MAPPING[kind](text_config=_grid_text(), vision_config=vision, **QWEN)
 
 
-def _qwen3(make: str, **text: Any) -> Any:
+def _qwen3(kind: str, **text: Any) -> Any:
     vision = dict(TOWER, depth=3, num_position_embeddings=36, deepstack_visual_indexes=[0, 1])
-    return getattr(transformers, make)(text_config=_grid_text(**text), vision_config=vision, **QWEN)
+    return transformers.CONFIG_MAPPING[kind](text_config=_grid_text(**text), vision_config=vision, **QWEN)
 
 
-def _glm4v() -> Any:
+def _glm(kind: str, **text: Any) -> Any:
     # half of a head turns with the position
     rope = dict(MROPE, mrope_section=[2, 1, 1], partial_rotary_factor=0.5)
-    return transformers.Glm4vConfig(
-        text_config=dict(TEXT, rope_parameters=rope),
+    return transformers.CONFIG_MAPPING[kind](
+        text_config=dict(TEXT, rope_parameters=rope, **text),
         vision_config=dict(TOWER, depth=2, image_size=PIXELS),
         image_start_token_id=START,
         image_end_token_id=END,
@@ -144,9 +146,11 @@ def _glm4v() -> Any:
     )
 
 
-def _video_llama_3() -> Any:
+def _video_llama_3(kind: str) -> Any:
     vision = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, patch_size=PATCH)
-    return transformers.VideoLlama3Config(text_config=dict(TEXT, model_type="qwen2"), vision_config=vision, **SPECIAL)
+    return transformers.CONFIG_MAPPING[kind](
+        text_config=dict(TEXT, model_type="qwen2"), vision_config=vision, **SPECIAL
+    )
 
 
 def _tilings(pixels: int) -> list[list[int]]:
@@ -154,8 +158,8 @@ def _tilings(pixels: int) -> list[list[int]]:
     return [[height, width] for height in sizes for width in sizes]
 
 
-def _llava_next_video() -> Any:
-    return transformers.LlavaNextVideoConfig(
+def _llava_next_video(kind: str) -> Any:
+    return transformers.CONFIG_MAPPING[kind](
         text_config=dict(TEXT, model_type="llama"),
         vision_config=dict(CLIP, model_type="clip_vision_model", image_size=PIXELS, projection_dim=16),
         image_grid_pinpoints=_tilings(PIXELS),
@@ -165,8 +169,8 @@ def _llava_next_video() -> Any:
     )
 
 
-def _llava_onevision() -> Any:
-    return transformers.LlavaOnevisionConfig(
+def _llava_onevision(kind: str) -> Any:
+    return transformers.CONFIG_MAPPING[kind](
         text_config=dict(TEXT, model_type="qwen2"),
         vision_config=dict(CLIP, model_type="siglip_vision_model", image_size=ODD_PIXELS, vision_use_head=False),
         vision_feature_layer=-1,
@@ -177,8 +181,8 @@ def _llava_onevision() -> Any:
     )
 
 
-def _internvl() -> Any:
-    return transformers.InternVLConfig(
+def _internvl(kind: str) -> Any:
+    return transformers.CONFIG_MAPPING[kind](
         text_config=dict(TEXT, model_type="qwen2"),
         vision_config=dict(CLIP, image_size=[PIXELS, PIXELS], patch_size=[PATCH, PATCH]),
         downsample_ratio=1 / MERGE,
@@ -187,8 +191,8 @@ def _internvl() -> Any:
     )
 
 
-def _smolvlm() -> Any:
-    return transformers.SmolVLMConfig(
+def _smolvlm(kind: str) -> Any:
+    return transformers.CONFIG_MAPPING[kind](
         text_config=dict(TEXT, model_type="llama"),
         vision_config=dict(CLIP, image_size=PIXELS),
         scale_factor=MERGE,
@@ -200,15 +204,18 @@ def _smolvlm() -> Any:
 IN_ONE = Writing(opening=(START,), closing=(END,))
 # the chat template's own start and end stay around those of the slices
 BY_TIME = Writing(opening=(START,), before=(LABEL, START), after=(END,), closing=(END,))
-FAMILIES: dict[str, tuple[Callable[[], Any], Writing]] = {
+BY_FRAME = Writing(IMAGE, (VIDEO_START,), (START,), (END, LABEL), closing=(VIDEO_END,))
+FAMILIES: dict[str, tuple[Callable[[str], Any], Writing]] = {
     "qwen2_vl": (_qwen2, IN_ONE),
     "qwen2_5_vl": (_qwen2_5, IN_ONE),
-    "qwen3_vl": (lambda: _qwen3("Qwen3VLConfig"), BY_TIME),
-    "qwen3_vl_moe": (
-        lambda: _qwen3("Qwen3VLMoeConfig", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24),
-        BY_TIME,
-    ),
-    "glm4v": (_glm4v, Writing(IMAGE, (VIDEO_START,), (START,), (END, LABEL), closing=(VIDEO_END,))),
+    "qwen3_vl": (_qwen3, BY_TIME),
+    "qwen3_vl_moe": (partial(_qwen3, num_experts=4, **EXPERTS), BY_TIME),
+    "cosmos3_omni": (_qwen3, BY_TIME),
+    "glm4v": (_glm, BY_FRAME),
+    "glm4v_moe": (partial(_glm, n_routed_experts=4, **EXPERTS), BY_FRAME),
+    "glm46v": (_glm, BY_FRAME),
+    "glmga": (_glm, BY_FRAME),
+    "glm_ocr": (_glm, BY_FRAME),
     "video_llama_3": (_video_llama_3, Writing(before=(LABEL,), between=(COMMA,))),
     "llava_next_video": (_llava_next_video, Writing()),
     "llava_onevision": (_llava_onevision, Writing(closing=(VIDEO,))),  # a newline, made by the model
@@ -218,14 +225,15 @@ FAMILIES: dict[str, tuple[Callable[[], Any], Writing]] = {
         Writing(IMAGE, (LABEL,), (NEWLINE, FRAME, NUMBER, COLON, FAKE, GLOBAL), (FAKE,), closing=(NEWLINE, NEWLINE)),
     ),
 }
-KINDS = tuple(FAMILIES)
-GRIDS = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "glm4v", "video_llama_3"})
+KINDS = tuple(kind for kind in FAMILIES if kind in transformers.CONFIG_MAPPING)  # older releases lack some
+GLMS = frozenset({"glm4v", "glm4v_moe", "glm46v", "glmga", "glm_ocr"})
 # whose positions have three axes, and need to be told which tokens are pictures and videos
-MROPES = GRIDS - {"video_llama_3"}
+MROPES = GLMS | {"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "cosmos3_omni"}
+GRIDS = MROPES | {"video_llama_3"}
 # whose videos are stacked into one tensor, so all in a batch have the same number of slices
 STACKED = frozenset({"llava_next_video", "llava_onevision"})
-# GLM-4V finds pictures and videos by one placeholder, and fails to tell them apart when it is given both
-IMAGE_BESIDE_VIDEO = frozenset(KINDS) - {"glm4v"}
+# GLM-V finds pictures and videos by one placeholder, and fails to tell them apart when it is given both
+IMAGE_BESIDE_VIDEO = frozenset(KINDS) - GLMS
 
 
 def side(kind: str) -> tuple[int, int]:
@@ -235,7 +243,7 @@ def side(kind: str) -> tuple[int, int]:
 
 def model(kind: str, attention: str = "sdpa", dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
     """The model with its head, its weights so large that every token has its say in the logits."""
-    config = FAMILIES[kind][0]()
+    config = FAMILIES[kind][0](kind)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         made = transformers.AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation=attention)
         torch.manual_seed(seed)

@@ -299,7 +299,7 @@ def _view(document: dict[str, Any]) -> str:
         f"{document['model']}, random weights, {document['tokens']:,} visual tokens, {RATIO}, the second of two runs. "
         f"A step of an answer after the shortened prompt takes {statistics.median(steps['shortened_s']) * 1e3:.1f} ms, "
         f"after a plain prompt of the same length {statistics.median(steps['plain_s']) * 1e3:.1f} ms (medians of "
-        f"{len(steps['plain_s'])} rounds of {steps['steps']} steps, by turns; the median ratio is {steps['ratio']:.3f}, "
+        f"{len(steps['plain_s'])} rounds of {steps['steps']} steps, by turns; median ratio {steps['ratio']:.3f}, "
         f"and single rounds go from {min(ratios):.2f} to {max(ratios):.2f}). {document['gpu']}, "
         f"transformers {document['transformers']}, {where(document, 'python', 'torch')}"
     )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from .identity import Identity
 from .recipe import Part, Recipe, Segments
 from .stages import Stages
 
+if TYPE_CHECKING:
+    from ...video import Video
+
 
 def capture(
     model: Any,
@@ -31,7 +34,7 @@ def capture(
     budget: int | None = None,
     coverage: float | None = None,
     method: str = "floc",
-    fps: float = 1.0,
+    fps: float | None = 1.0,
     max_frames: int | None = 7200,
     source: str | None = None,
     progress: Callable[[float], None] | None = None,
@@ -48,7 +51,7 @@ def capture(
             model's processor made of one video, with `pixel_values_videos` (for models that take frames as pictures,
             `pixel_values`), where all pixels are in memory already.
         ratio, budget, coverage, method: as in `floc.compress`.
-        fps, max_frames: how a video file is sampled.
+        fps, max_frames: how a video file is sampled; None takes every frame.
         source: the folder or hub id with the model's preprocessor file, for files and frames; where the model was
             loaded from, if not given.
         progress: called with the share of the frames that is done.
@@ -159,7 +162,7 @@ def _filmed(
     frames: str | Path | Iterable[Frames],
     stages: Stages,
     *,
-    fps: float,
+    fps: float | None,
     max_frames: int | None,
     source: str | None,
 ) -> _Reel:
@@ -175,6 +178,7 @@ def _filmed(
         check_file(path)
         given = video = read(path, fps=fps, max_frames=max_frames, size=tower.frame_size, batch=STEP)
         reel.planned, reel.duration_s = -(-video.planned // joined), float(video.duration_s)
+        reel.fps = _rate(video, fps)
         reel.about = {"source": path.name, "preprocessing": {"size": [video.width, video.height]}}
     else:
         given = frames
@@ -187,9 +191,17 @@ def _filmed(
             with stages.stage("vision"):
                 seen = tower.look(batch.pixels)
             yield seen
+        reel.about["warnings"] = list(getattr(given, "warnings", ()))
 
     reel.seen = look()
     return reel
+
+
+def _rate(video: Video, fps: float | None) -> float:
+    """Frames a second that a film really gives: no more than it has, and fewer where there would be too many."""
+    rate = video.native_fps if fps is None else min(fps, video.native_fps)
+    whole = rate * float(video.duration_s)
+    return rate if video.planned > 0.95 * whole or not video.duration_s else video.planned / float(video.duration_s)
 
 
 def _prepared(model: Any, inputs: Mapping[str, Any], stages: Stages) -> _Reel:

@@ -238,8 +238,12 @@ FAMILIES: dict[str, Family] = {
         _grids("qwen2_5_vl", _VIDEO),
         _grids("qwen3_vl", _VIDEO),
         _grids("qwen3_vl_moe", _VIDEO),
+        _grids("cosmos3_omni", _VIDEO),
         _grids("glm4v", _between_video_marks),
         _grids("glm4v_moe", _between_video_marks),
+        _grids("glm46v", _between_video_marks),
+        _grids("glmga", _between_video_marks),
+        _grids("glm_ocr", _between_video_marks),
         _grids("video_llama_3", _VIDEO, positions=False),
         Family("llava_next_video", "pixel_values_videos", _VIDEO, _llava_next_video_shapes),
         Family(

@@ -156,6 +156,12 @@ class Shortener:
                 "positions='compact' is for models that number their tokens one by one; in "
                 f"{self.family.kind} a position is a frame, row and column, and tokens keep theirs: leave it out"
             )
+        windows = set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - {"full_attention"}
+        if windows:
+            raise ValueError(
+                f"this model has layers with {' and '.join(sorted(windows))}, in which a token sees a part of the "
+                "prompt: with tokens dropped it would be another part; floc takes models with full attention"
+            )
         self.config = model.config
         self.base, decoder = model.base_model, model.get_decoder()
         if is_attached(self.base):
