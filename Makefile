@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test format bench clean
+.PHONY: help demo test support format bench clean
 
 help:
 	@echo "make demo    render a film with keys in it for a second, see which methods keep them, write a report"
 	@echo "make test    all that CI runs: format, lint, types, tests"
 	@echo "make format  put the code in order"
+	@echo "make support run what touches transformers with two releases of it, and rewrite the table of what works"
 	@echo "make bench   measure this engine against its peers, and rewrite the tables"
 	@echo "make clean   remove the virtual environments"
 
@@ -28,14 +29,28 @@ help:
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[cpu,bench]'
 	@touch $@
 
+# the oldest release of transformers that is supported, beside the newest in the environment
+OLDEST := 5.17.0
+NEWEST := $(shell sed -n 's/^transformers==//p' constraints.txt)
+TRANSFORMERS := tests/integrations tests/encoders/test_hf.py tests/docs/test_models.py
+
+.venv/transformers-$(OLDEST): .venv/ready
+	$(BIN)/pip install --quiet --no-deps --target $@ transformers==$(OLDEST)
+
 demo: .venv/ready
 	$(BIN)/floc demo -o out/demo
 
-test: .venv/ready
+test: .venv/ready .venv/transformers-$(OLDEST)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -q -n 2
+	PYTHONPATH=.venv/transformers-$(OLDEST) $(BIN)/pytest -q -n 2 $(TRANSFORMERS)
+
+support: .venv/ready .venv/transformers-$(OLDEST)
+	$(BIN)/pytest -q -n 2 tests/integrations --junitxml .venv/newest.xml
+	PYTHONPATH=.venv/transformers-$(OLDEST) $(BIN)/pytest -q -n 2 tests/integrations --junitxml .venv/oldest.xml
+	$(BIN)/python tests/integrations/support.py docs/models/README.md $(OLDEST)=.venv/oldest.xml $(NEWEST)=.venv/newest.xml
 
 format: .venv/ready
 	$(BIN)/ruff format .

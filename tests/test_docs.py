@@ -4,21 +4,46 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_readme_snippets_run_in_order() -> None:
+def test_readme_snippets_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("av", "PIL", "transformers"):
+        pytest.importorskip(package, reason="the README's snippets need pip install 'floc[video,hf]'")
     snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert len(snippets) >= 2
-    names: dict[str, object] = {}
+    names = _a_model_and_a_film(tmp_path)
+    monkeypatch.chdir(tmp_path)
     for snippet in snippets:
         exec(snippet, names)
+    assert len(names["handle"].last) == 1
+    assert len(names["video"]) == round(names["video"].n / 8)
+    assert names["answer"].shape[0] == 1
     assert len(names["kept"]) == 720
     assert len(names["fewer"]) == 180
     assert names["enough"].coverage >= 0.9
+
+
+def _a_model_and_a_film(folder: Path) -> dict[str, Any]:
+    """What the snippets take for granted: a model, its tokenizer, prepared inputs, and talk.mp4."""
+    import torch
+
+    import floc
+    from floc.demo.film import render
+    from floc.integrations.transformers.ask import Session
+
+    from .integrations.test_ask import save
+
+    render(folder / "talk.mp4", seconds=8, fps=4, width=128, height=72)
+    session = Session(str(save("qwen2_5_vl", folder)), "cpu")
+    video = floc.capture(session.model, folder / "talk.mp4", ratio=1, source=session.source)
+    inputs = video.inputs(session.model, session.tokenizer, "Who is there?")
+    inputs["pixel_values_videos"] = torch.randn(int(inputs["video_grid_thw"].prod()), 96)
+    return {"model": session.model, "tokenizer": session.tokenizer, "inputs": inputs}
 
 
 def test_snippets_on_video_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

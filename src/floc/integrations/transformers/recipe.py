@@ -6,7 +6,7 @@ than a segment and what was kept. A video of up to `SEGMENT_TOKENS` is one segme
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -41,7 +41,8 @@ class Recipe:
     def __call__(self, tokens: torch.Tensor) -> Kept:
         """[T, H, W, D] -> what is kept of a whole video."""
         segments = Segments(self, len(tokens))
-        parts = [part.kept for part in (*segments.add(Visual(tokens)), *segments.finish())]
+        size = segment_frames(tokens.shape[1] * tokens.shape[2])
+        parts = [segments.close(Visual(few)).kept for few in tokens.split(size)]
         return parts[0] if len(parts) == 1 else join(parts)
 
     def due(self, tokens: int, planned: int) -> int | None:
@@ -66,43 +67,59 @@ class Segments:
     def __init__(self, recipe: Recipe, planned: int) -> None:
         """Args:
         recipe: how to compress it.
-        planned: how many frames of tokens it will have, as far as is known; a budget is shared out by that.
+        planned: how many frames of tokens it will have, 0 where that is not known; a budget is shared out by that.
         """
         self.recipe = recipe
         self.planned = planned
-        self.waiting: list[Visual] = []
+        self.room: Visual | None = None  # for one segment
+        self.filled = 0  # frames in it
         self.tokens = self.kept = 0  # in segments that are done
 
     def add(self, seen: Visual) -> Iterator[Part]:
-        """Take more frames, and give the segments that are complete with them."""
-        _, rows, columns, _ = seen.tokens.shape
-        size = segment_frames(rows * columns)
-        start = 0
+        """Take more frames, and give the segments that are complete with them: to be used before the next is asked for,
+        since tokens of the next one take the place of theirs.
+        """
+        if self.room is None:
+            self.room = self._make_room(seen)
+        start, size = 0, len(self.room.tokens)
         while start < len(seen.tokens):
-            room = size - sum(len(each.tokens) for each in self.waiting)
-            self.waiting.append(
-                Visual(seen.tokens[start : start + room], tuple(each[start : start + room] for each in seen.deep))
-            )
-            start += room
-            if start <= len(seen.tokens):
-                yield self._close()
+            stop = min(len(seen.tokens), start + size - self.filled)
+            for room, new in zip(_all(self.room), _all(seen), strict=True):
+                room[self.filled : self.filled + stop - start] = new[start:stop]
+            self.filled += stop - start
+            start = stop
+            if self.filled == size:
+                yield from self.finish()
 
     def finish(self) -> Iterator[Part]:
         """Give the last segment, where there is something left."""
-        if self.waiting:
-            yield self._close()
+        if self.filled:
+            assert self.room is not None
+            tokens, *deep = (each[: self.filled] for each in _all(self.room))
+            self.filled = 0
+            yield self.close(Visual(tokens, tuple(deep)))
 
-    def _close(self) -> Part:
-        tokens = _cat([each.tokens for each in self.waiting])
-        deep = tuple(map(_cat, zip(*(each.deep for each in self.waiting), strict=True)))
-        self.waiting = []
+    def close(self, seen: Visual) -> Part:
+        """Compress one segment."""
+        tokens = seen.tokens
         cells = tokens.shape[1] * tokens.shape[2]
         self.tokens += len(tokens) * cells
         due = self.recipe.due(self.tokens, self.planned * cells)
         dial = {"coverage": self.recipe.coverage} if due is None else {"budget": max(1, due - self.kept)}
         kept = compress(tokens, **dial, method=self.recipe.method, **self.recipe.options)
         self.kept += len(kept)
-        return Part(kept, tuple(merged(each.flatten(0, 2), kept) for each in deep))
+        return Part(kept, tuple(merged(each.flatten(0, 2), kept) for each in seen.deep))
+
+    def _make_room(self, seen: Visual) -> Visual:
+        """Memory for a segment in one piece: many small ones among large ones that come and go would scatter it."""
+        frames = segment_frames(seen.tokens.shape[1] * seen.tokens.shape[2])
+        frames = min(frames, self.planned or frames)
+        tokens, *deep = (each.new_empty(frames, *each.shape[1:]) for each in _all(seen))
+        return Visual(tokens, tuple(deep))
+
+
+def _all(seen: Visual) -> tuple[torch.Tensor, ...]:
+    return (seen.tokens, *seen.deep)
 
 
 def segment_frames(cells: int) -> int:
@@ -119,7 +136,3 @@ def merged(values: torch.Tensor, kept: Kept) -> torch.Tensor:
     members = represents.bincount(minlength=len(kept)).clamp(min=1)[:, None]
     sums = values.new_zeros(len(kept), values.shape[-1]).index_add(0, represents, values)
     return (sums / members).to(values.dtype)
-
-
-def _cat(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
