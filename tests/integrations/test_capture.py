@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,8 @@ import pytest
 import torch
 
 import floc
-from floc.integrations.transformers import recipe
+from floc.encoders.hf import of_frames
+from floc.integrations.transformers import FAMILIES, recipe
 from floc.types import Frames
 
 from .test_attach import BOTH, CLOSE, MISPLACED, RATIO, batch, decoder_calls, hooks_of, one
@@ -217,6 +219,36 @@ def test_long_videos_go_in_segments_and_still_equal_attach(
         assert len(again.represents) == kept.n
 
 
+@ALL
+def test_a_film_of_one_frame(kind: str, models) -> None:
+    """It looks like a picture, but is captured as a video, and must not be asked about unseen."""
+    bare, made = models[kind, "sdpa"], prompt(kind, [[Text(4), Video(1, *side(kind)), Text(5)]])
+    expected = bare(**made.inputs).logits
+    carrier = FAMILIES[kind].carrier
+    if carrier == "pixel_values":
+        with pytest.raises(ValueError, match="the inputs have 0"):
+            floc.capture(bare, made.inputs, ratio=1)
+        seen = of_frames(kind, bare.model, made.inputs[carrier].flatten(0, -4))
+        two = floc.capture(bare, one(kind).inputs, ratio=1)
+        video = dataclasses.replace(
+            two, features=seen.tokens.flatten(0, 2), indices=torch.arange(9), order=torch.arange(9), shape=(1, 3, 3)
+        )
+    else:
+        video = floc.capture(bare, made.inputs, ratio=1)
+    with floc.replay(bare, video), blind(bare):
+        torch.testing.assert_close(bare(**without_pixels(made.inputs)).logits, expected, **CLOSE)
+
+
+@pytest.mark.parametrize("kind", ["llava_next_video", "internvl"])
+def test_compact_positions_in_replay(kind: str, models) -> None:
+    bare, made = models[kind, "sdpa"], one(kind)
+    video = floc.capture(bare, made.inputs, ratio=RATIO)
+    with floc.attach(bare, ratio=RATIO, positions="compact"):
+        expected = bare(**made.inputs).logits
+    with floc.replay(bare, video, positions="compact"):
+        torch.testing.assert_close(bare(**without_pixels(made.inputs)).logits, expected, **CLOSE)
+
+
 # ---- straight from a film
 
 
@@ -309,6 +341,11 @@ def test_a_video_file(models, folder: Path, tmp_path: Path) -> None:
     assert video.made["source"] == "clip.mp4"
     with pytest.raises(FileNotFoundError, match=r"nothing\.mp4"):
         floc.capture(bare, tmp_path / "nothing.mp4", ratio=RATIO, source=str(folder))
+
+
+def test_kinds_whose_films_cannot_be_prepared(models, folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"'cosmos3_omni' is not known here.*processor"):
+        floc.capture(models["cosmos3_omni", "sdpa"], film(3), ratio=RATIO, source=str(folder))
 
 
 def test_a_stream_of_frames_has_no_share_of_a_budget(models, folder: Path) -> None:

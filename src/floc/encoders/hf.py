@@ -283,6 +283,11 @@ def load(name: str, device: str | None = None) -> VisionTower:
 
 def around(model: Any, source: str) -> VisionTower:
     """The vision tower of a model that is loaded already, with the preprocessing of its folder or hub id."""
+    if model.config.model_type not in FAMILIES:
+        raise ValueError(
+            f"how to prepare frames for a model of type {model.config.model_type!r} is not known here; give what its "
+            f"own processor makes of the video (known are: {', '.join(FAMILIES)})"
+        )
     layout, mean, std = _prepared(source, source, model.config)
     return VisionTower(source, model.base_model, layout, mean.to(model.device), std.to(model.device), is_half=False)
 

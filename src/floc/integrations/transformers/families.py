@@ -50,6 +50,7 @@ class Family:
     carrier: str  # the argument that holds the pixels
     marks: Callable[[Any, torch.Tensor], torch.Tensor]  # config, [B, L] ids -> [B, L] bool, the tokens of videos
     shapes: Callable[[Any, Arguments], list[Shape]]  # the videos' grids, in order
+    placeholders: str | None = None  # the config's name for the id of all visual tokens, where `marks` has to guess
     trailing: int = 0  # placeholders after a video's tokens that belong to no cell
     closing: str | None = None  # the multimodal model's parameter that stands at them
     has_grid_positions: bool = False  # positions of a token are its frame, row and column, not a plain number
@@ -63,6 +64,12 @@ class Family:
             return encoded is not None
         return encoded.get("image" if self.carrier == "pixel_values" else "video") is not None
 
+    def marked(self, config: Any, ids: torch.Tensor, *, only_videos: bool) -> torch.Tensor:
+        """[B, L] bool, the tokens of videos; `only_videos`: the prompt has no pictures beside them."""
+        if only_videos and self.placeholders is not None:
+            return ids == getattr(config, self.placeholders)
+        return self.marks(config, ids)
+
     def clips(self, config: Any, arguments: Arguments, shapes: Sequence[Shape] | None = None) -> list[Clip]:
         """The videos of a prompt, in order.
 
@@ -74,7 +81,7 @@ class Family:
         ids = arguments.get("input_ids")
         if ids is None:
             raise ValueError("floc finds the tokens of a video by input_ids; pass them instead of inputs_embeds")
-        marked = self.marks(config, ids)
+        marked = self.marked(config, ids, only_videos=shapes is not None)
         rows, places = marked.nonzero(as_tuple=True)
         if shapes is None:
             shapes = self.shapes(config, arguments)
@@ -102,7 +109,7 @@ def family_of(config: Any) -> Family:
     if kind not in FAMILIES:
         raise ValueError(
             f"floc does not know video models of type {kind!r} yet; it knows: {', '.join(sorted(FAMILIES))} "
-            "(docs/transformers.md says how to add one)"
+            "(docs/models/README.md says how to add one)"
         )
     return FAMILIES[kind]
 
@@ -254,7 +261,7 @@ FAMILIES: dict[str, Family] = {
             trailing=1,
             closing="image_newline",
         ),
-        Family("internvl", "pixel_values", _run_marks, _run_shapes),
-        Family("smolvlm", "pixel_values", _run_marks, _run_shapes),
+        Family("internvl", "pixel_values", _run_marks, _run_shapes, placeholders="image_token_id"),
+        Family("smolvlm", "pixel_values", _run_marks, _run_shapes, placeholders="image_token_id"),
     )
 }

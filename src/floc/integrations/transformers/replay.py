@@ -12,18 +12,18 @@ import torch
 from .captured import Captured
 from .families import Clip
 from .identity import Identity
-from .shorten import Choice, Shortener
+from .shorten import Choice, Positions, Shortener
 
 
 class Replaying:
     """Videos that were captured, in the place of pixels, until it is detached."""
 
-    def __init__(self, model: Any, videos: Sequence[Captured]) -> None:
+    def __init__(self, model: Any, videos: Sequence[Captured], positions: Positions) -> None:
         here = Identity.of(model)
         for video in videos:
             video.model.require(here)
         self.videos = [_on(video, model.device) for video in videos]
-        self._shortener = Shortener(model, self._choose, shapes=[video.shape for video in videos])
+        self._shortener = Shortener(model, self._choose, positions, shapes=[video.shape for video in videos])
 
     def detach(self) -> None:
         """Leave the model as it was; doing it twice does no harm."""
@@ -51,7 +51,7 @@ def _on(video: Captured, device: torch.device) -> Captured:
     )
 
 
-def replay(model: Any, video: Captured | Sequence[Captured]) -> Replaying:
+def replay(model: Any, video: Captured | Sequence[Captured], *, positions: Positions = "keep") -> Replaying:
     """Ask about videos that were captured: inside the with block, prompts need no pixels and no vision tower.
 
         video = floc.load("talk.floc")
@@ -64,5 +64,6 @@ def replay(model: Any, video: Captured | Sequence[Captured]) -> Replaying:
     Args:
         model: the model they were captured with.
         video: one, or several in the order of the prompt.
+        positions: as in `floc.attach`.
     """
-    return Replaying(model, [video] if isinstance(video, Captured) else list(video))
+    return Replaying(model, [video] if isinstance(video, Captured) else list(video), positions)

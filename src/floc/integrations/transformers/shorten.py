@@ -243,7 +243,9 @@ class Shortener:
         if has_pixels and self.family.carrier == "pixel_values_videos":
             raise ValueError("a video that is replayed needs no pixels; leave pixel_values_videos out of the inputs")
         ids = arguments.get("input_ids")
-        return ids is not None and ids.shape[1] > 1 and bool(self.family.marks(self.config, ids).any())
+        if ids is None or ids.shape[1] == 1:  # an answer may have such tokens in it
+            return False
+        return bool(self.family.marked(self.config, ids, only_videos=True).any())
 
     def _shorten(self, arguments: Arguments, kwargs: dict[str, Any]) -> Part | None:
         """Gather all that this call says of its tokens; None where they stay as they are."""
