@@ -4,6 +4,7 @@ from . import methods
 from .compress import compress
 from .integrations.transformers import Captured, attach, capture, load, replay
 from .selection import Selection, select
+from .stream import Stream
 from .types import Kept
 
 __version__ = "0.1.0"
@@ -12,6 +13,7 @@ __all__ = [
     "Captured",
     "Kept",
     "Selection",
+    "Stream",
     "attach",
     "capture",
     "compress",

@@ -22,7 +22,7 @@ TILE_BYTES = 1 << 26  # of cosines held at a time: large enough for a fast produ
 class Standing:
     """The answer."""
 
-    represents: np.ndarray  # [n] int64, for every token the place of its representative among those kept
+    represents: np.ndarray | None  # [n] int64, for every token the place of its representative; None: forgotten
     coverage: float  # mean cosine of tokens and their representatives
 
     def find(self) -> Standing:
@@ -62,6 +62,21 @@ class Assigned:
     def find(self) -> Standing:
         places = torch.from_numpy(self.represents).to(self.kept.device)
         return Standing(self.represents, float(cosines(self.tokens, self.kept, places).double().mean()))
+
+
+@dataclass(frozen=True, eq=False)
+class Summed:
+    """Of a stream only sums are left: each of tokens that share a representative, the kept one closest to their sum."""
+
+    directions: torch.Tensor  # [M, D] float32, at length 1
+    lengths: np.ndarray  # [M]
+    count: float  # tokens they are the sums of
+    kept: torch.Tensor  # [K, D]
+    indices: np.ndarray  # [K] int64, where in the video they are
+
+    def find(self) -> Standing:
+        cosine, _ = nearest(self.directions, self.kept)
+        return Standing(None, float((cosine.double().cpu().numpy() * self.lengths).sum() / self.count))
 
 
 def nearest(tokens: torch.Tensor, kept: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,7 +14,7 @@ from .arrays import Array, like, numpy_of, tensor_of
 from .blocks import interleaved, shares
 from .dials import Dial, fewest
 from .path import Answer, Path
-from .standing import Assigned, Findable, Nearest, Standing
+from .standing import Assigned, Findable, Nearest, Standing, Summed
 
 
 @dataclass(frozen=True)
@@ -186,13 +186,18 @@ class Kept:
     nested: bool = False  # whether `order` holds the answers for smaller budgets
     merged: bool = False  # whether features are made of several tokens, not tokens of the input
     parts: tuple[Kept, ...] = field(default=(), repr=False)  # of consecutive frames, where they were chosen from apart
+    times_s: Array | None = field(default=None, repr=False)  # [K] float64, when each is shown, where that is known
+    span_s: tuple[float, float] | None = None  # of a stream, from when to when it covers
     standing: Findable = field(kw_only=True, repr=False)
     path: Path | None = field(default=None, repr=False)
 
     @cached_property
     def represents(self) -> Array:
         """[n] int64, for every input token the place in `indices` of its representative."""
-        return like(self.features, self._stood_for.represents)
+        represents = self._stood_for.represents
+        if represents is None:
+            raise ValueError("a stream with a budget forgets its tokens, so who stood for each is not known any more")
+        return like(self.features, represents)
 
     @property
     def coverage(self) -> float:
@@ -244,7 +249,7 @@ class Kept:
         if self.parts:
             return self._joined(count)
         smaller = self._first(count) if self.path is None else self._along(self.path.upto(count), count)
-        return replace(smaller, method=self.method, settings=self.settings)
+        return replace(smaller, method=self.method, settings=self.settings, span_s=self.span_s)
 
     def _fewest(self, coverage: float) -> int:
         if self.path is not None:
@@ -260,15 +265,16 @@ class Kept:
 
     def _along(self, path: Path, count: int) -> Kept:
         answer = path.answer(count)
-        places = np.searchsorted(numpy_of(self.indices), answer.indices)
-        return Kept.from_answer(answer, self.features[like(self.features, places)], self.shape, path)
+        places = like(self.features, np.searchsorted(numpy_of(self.indices), answer.indices))
+        smaller = Kept.from_answer(answer, self.features[places], self.shape, path)
+        return replace(smaller, times_s=None if self.times_s is None else self.times_s[places])
 
     def _first(self, count: int) -> Kept:
         """The `count` most important, where nothing but their order is known."""
         first = numpy_of(self.order)[:count]
         places = np.sort(first)
         mine = like(self.features, places)
-        assert isinstance(self.standing, Nearest), "merged tokens have no nested order"
+        assert isinstance(self.standing, Nearest | Summed), "merged tokens have no nested order"
         device = self.standing.kept.device
         return replace(
             self,
@@ -277,6 +283,7 @@ class Kept:
             positions=self.positions[mine],
             order=like(self.features, np.searchsorted(places, first)),
             gains=self.gains[:count],
+            times_s=None if self.times_s is None else self.times_s[mine],
             standing=replace(
                 self.standing,
                 kept=self.standing.kept[torch.from_numpy(places).to(device)],
