@@ -522,6 +522,19 @@ class _Bounded:
         self.room = _Room(held, ROOM * self.stay + about["block_tokens"])
 
 
+_BOUNDED = ("blocks", "frames", "cells", "counted", "bar", "until_s", "block_tokens")  # numbers that are saved
+
+
+def _and(held: _Survivors, new: _Survivors, fading: float) -> _Survivors:
+    """Survivors, faded, and more of them."""
+    return _Survivors(
+        torch.cat([held.features, new.features]),
+        torch.cat([held.sums * fading, new.sums]),
+        np.concatenate([held.index, new.index]),
+        np.concatenate([held.time_s, new.time_s]),
+    )
+
+
 def _reduced(engine: Engine, similarity: Similarity, held: _Survivors, stay: int) -> tuple[_Survivors, float]:
     """Choose who stays; the sums of those who go are added to those of their representatives."""
     lengths, directions = _split(held.sums)
