@@ -20,7 +20,7 @@ from .test_prompts import _tokenizer
 from .zoo import FAMILIES, transformers
 
 av = pytest.importorskip("av", reason="av is not installed: pip install 'floc[video]'")
-KINDS = ("qwen2_5_vl", "qwen3_vl", "glm4v", "video_llama_3", "llava_onevision", "internvl", "smolvlm")
+KINDS = tuple(SPECIAL)
 QUESTION = "What is on the table?"
 
 
