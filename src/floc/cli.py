@@ -181,8 +181,8 @@ def ask(
 ) -> None:
     """Ask a video model about a video, with a fraction of its tokens.
 
-    The vision tower runs once, whatever is asked. Frames and prompts are prepared here as the model's own processor
-    would, from its files, so torchvision is not needed.
+    The vision tower runs once for all questions (and once more to --compare). Frames and prompts are prepared here as
+    the model's own processor would, from its files, so torchvision is not needed.
     """
     from floc import footage
     from floc.integrations.transformers.ask import Session
@@ -195,7 +195,7 @@ def ask(
                 raise ValueError(f"{video}: --{name} is for videos; this one is captured already")
         if both:
             raise ValueError(f"{video}: --compare needs the video itself; a .floc file has only what was kept of it")
-    elif (ratio, budget, coverage) == (None, None, None):
+    elif (ratio, budget, coverage) == (None, None, None) and not floc.methods.runs_alone(spec):
         ratio = "1/8"
     if (ratio, budget, coverage) != (None, None, None):
         Dial.of(ratio, budget, coverage)
@@ -237,15 +237,16 @@ def _say(text: str) -> None:
 
 
 def _show_answers(told: list[dict[str, Any]]) -> None:
-    stages = ("decode", "vision", "select", "prefill", "answer")
     table = Table(box=None, header_style="bold", padding=(0, 1))
-    table.add_column("question", no_wrap=True, max_width=28, overflow="ellipsis")
-    for name in ("video tokens", "kept", *(f"{stage}, s" for stage in stages), "peak, GB"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
     for each in told:
-        spent = [f"{each['seconds'][stage]:.2f}" if stage in each["seconds"] else "-" for stage in stages]
-        kept = f"{each['kept']:,}"
-        table.add_row(escape(each["question"]), f"{each['tokens']:,}", kept, *spent, f"{each['peak_bytes'] / 1e9:.2f}")
+        table.add_column(escape(each["question"]), justify="right", max_width=24, overflow="ellipsis", no_wrap=True)
+    table.add_row("visual tokens", *(f"{each['tokens']:,}" for each in told))
+    table.add_row("kept", *(f"[bold green]{each['kept']:,}[/]" for each in told))
+    for stage in ("decode", "vision", "select", "prefill", "answer"):
+        spent = [f"{each['seconds'][stage]:.2f}" if stage in each["seconds"] else "-" for each in told]
+        table.add_row(f"{stage}, s", *spent)
+    table.add_row("peak memory, GB", *(f"{each['peak_bytes'] / 1e9:.2f}" for each in told))
     screen.print(table)
 
 

@@ -374,8 +374,8 @@ class _Room:
         self.add(like)
 
     def held(self) -> _Survivors:
-        room = self.room
-        return _Survivors(*(each[: self.count] for each in (room.features, room.sums, room.index, room.time_s)))
+        room, until = self.room, self.count
+        return _Survivors(room.features[:until], room.sums[:until], room.index[:until], room.time_s[:until])
 
     def add(self, new: _Survivors) -> None:
         until = self.count + len(new)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from .arrays import Array, like, numpy_of, tensor_of
-from .blocks import interleaved, shares
 from .dials import Dial, fewest
 from .path import Answer, Path
 from .standing import Assigned, Findable, Nearest, Standing, Summed
@@ -185,7 +184,6 @@ class Kept:
     seconds: float = 0.0
     nested: bool = False  # whether `order` holds the answers for smaller budgets
     merged: bool = False  # whether features are made of several tokens, not tokens of the input
-    parts: tuple[Kept, ...] = field(default=(), repr=False)  # of consecutive frames, where they were chosen from apart
     times_s: Array | None = field(default=None, repr=False)  # [K] float64, when each is shown, where that is known
     span_s: tuple[float, float] | None = None  # of a stream, from when to when it covers
     standing: Findable = field(kw_only=True, repr=False)
@@ -246,22 +244,13 @@ class Kept:
             raise ValueError(
                 f"{dial} needs {count} tokens, {len(self)} were kept; call floc.compress with a larger budget"
             )
-        if self.parts:
-            return self._joined(count)
         smaller = self._first(count) if self.path is None else self._along(self.path.upto(count), count)
         return replace(smaller, method=self.method, settings=self.settings, span_s=self.span_s)
 
     def _fewest(self, coverage: float) -> int:
         if self.path is not None:
             return self.path.fewest(coverage)
-        smaller = self._joined if self.parts else self._first
-        return fewest(lambda count: smaller(count).coverage, len(self), coverage)
-
-    def _joined(self, count: int) -> Kept:
-        """The answer of every part, each for its share."""
-        share = np.maximum(1, shares([part.n for part in self.parts], count, [len(part) for part in self.parts]))
-        share[share.argmax()] -= share.sum() - count  # where a part without a token was given one
-        return join([part.at(budget=int(k)) for part, k in zip(self.parts, share, strict=True)])
+        return fewest(lambda count: self._first(count).coverage, len(self), coverage)
 
     def _along(self, path: Path, count: int) -> Kept:
         answer = path.answer(count)
@@ -307,52 +296,3 @@ class Kept:
             nested=True,
             path=path,
         )
-
-
-@dataclass(frozen=True, eq=False)
-class _Joined:
-    """Who stands for whom in consecutive parts, each of which knows it for itself."""
-
-    parts: Sequence[Kept]
-
-    def find(self) -> Standing:
-        starts = np.cumsum([0, *(len(part) for part in self.parts)])
-        represents = [numpy_of(part.represents) + start for part, start in zip(self.parts, starts, strict=False)]
-        sizes = [part.n for part in self.parts]
-        return Standing(
-            np.concatenate(represents), float(np.average([part.coverage for part in self.parts], weights=sizes))
-        )
-
-
-def join(parts: Sequence[Kept]) -> Kept:
-    """What was kept of a video, from what was kept of consecutive parts of it; `order` takes from all of them alike."""
-    first = parts[0]
-    frames = [part.shape[0] for part in parts]
-    offsets = np.cumsum([0, *frames[:-1]])
-    cells = first.shape[1] * first.shape[2]
-    positions = [
-        numpy_of(part.positions) + np.array([offset, 0, 0]) for part, offset in zip(parts, offsets, strict=True)
-    ]
-    indices = [numpy_of(part.indices) + offset * cells for part, offset in zip(parts, offsets, strict=True)]
-    starts = np.cumsum([0, *(len(part) for part in parts)])
-    order = np.concatenate([numpy_of(part.order) + start for part, start in zip(parts, starts, strict=False)])
-    ranks = np.concatenate([np.arange(len(part)) for part in parts])
-    block = np.concatenate([np.full(len(part), b) for b, part in enumerate(parts)])
-    alike = interleaved([part.n for part in parts], ranks, block)
-    gains = np.concatenate([numpy_of(part.gains) for part in parts])
-    features = [part.features for part in parts]
-    joined = torch.cat(features) if isinstance(features[0], torch.Tensor) else np.concatenate(features)  # type: ignore[arg-type]
-    return replace(
-        first,
-        indices=like(joined, np.concatenate(indices)),
-        features=joined,
-        positions=like(joined, np.concatenate(positions)),
-        order=like(joined, order[alike]),
-        gains=like(joined, gains[alike]),
-        bound=None,
-        shape=(sum(frames), *first.shape[1:]),
-        seconds=sum(part.seconds for part in parts),
-        parts=tuple(parts),
-        standing=_Joined(parts),
-        path=None,
-    )

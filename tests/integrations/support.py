@@ -79,7 +79,11 @@ def table(reports: dict[str, Path]) -> str:
             cells.append("yes" if len(works) == len(by_release) else ", ".join(works) or "-")
         lines.append(f"| {kind} | {' | '.join(cells)} |")
     tested = " and ".join(reports)
-    return "\n".join([*lines, "", f"Run with transformers {tested}: yes is both, else the release in which it works."])
+    note = (
+        f"Run with transformers {tested}, tiny models with random weights. yes: in both; else the release in which it "
+        "works, where the bare model of the other cannot do it; -: the family has no such thing, or it is not there yet."
+    )
+    return "\n".join([*lines, "", note])
 
 
 def main(page: Path, reports: dict[str, Path]) -> None:

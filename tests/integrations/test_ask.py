@@ -20,7 +20,7 @@ from .test_prompts import _tokenizer
 from .zoo import FAMILIES, transformers
 
 av = pytest.importorskip("av", reason="av is not installed: pip install 'floc[video]'")
-KINDS = ("qwen2_5_vl", "qwen3_vl", "glm4v", "video_llama_3", "llava_onevision", "internvl", "smolvlm")
+KINDS = tuple(SPECIAL)
 QUESTION = "What is on the table?"
 
 
@@ -119,6 +119,23 @@ def test_streams_saves_and_asks_the_file_again(film: Path, models, tmp_path: Pat
     smaller = run(saved, QUESTION, "--model", folder, "--max-new-tokens", 1, "--json", "--ratio", "1/16")
     (less,) = json.loads(smaller.stdout)
     assert less["kept"] == round(less["tokens"] / 16)
+    assert less["seconds"].keys() == {"prefill", "answer"}  # the rest was spent another day
+
+
+def test_the_figures_are_whole_on_a_narrow_screen(film: Path, models, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    done = run(
+        film, "One?", "Two, with quite a few more words?", "--model", models["qwen2_5_vl"], "--max-new-tokens", 2
+    )
+    assert "visual tokens" in done.stderr
+    assert "peak memory, GB" in done.stderr
+    assert done.stderr.count(" 8 ") >= 1, done.stderr
+
+
+def test_a_method_on_its_own_parameters(film: Path, models) -> None:
+    method = "sttm:spatial_threshold=0.85,temporal_threshold=0.75"
+    done = run(film, "?", "--model", models["qwen2_5_vl"], "--max-new-tokens", 1, "--json", "--method", method)
+    assert done.exit_code == 0, done.stderr
 
 
 def test_compare_asks_with_all_tokens_too(film: Path, models) -> None:

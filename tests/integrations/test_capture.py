@@ -18,7 +18,7 @@ from floc.encoders.hf import of_frames
 from floc.integrations.transformers import FAMILIES, recipe
 from floc.types import Frames
 
-from .test_attach import BOTH, CLOSE, MISPLACED, RATIO, batch, decoder_calls, hooks_of, one
+from .test_attach import BOTH, CLOSE, MISPLACED, RATIO, bare_call, batch, decoder_calls, hooks_of, one
 from .zoo import IMAGE_BESIDE_VIDEO, KINDS, Image, Text, Video, model, prompt, side, transformers, without_pixels
 
 ALL = pytest.mark.parametrize("kind", KINDS)
@@ -188,35 +188,57 @@ def test_any_method(method: str, models) -> None:
 
 @pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl", "llava_onevision"])
 @pytest.mark.parametrize("dial", [{"ratio": RATIO}, {"budget": 31}, {"coverage": 0.9}])
-def test_long_videos_go_in_segments_and_still_equal_attach(
-    kind: str, dial: dict[str, Any], models, monkeypatch
-) -> None:
+def test_long_videos_go_in_segments(kind: str, dial: dict[str, Any], models, monkeypatch) -> None:
+    bare, made = models[kind, "sdpa"], one(kind, slices=37)
+    call = bare_call(bare, made.inputs)
+    (clip,) = made.clips
+    tokens = call["inputs_embeds"][0, clip.places].view(*clip.shape, -1)
+    cells = int(np.prod(side(kind)))
     monkeypatch.setattr(recipe, "SEGMENT_TOKENS", 64)
     monkeypatch.setattr(recipe, "SEGMENT_FRAMES", 2)
-    bare, made = models[kind, "sdpa"], one(kind, slices=37)
-    with floc.attach(bare, **dial) as handle:
-        expected = bare(**made.inputs).logits
-    (kept,) = handle.last
-    cells = np.prod(side(kind))
-    assert len(kept.parts) == -(-37 // (64 // cells // 2 * 2))
-    if "ratio" in dial:
-        assert len(kept) == round(37 * cells / 4)
-    if "budget" in dial:
-        assert len(kept) == 31
     video = floc.capture(bare, made.inputs, **dial)
-    assert video.indices.tolist() == kept.indices.tolist()
-    assert video.made["coverage"] == pytest.approx(kept.coverage)
-    with floc.replay(bare, video):
-        torch.testing.assert_close(bare(**without_pixels(made.inputs)).logits, expected, **CLOSE)
+    # by hand: parts of the film, each with its share
+    step = recipe.segment_frames(cells, 37)
+    assert step * cells <= 64
+    spent, expected = 0, []
+    for start in range(0, 37, step):
+        few = tokens[start : start + step]
+        until = (start + len(few)) * cells
+        share = {"coverage": 0.9}
+        if "coverage" not in dial:
+            due = round(until / 4 + 1e-9) if "ratio" in dial else 31 * until // (37 * cells)
+            share, spent = {"budget": due - spent}, due
+        expected += (floc.compress(few, **share).indices + start * cells).tolist()
+    assert video.indices.tolist() == expected
+    assert len(video) == {"ratio": round(37 * cells / 4), "budget": 31, "coverage": len(video)}[next(iter(dial))]
+    torch.testing.assert_close(video.features, tokens.reshape(-1, tokens.shape[-1])[video.indices], **CLOSE)
     # a prefix has its share of every segment
-    smaller = video.at(budget=len(kept) // 2)
-    shares = [np.sum((smaller.indices.numpy() // cells) // 16 == i) for i in range(2)]
-    assert min(shares) > 0
-    if "coverage" not in dial:
-        again = kept.at(budget=len(kept) // 2)
-        assert len(again) == len(kept) // 2
-        assert set(again.indices.tolist()) <= set(kept.indices.tolist())
-        assert len(again.represents) == kept.n
+    smaller = video.at(budget=len(video) // 2)
+    shares = np.bincount(smaller.indices.numpy() // (cells * step), minlength=37 // step)
+    assert shares.min() > 0
+    with pytest.raises(ValueError, match="budget must be at least"):
+        floc.capture(bare, made.inputs, budget=2)
+
+
+def test_no_segment_is_a_mere_rest() -> None:
+    for cells in (1, 7, 60, 729, 70_000):
+        for planned in (1, 31, 32, 33, 1025, 3600, 7200):
+            size = recipe.segment_frames(cells, planned)
+            assert size * cells <= max(recipe.SEGMENT_TOKENS, cells)
+            rest = planned % size or size
+            assert rest >= size - 32 * -(-planned // size) or size < 64, (cells, planned, size, rest)
+
+
+def test_a_film_that_ends_before_its_time_keeps_its_budget(models, folder: Path) -> None:
+    class Cut(list):  # type: ignore[type-arg]
+        """Frames that promise more than there are."""
+
+        def __iter__(self) -> Iterator[Frames]:
+            return iter([*super().__iter__()][:2])
+
+    video = floc.capture(models["qwen2_5_vl", "sdpa"], Cut(film(70)), budget=30, source=str(folder))
+    assert video.shape[0] == 7
+    assert len(video) == 30
 
 
 @ALL
@@ -343,6 +365,41 @@ def test_a_video_file(models, folder: Path, tmp_path: Path) -> None:
         floc.capture(bare, tmp_path / "nothing.mp4", ratio=RATIO, source=str(folder))
 
 
+def test_times_tell_how_often_frames_were_taken(models, folder: Path) -> None:
+    bare = models["qwen2_5_vl", "sdpa"]
+    pixels = np.zeros((16, 16, 24, 3), np.uint8)
+    video = floc.capture(bare, [Frames(pixels, np.arange(16) * 0.1)], ratio=RATIO, source=str(folder))
+    assert video.fps == pytest.approx(10)
+    assert video.duration_s == pytest.approx(1.6)
+    with pytest.raises(ValueError, match="pass source="):
+        floc.capture(bare, [Frames(pixels, np.arange(16) * 0.1)], ratio=RATIO)
+
+
+@pytest.mark.parametrize("kind", ["internvl", "smolvlm"])
+def test_a_picture_beside_frames_that_are_pictures(kind: str, models) -> None:
+    bare = models[kind, "sdpa"]
+    made = prompt(kind, [[Text(6), Image(3, 3), Text(7), Video(5, 3, 3), Text(4)]])
+    with pytest.raises(ValueError, match="prepare the video alone"):
+        floc.capture(bare, made.inputs, ratio=RATIO)
+    with pytest.raises(ValueError, match="found by input_ids"):
+        floc.capture(bare, {"pixel_values": made.inputs["pixel_values"]}, ratio=RATIO)
+
+
+def test_rows_with_videos_of_their_own_and_beams(models) -> None:
+    kind = "qwen2_5_vl"
+    bare = models[kind, "sdpa"]
+    alone = [prompt(kind, [[Text(3 + i), Video(4 - i, *side(kind)), Text(4)]], seed=i) for i in range(2)]
+    videos = [floc.capture(bare, each.inputs, ratio=RATIO) for each in alone]
+    rows = prompt(kind, [[Text(3), Video(4, *side(kind)), Text(4)], [Text(4), Video(3, *side(kind)), Text(4)]])
+    rows.inputs["pixel_values_videos"] = torch.cat([each.inputs["pixel_values_videos"] for each in alone])
+    for settings in ({}, {"num_beams": 2}, {"num_beams": 3, "num_return_sequences": 3}):
+        with floc.attach(bare, ratio=RATIO):
+            expected = bare.generate(**rows.inputs, max_new_tokens=4, **settings)
+        with floc.replay(bare, videos), blind(bare):
+            found = bare.generate(**without_pixels(rows.inputs), max_new_tokens=4, **settings)
+        assert found.tolist() == expected.tolist(), settings
+
+
 def test_kinds_whose_films_cannot_be_prepared(models, folder: Path) -> None:
     with pytest.raises(ValueError, match=r"'cosmos3_omni' is not known here.*processor"):
         floc.capture(models["cosmos3_omni", "sdpa"], film(3), ratio=RATIO, source=str(folder))
@@ -376,7 +433,16 @@ def test_for_another_model(saved: Path, models) -> None:
     with pytest.raises(ValueError, match="other weights in its vision tower"):
         floc.replay(other, video)
     assert hooks_of(other) == before
+    near = model("qwen3_vl")
+    for each in near.model.visual.parameters():
+        each.mul_(1 + 0.03 * torch.randn(each.shape))
+    with pytest.raises(ValueError, match="other weights in its vision tower"):
+        floc.replay(near, video)
     with floc.replay(model("qwen3_vl", dtype=torch.bfloat16), video):  # the same model in another dtype
+        pass
+    away = model("qwen3_vl")
+    away.model.visual.to("meta")  # a replay does without it
+    with floc.replay(away, video):
         pass
 
 
@@ -399,14 +465,30 @@ def test_cut_off(saved: Path, size: float) -> None:
         (lambda t, a: t.update(gains=t["gains"][:3]), "gains has shape"),
         (lambda t, a: t.update({"deep.1": t["deep.1"][:, :-1]}), "deep features"),
         (lambda t, a: t.pop("features"), "features"),
-        (lambda t, a: t.pop("deep.0"), "deep.0"),
+        (lambda t, a: t.pop("deep.0"), "deep features of 2 layers"),
+        (lambda t, a: t.pop("deep.1"), "deep features of 2 layers"),
+        (lambda t, a: t.update({"deep.2": t["deep.1"].clone()}), "deep features of 2 layers"),
+        (lambda t, a: t["features"].fill_(torch.nan), "not finite"),
+        (lambda t, a: t["deep.1"].fill_(torch.inf), "not finite"),
+        (lambda t, a: t.update(features=t["features"].long()), "features has dtype"),
+        (lambda t, a: t.update(indices=t["indices"].double()), "indices has dtype"),
+        (
+            lambda t, a: t.update(features=t["features"][:, :-1], **{"deep.0": t["deep.0"][:, :-1]}),
+            "the model takes 64",
+        ),
+        (lambda t, a: a.update(shape=[30, True, True]), "not slices, rows and columns"),
+        (lambda t, a: a.update(shape=[1 << 60, 1, 1]), "not slices, rows and columns"),
+        (lambda t, a: a.update(fps="x"), "fps is 'x'"),
+        (lambda t, a: a.update(nested="no"), "wrong kind"),
+        (lambda t, a: a.update(made=[1]), "wrong kind"),
         (lambda t, a: a.update(shape=[0, 1, 2]), "not slices, rows and columns"),
         (lambda t, a: a.update(shape=[5, 2]), "not slices, rows and columns"),
         (lambda t, a: a.update(shape=[1, 1, 2]), "ascending within"),
         (lambda t, a: a.update(format=99), "format 99"),
         (lambda t, a: a.pop("model"), "model"),
         (lambda t, a: a.update(model={"kind": 1}), "missing"),
-        (lambda t, a: t.update(times_s=torch.zeros(3)), "times_s has shape"),
+        (lambda t, a: t.update(times_s=torch.zeros(3)), "times_s is not a time for each"),
+        (lambda t, a: t.update(times_s=torch.full((5,), torch.nan)), "times_s is not a time for each"),
     ],
 )
 def test_tampered_with(saved: Path, change: Any, message: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +136,7 @@ class Session:
     def load(self, path: Path, *, ratio: str | None, budget: int | None) -> Captured:
         """A video that was captured, at a smaller budget where one is given."""
         video = load(path)
+        video = replace(video, made={**video.made, "seconds": {}})  # none of that is spent now
         return video if ratio is None and budget is None else video.at(ratio=ratio, budget=budget)
 
     def capture(

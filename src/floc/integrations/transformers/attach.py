@@ -38,7 +38,7 @@ class Attached:
         choices: list[Choice | None] = []
         seen: list[torch.Tensor] = []
         for clip in clips:
-            tokens = embeds[clip.row, clip.places].view(*clip.shape, -1)
+            tokens = embeds.detach()[clip.row, clip.places].view(*clip.shape, -1)
             # beams and samples repeat a row, and questions on one video its video
             same = (i for i, each in enumerate(seen) if clips[i].row < clip.row and torch.equal(each, tokens))
             again = next(same, None)

@@ -51,7 +51,7 @@ def capture(
             model's processor made of one video, with `pixel_values_videos` (for models that take frames as pictures,
             `pixel_values`), where all pixels are in memory already.
         ratio, budget, coverage, method: as in `floc.compress`.
-        fps, max_frames: how a video file is sampled; None takes every frame.
+        fps, max_frames: how a video file is sampled, None takes every frame; of frames their times tell.
         source: the folder or hub id with the model's preprocessor file, for files and frames; where the model was
             loaded from, if not given.
         progress: called with the share of the frames that is done.
@@ -139,6 +139,9 @@ def _joined(parts: Sequence[_Kept], model: Identity, reel: _Reel, seconds: dict[
     coverage = None if None in coverages else float(np.average(coverages, weights=sizes))  # type: ignore[arg-type]
     times = np.concatenate(reel.times_s) if reel.times_s else None
     joined = reel.frames_per_slice
+    if times is not None and reel.fps is None:
+        reel.fps = (len(times) - 1) / float(times[-1] - times[0]) if len(times) > 1 else 1.0
+        reel.duration_s = float(times[-1]) + 1 / reel.fps
     return Captured(
         torch.cat([part.features for part in parts]),
         torch.cat([part.indices.cpu() + int(start) for part, start in zip(parts, offsets, strict=False)]),
@@ -167,9 +170,14 @@ def _filmed(
     source: str | None,
 ) -> _Reel:
     """A film that is decoded while it is looked at."""
-    tower = around(model, source or model.name_or_path)
+    source = source or model.name_or_path
+    if not source:
+        raise ValueError(
+            "the model does not say where it was loaded from; pass source=, the folder with its preprocessor"
+        )
+    tower = around(model, source)
     joined = tower.frames_per_token
-    reel = _Reel(iter(()), 0, joined, fps=fps)
+    reel = _Reel(iter(()), 0, joined)
     given: Iterable[Frames]
     if isinstance(frames, (str, Path)):
         from ...video import check_file, read
@@ -211,6 +219,8 @@ def _prepared(model: Any, inputs: Mapping[str, Any], stages: Stages) -> _Reel:
         raise ValueError(
             f"inputs for a model of type {family.kind} must have {family.carrier}, got {', '.join(inputs)}"
         )
+    if family.placeholders is not None and inputs.get("input_ids") is None:
+        raise ValueError(f"the frames of a {family.kind} video are found by input_ids; give them too")
     shapes = family.shapes(model.config, inputs)
     if len(shapes) != 1:
         raise ValueError(
@@ -219,6 +229,12 @@ def _prepared(model: Any, inputs: Mapping[str, Any], stages: Stages) -> _Reel:
         )
     ((slices, rows, columns),) = shapes
     base, pixels = model.base_model, inputs[family.carrier]
+    if family.placeholders is not None and family.carrier == "pixel_values":
+        frames = pixels.shape[:-3].numel()
+        if frames != slices:
+            raise ValueError(
+                f"the inputs have {frames} pictures, of which {slices} are frames of the video; prepare the video alone"
+            )
     reel = _Reel(iter(()), slices, 1)
 
     @torch.no_grad()

@@ -83,6 +83,8 @@ class Captured:
         """
         dial = Dial.of(ratio, budget, None)
         count = dial.count(self.n)
+        if count == len(self):
+            return self
         if not self.nested:
             raise ValueError(f"method {self.made.get('method')!r} keeps no nested order; capture again at {dial}")
         if count > len(self):
@@ -138,6 +140,7 @@ class Captured:
             "version": __version__,
             "shape": list(self.shape),
             "model": asdict(self.model),
+            "layers": len(self.deep),
             "made": dict(self.made),
             **{name: getattr(self, name) for name in _ABOUT},
         }
@@ -162,13 +165,15 @@ def load(path: str | Path) -> Captured:
             if about.get("format") != FORMAT:
                 raise ValueError(f"format {about.get('format')!r}, this version of floc reads {FORMAT}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-        layers = sum(name.startswith("deep.") for name in tensors)
+        layers = [f"deep.{i}" for i in range(about["layers"])]
+        if sorted(layers) != sorted(name for name in tensors if name.startswith("deep.")):
+            raise ValueError(f"there should be deep features of {len(layers)} layers")
         given: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
         given |= {name: tensors[name].numpy() for name in ("times_s", "last_s") if name in tensors}
         given |= {name: about[name] for name in _ABOUT}
         video = Captured(
             **given,
-            deep=tuple(tensors[f"deep.{i}"] for i in range(layers)),
+            deep=tuple(tensors[name] for name in layers),
             shape=tuple(about["shape"]),
             model=Identity(**about["model"]),
             made=about["made"],
@@ -180,22 +185,36 @@ def load(path: str | Path) -> Captured:
 
 
 def _require_consistent(video: Captured) -> None:
-    """Complain of sizes that do not belong together: of a file that was changed."""
-    k, n = len(video.indices), math.prod(video.shape)
-    if len(video.shape) != 3 or min(video.shape) < 1 or not all(isinstance(side, int) for side in video.shape):
-        raise ValueError(f"shape {video.shape} is not slices, rows and columns")
-    sizes = {"features": (k, video.features.shape[-1]), "indices": (k,), "order": (k,), "gains": (k,)}
-    for name, size in sizes.items():
+    """Complain of what does not belong together: of a file that was changed."""
+    shape = video.shape
+    if len(shape) != 3 or not all(type(side) is int and 0 < side < 1 << 24 for side in shape):
+        raise ValueError(f"shape {shape} is not slices, rows and columns")
+    k, n = len(video.indices), math.prod(shape)
+    kinds = {"features": (2, True), "indices": (1, False), "order": (1, False), "gains": (1, True)}
+    for name, (axes, is_float) in kinds.items():
         found = getattr(video, name)
-        if tuple(found.shape) != size:
-            raise ValueError(f"{name} has shape {tuple(found.shape)}, {size} belongs to {k} tokens")
-    if any(each.shape != video.features.shape for each in video.deep):
-        raise ValueError("deep features do not have the shape of the features")
+        if found.ndim != axes or len(found) != k:
+            raise ValueError(f"{name} has shape {tuple(found.shape)}, which is not that of {k} tokens")
+        if found.is_floating_point() != is_float or (not is_float and found.dtype != torch.int64):
+            raise ValueError(f"{name} has dtype {found.dtype}")
+    if video.features.shape[1] != video.model.hidden_size:
+        raise ValueError(f"features have {video.features.shape[1]} values, the model takes {video.model.hidden_size}")
+    if any(each.shape != video.features.shape or each.dtype != video.features.dtype for each in video.deep):
+        raise ValueError("deep features are not like the features")
+    for each in (video.features, video.gains, *video.deep):
+        if not bool(torch.isfinite(each).all()):
+            raise ValueError("there are values that are not finite")
     if not k or int(video.indices[0]) < 0 or int(video.indices[-1]) >= n or bool((video.indices.diff() <= 0).any()):
         raise ValueError(f"indices are not ascending within 0..{n - 1}")
     if not torch.equal(video.order.sort().values, torch.arange(k)):
         raise ValueError("order is not an order of the tokens")
     for name in ("times_s", "last_s"):
         times = getattr(video, name)
-        if times is not None and times.shape != (video.shape[0],):
-            raise ValueError(f"{name} has shape {times.shape}, there are {video.shape[0]} slices")
+        if times is not None and (times.shape != (shape[0],) or not np.isfinite(times).all()):
+            raise ValueError(f"{name} is not a time for each of {shape[0]} slices")
+    for name in ("fps", "duration_s"):
+        value = getattr(video, name)
+        if value is not None and not (isinstance(value, float | int) and 0 <= value < math.inf):
+            raise ValueError(f"{name} is {value!r}")
+    if type(video.nested) is not bool or type(video.frames_per_slice) is not int or not isinstance(video.made, dict):
+        raise ValueError("what it says of itself is of the wrong kind")

@@ -7,7 +7,8 @@ a video's grid is known:
 * frames: `pixel_values_videos` has the frames, every frame a square of tokens (LLaVA);
 * runs: a video is a row of pictures with a label each, and only the prompt shows it (InternVL, SmolVLM).
 
-To add a family whose decoder gets its inputs by keyword, add a line to `FAMILIES`; the tests run over that table.
+To add a family whose decoder gets its inputs by keyword, add a line to `FAMILIES`: that is all `floc.attach` needs,
+and the tests run over that table. To capture films takes a line in `floc.encoders.hf` too, prompts one in `prompts`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Clip:
     places: torch.Tensor  # [n] int64, where in the sequence, in the order of the grid
     closing: torch.Tensor  # the same for placeholders after it that belong to no cell
     shape: Shape
+    video: int  # which of those given it is
 
 
 @dataclass(frozen=True)
@@ -82,25 +84,54 @@ class Family:
         if ids is None:
             raise ValueError("floc finds the tokens of a video by input_ids; pass them instead of inputs_embeds")
         marked = self.marked(config, ids, only_videos=shapes is not None)
-        rows, places = marked.nonzero(as_tuple=True)
-        if shapes is None:
-            shapes = self.shapes(config, arguments)
-        else:
-            size = sum(math.prod(shape) + self.trailing for shape in shapes)
-            shapes = [*shapes] * max(1, len(places) // size)
-        sizes = np.array([math.prod(shape) for shape in shapes], np.int64)
-        ends = (sizes + self.trailing).cumsum()
-        if (ends[-1] if len(ends) else 0) != len(places):
+        given = self.shapes(config, arguments) if shapes is None else shapes
+        counts = marked.sum(1).tolist()
+        sizes = [math.prod(shape) + self.trailing for shape in given]
+        videos = _by_row(counts, sizes)
+        if videos is None:
             raise ValueError(
-                f"the prompt has {len(places)} tokens of videos, but the videos given, {list(shapes)} in frames, rows "
-                f"and columns, have {int((sizes + self.trailing).sum())}; prepare both with the model's processor"
+                f"the prompt has {counts} tokens of videos in its rows, but the videos given, {list(given)} in frames, "
+                f"rows and columns, have {sizes}; prepare both with the model's processor"
             )
-        starts = ends - sizes - self.trailing
-        first = rows[torch.from_numpy(starts).to(rows.device)].tolist() if len(starts) else []
-        return [
-            Clip(row, places[start : start + size], places[start + size : end], shape)
-            for row, start, size, end, shape in zip(first, starts, sizes, ends, shapes, strict=True)
-        ]
+        found = []
+        for row, mine in enumerate(videos):
+            places = marked[row].nonzero()[:, 0]
+            for video in mine:
+                inside, closing, places = places.split(
+                    [sizes[video] - self.trailing, self.trailing, len(places) - sizes[video]]
+                )
+                found.append(Clip(row, inside, closing, given[video], video))
+        return found
+
+
+def _by_row(counts: Sequence[int], sizes: Sequence[int]) -> list[list[int]] | None:
+    """Which videos are in which row, None where they do not fit.
+
+    Videos come in the order of the rows; where there are more tokens than videos, each row was repeated as often as it
+    takes, or every row has all of them.
+
+    >>> _by_row([5, 0, 9], [5, 4, 5]), _by_row([5, 5, 4, 4], [5, 4]), _by_row([9, 9], [5, 4])
+    ([[0], [], [1, 2]], [[0], [0], [1], [1]], [[0, 1], [0, 1]])
+    """
+    filled = [row for row, count in enumerate(counts) if count]
+    found: list[list[int]] = [[] for _ in counts]
+    if filled and all(counts[row] == sum(sizes) for row in filled):
+        for row in filled:
+            found[row] = [*range(len(sizes))]
+        return found
+    many = max(1, sum(counts) // max(1, sum(sizes)))
+    video = 0
+    for first in range(0, len(filled), many):
+        rows = filled[first : first + many]
+        mine: list[int] = []
+        while sum(sizes[each] for each in mine) < counts[rows[0]] and video < len(sizes):
+            mine.append(video)
+            video += 1
+        if any(counts[row] != sum(sizes[each] for each in mine) for row in rows) or len(rows) < many:
+            return None
+        for row in rows:
+            found[row] = mine
+    return found if video == len(sizes) else None
 
 
 def family_of(config: Any) -> Family:

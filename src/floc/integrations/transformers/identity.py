@@ -12,8 +12,9 @@ import torch
 from .families import family_of
 
 SAMPLED = 32  # parameters of the vision tower that are looked at, spread over all of them
-VALUES = 64  # of each
-CLOSE = 0.02  # how far a number may be off: a model in another dtype is the same model
+VALUES = 8  # of each
+ROUNDING = 0.008  # how far a value may be off: a model in bfloat16 is the same model
+STRAY = 0.02  # of the values, how many may be further off
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Identity:
     name: str  # where it was loaded from
     revision: str | None  # of the hub, where it was loaded from there
     config: str  # hash of what shapes visual features
-    weights: list[float]  # mean sizes of a few values of some parameters that make them
+    hidden_size: int  # values of a feature
+    weights: list[float]  # a few values of some parameters that make them; none where they were not in memory
 
     @classmethod
     def of(cls, model: Any) -> Identity:
@@ -42,6 +44,7 @@ class Identity:
             str(getattr(model, "name_or_path", "") or ""),
             getattr(config, "_commit_hash", None),
             told,
+            config.get_text_config().hidden_size,
             _weights(model),
         )
 
@@ -49,10 +52,7 @@ class Identity:
         """Complain where a video for this model is to go into another one."""
         if (self.kind, self.config) != (other.kind, other.config):
             raise ValueError(f"this video was captured for {self}, and the model is {other}; capture it again")
-        off = [
-            abs(a - b) > CLOSE * max(abs(a), abs(b), 1e-6) for a, b in zip(self.weights, other.weights, strict=False)
-        ]
-        if any(off) or len(self.weights) != len(other.weights):
+        if self.weights and other.weights and not _are_alike(self.weights, other.weights):
             raise ValueError(
                 f"this video was captured for {self}, and the model has other weights in its vision tower; "
                 "capture it again with this model"
@@ -86,11 +86,21 @@ _SHAPING = {
 }
 
 
+def _are_alike(some: list[float], others: list[float]) -> bool:
+    """The same but for rounding; what is not a number is like nothing."""
+    if len(some) != len(others):
+        return False
+    close = [abs(a - b) <= ROUNDING * max(abs(a), abs(b)) for a, b in zip(some, others, strict=True)]
+    return close.count(False) <= STRAY * len(close)
+
+
 def _weights(model: Any) -> list[float]:
     language = {id(each) for each in model.get_decoder().parameters()}
     head = model.get_output_embeddings()
     language |= {id(each) for each in (head.parameters() if head is not None else ())}
     vision = [each for _, each in sorted(model.base_model.named_parameters()) if id(each) not in language]
+    if not vision or any(each.is_meta for each in vision):
+        return []  # moved out of memory: a replay does without
     step = max(1, len(vision) // SAMPLED)
-    few = [each.detach().flatten()[:VALUES].float().abs().mean() for each in vision[::step]]
-    return torch.stack([each.to(few[0].device) for each in few]).tolist()
+    few = [each.detach().flatten()[:VALUES].float() for each in vision[::step]]
+    return torch.cat([each.to(few[0].device) for each in few]).tolist()

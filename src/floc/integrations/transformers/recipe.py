@@ -1,11 +1,13 @@
-"""How to compress a video: the dial, the method and its options, in segments that bound memory.
+"""How to compress a video: the dial, the method and its options, for one that is there, or one that is on its way.
 
-A video of many tokens is compressed a segment at a time, so that one that is still being decoded needs no more memory
-than a segment and what was kept. A video of up to `SEGMENT_TOKENS` is one segment: the same as `floc.compress`.
+A video that is still being decoded is compressed a segment at a time, so that it needs no more memory than a segment
+and what was kept. Up to `SEGMENT_TOKENS` it is one segment, and the result that of `floc.compress`; beyond, every
+segment has its share of a budget, or its ratio or coverage, and chooses for itself.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,7 +18,7 @@ from ... import methods
 from ...compress import compress
 from ...dials import Dial
 from ...encoders.hf import Visual
-from ...types import Kept, join
+from ...types import Kept
 
 SEGMENT_TOKENS = 65_536
 SEGMENT_FRAMES = 32  # segments are multiples of it, so that blocks of the usual length do not straddle two
@@ -40,10 +42,8 @@ class Recipe:
 
     def __call__(self, tokens: torch.Tensor) -> Kept:
         """[T, H, W, D] -> what is kept of a whole video."""
-        segments = Segments(self, len(tokens))
-        size = segment_frames(tokens.shape[1] * tokens.shape[2])
-        parts = [segments.close(Visual(few)).kept for few in tokens.split(size)]
-        return parts[0] if len(parts) == 1 else join(parts)
+        dial: Any = {"ratio": self.ratio, "budget": self.budget, "coverage": self.coverage}
+        return compress(tokens, **dial, method=self.method, **self.options)
 
     def due(self, tokens: int, planned: int) -> int | None:
         """How many of the first `tokens` of `planned` to keep; None where that is not a matter of counting."""
@@ -89,31 +89,35 @@ class Segments:
             self.filled += stop - start
             start = stop
             if self.filled == size:
-                yield from self.finish()
+                yield self._close(is_last=False)
 
     def finish(self) -> Iterator[Part]:
         """Give the last segment, where there is something left."""
         if self.filled:
-            assert self.room is not None
-            tokens, *deep = (each[: self.filled] for each in _all(self.room))
-            self.filled = 0
-            yield self.close(Visual(tokens, tuple(deep)))
+            yield self._close(is_last=True)
 
-    def close(self, seen: Visual) -> Part:
-        """Compress one segment."""
-        tokens = seen.tokens
+    def _close(self, *, is_last: bool) -> Part:
+        assert self.room is not None
+        tokens, *deep = (each[: self.filled] for each in _all(self.room))
+        self.filled = 0
         cells = tokens.shape[1] * tokens.shape[2]
         self.tokens += len(tokens) * cells
-        due = self.recipe.due(self.tokens, self.planned * cells)
+        planned = self.tokens if is_last else self.planned * cells  # a film may end before its time
+        due = self.recipe.due(self.tokens, planned)
         dial = {"coverage": self.recipe.coverage} if due is None else {"budget": max(1, due - self.kept)}
         kept = compress(tokens, **dial, method=self.recipe.method, **self.recipe.options)
         self.kept += len(kept)
-        return Part(kept, tuple(merged(each.flatten(0, 2), kept) for each in seen.deep))
+        return Part(kept, tuple(merged(each.flatten(0, 2), kept) for each in deep))
 
     def _make_room(self, seen: Visual) -> Visual:
         """Memory for a segment in one piece: many small ones among large ones that come and go would scatter it."""
-        frames = segment_frames(seen.tokens.shape[1] * seen.tokens.shape[2])
-        frames = min(frames, self.planned or frames)
+        frames = segment_frames(seen.tokens.shape[1] * seen.tokens.shape[2], self.planned)
+        budget, segments = self.recipe.budget, math.ceil(self.planned / frames)
+        if budget is not None and budget < segments:
+            raise ValueError(
+                f"a video of {self.planned} slices is chosen from in {segments} segments, and each keeps a token: "
+                f"budget must be at least {segments}, got {budget}"
+            )
         tokens, *deep = (each.new_empty(frames, *each.shape[1:]) for each in _all(seen))
         return Visual(tokens, tuple(deep))
 
@@ -122,10 +126,18 @@ def _all(seen: Visual) -> tuple[torch.Tensor, ...]:
     return (seen.tokens, *seen.deep)
 
 
-def segment_frames(cells: int) -> int:
-    """How many frames of so many tokens make a segment."""
-    frames = max(1, SEGMENT_TOKENS // cells)
-    return frames if frames < SEGMENT_FRAMES else frames // SEGMENT_FRAMES * SEGMENT_FRAMES
+def segment_frames(cells: int, planned: int) -> int:
+    """How many frames of so many tokens make a segment: segments of about one size, so that the last is no mere rest.
+
+    >>> segment_frames(60, planned=784), segment_frames(60, planned=3600), segment_frames(60, planned=0)
+    (784, 928, 1088)
+    """
+    most = max(1, SEGMENT_TOKENS // cells)
+    if planned and planned <= most:
+        return planned
+    even = math.ceil(planned / math.ceil(planned / most)) if planned else most
+    whole = math.ceil(even / SEGMENT_FRAMES) * SEGMENT_FRAMES
+    return whole if whole <= most else max(1, most // SEGMENT_FRAMES * SEGMENT_FRAMES or most)
 
 
 def merged(values: torch.Tensor, kept: Kept) -> torch.Tensor:

@@ -38,7 +38,7 @@ class Replaying:
         self.detach()
 
     def _choose(self, clips: list[Clip], embeds: torch.Tensor) -> list[Choice | None]:
-        chosen = [self.videos[i % len(self.videos)] for i in range(len(clips))]
+        chosen = [self.videos[clip.video] for clip in clips]
         return [Choice(video.indices, video.features, deep=video.deep) for video in chosen]
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -74,35 +75,29 @@ class Layout:
             plain = torch.arange(since, start, device=columns.device).expand(rows, -1)
             columns, is_real = torch.cat([plain, columns], 1), torch.cat([plain >= 0, is_real], 1)
         if earlier is not None:
-            before = earlier.repeated(rows)
-            columns, is_real = torch.cat([before.columns, columns], 1), torch.cat([before.is_real, is_real], 1)
-            dropped = dropped + before.dropped
+            columns, is_real = torch.cat([earlier.columns, columns], 1), torch.cat([earlier.is_real, is_real], 1)
+            dropped = dropped + earlier.dropped
         return cls(columns, is_real, start + length, dropped)
 
-    def repeated(self, rows: int) -> Layout:
-        """For a batch in which every row was repeated, as for beams."""
-        many = rows // len(self.columns)
-        if many == 1:
+    def cut(self, held: int) -> Layout:
+        """What is left where a cache was cut off after `held` of them."""
+        if held >= self.columns.shape[1]:
             return self
-        columns, is_real, dropped = (
-            each.repeat_interleave(many, 0) for each in (self.columns, self.is_real, self.dropped)
-        )
-        return Layout(columns, is_real, self.length, dropped)
+        columns = self.columns[:, :held]
+        return Layout(columns, self.is_real[:, :held], int(columns.max()) + 1, self.dropped)
 
     def mask(self, mask: torch.Tensor | None, rows: int, length: int) -> torch.Tensor:
         """[B, length] of the prompt so far, None for all of it -> the same for what is held."""
-        mine = self.repeated(rows)
         if mask is None:
-            mask = mine.is_real.new_ones(rows, length, dtype=torch.long)
-        held = mask[:, : self.length].gather(1, mine.columns) * mine.is_real
+            mask = self.is_real.new_ones(rows, length, dtype=torch.long)
+        held = mask[:, : self.length].gather(1, self.columns) * self.is_real
         return torch.cat([held.to(mask.dtype), mask[:, self.length :]], 1)
 
     def mask_of_queries(self, mask: torch.Tensor, is_static: bool) -> torch.Tensor:
         """[B, 1, Q, columns] ready-made -> the same for what is held; a static cache keeps its width."""
-        mine = self.repeated(len(mask))
         closed: Any = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
-        index = mine.columns[:, None, None].expand(-1, mask.shape[1], mask.shape[2], -1)
-        held = mask[..., : self.length].gather(-1, index).masked_fill(~mine.is_real[:, None, None], closed)
+        index = self.columns[:, None, None].expand(-1, mask.shape[1], mask.shape[2], -1)
+        held = mask[..., : self.length].gather(-1, index).masked_fill(~self.is_real[:, None, None], closed)
         held = torch.cat([held, mask[..., self.length :]], -1)
         return pad(held, (0, mask.shape[-1] - held.shape[-1]), value=closed) if is_static else held
 
@@ -116,15 +111,17 @@ class Lengths:
         self.base = weakref.ref(base)
 
     def __call__(self, layer_idx: int = 0) -> Any:
+        held = self.held(layer_idx)
+        if not int(held):
+            return held  # it was reset
         base = self.base()
         if base is None or not is_attached(base):
             raise RuntimeError(
                 "this cache holds a shortened prompt, made while floc was attached to its model; "
                 "attach floc again to go on with it, or start with a new cache"
             )
-        held = self.held(layer_idx)
-        longer = self.layout.length - self.layout.columns.shape[1]
-        return (held + longer) * (held > 0)  # nothing is held after a reset; a static cache gives a tensor
+        layout = self.layout.cut(int(held))
+        return held + (layout.length - layout.columns.shape[1])
 
     def held(self, layer_idx: int = 0) -> Any:
         """What the cache itself says."""
@@ -135,6 +132,14 @@ class Lengths:
         base = self.base()
         assert base is not None, "a cache outlived its model"
         return Lengths(copy.deepcopy(self.cache, memo), self.layout, base)
+
+
+class _Call(threading.local):
+    """What is known of the call that runs in this thread."""
+
+    arguments: Arguments | None = None  # of the multimodal model, where they bring videos
+    layout: Layout | None = None  # of what the decoder will hold
+    tower: tuple[torch.Tensor, torch.Tensor | None] | None = None  # the grids and merge sizes the vision tower got last
 
 
 class Shortener:
@@ -170,16 +175,15 @@ class Shortener:
         self.positions = positions
         self.shapes = shapes
         self.signature = inspect.signature(self.base.forward)
-        self.arguments: Arguments | None = None  # of the call that is running, where it brings videos
-        self.layout: Layout | None = None  # of what the decoder holds after the call that is running
+        self.call = _Call()
         self.hooks = [
             self.base.register_forward_pre_hook(self.before_model, with_kwargs=True),
+            self.base.register_forward_hook(self.after_model, always_call=True),
             decoder.register_forward_pre_hook(self.before_decoder, with_kwargs=True),
             decoder.register_forward_hook(self.after_decoder, with_kwargs=True, always_call=True),
         ]
         if model is not self.base:
             self.hooks.append(model.register_forward_pre_hook(_refuse, with_kwargs=True))
-        self.tower: tuple[torch.Tensor, torch.Tensor | None] | None = None  # the grids and merge sizes it got last
         for tower in self.base.children():
             if "grid_thw" in inspect.signature(tower.forward).parameters:
                 self.hooks.append(tower.register_forward_pre_hook(self.before_tower, with_kwargs=True))
@@ -193,41 +197,52 @@ class Shortener:
     def before_model(self, base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remember what a call brings."""
         arguments = self.signature.bind_partial(*args, **kwargs).arguments if args else kwargs
-        self.arguments = {**arguments, "tower": self.tower} if self._brings_videos(arguments) else None
+        self.call.arguments = {**arguments, "tower": self.call.tower} if self._brings_videos(arguments) else None
+
+    def after_model(self, *_: Any) -> None:
+        """Forget it, also where the call failed."""
+        self.call.arguments = None
 
     def before_tower(self, tower: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remember the grids of what is encoded: pictures first, then videos."""
-        self.tower = (kwargs["grid_thw"], kwargs.get("merge_sizes")) if "grid_thw" in kwargs else None
+        self.call.tower = (kwargs["grid_thw"], kwargs.get("merge_sizes")) if "grid_thw" in kwargs else None
 
     def before_decoder(
         self, decoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Shorten a call that brings videos; in every call, fit masks and positions to what is held."""
-        arguments, self.arguments = self.arguments, None
+        call = self.call
+        arguments, call.arguments = call.arguments, None
         cache = kwargs.get("past_key_values")
-        self.layout = earlier = _take_note(cache)
+        call.layout = earlier = _take_note(cache)
         if arguments is None and earlier is None:
             return None
         kwargs = dict(kwargs)
         rows, length = kwargs["inputs_embeds"].shape[:2]
+        if earlier is not None and len(earlier.columns) != rows:
+            raise ValueError(
+                f"this cache holds a shortened prompt of {len(earlier.columns)} rows, and the call has {rows}; rows of "
+                "such a cache cannot be repeated or left out"
+            )
         start = _length(cache, earlier)
         part = None if arguments is None else self._shorten(arguments, kwargs)
         if part is not None:
-            self.layout = Layout.of(part, earlier, start)
-        if self.layout is None:
+            call.layout = Layout.of(part, earlier, start)
+        layout = call.layout
+        if layout is None:
             return None
-        kwargs["position_ids"] = self._positions(kwargs, part, self.layout, start, length)
+        kwargs["position_ids"] = self._positions(kwargs, part, layout, start, length)
         mask = kwargs.get("attention_mask")
         if mask is None or (isinstance(mask, torch.Tensor) and mask.ndim == 2):
             # always one: without it, some releases read positions with gaps as several packed prompts
-            kwargs["attention_mask"] = self.layout.mask(mask, rows, start + length)
+            kwargs["attention_mask"] = layout.mask(mask, rows, start + length)
         else:
-            kwargs["attention_mask"] = _mask_of_queries(mask, part, self.layout, cache)
+            kwargs["attention_mask"] = _mask_of_queries(mask, part, layout, cache)
         return args, kwargs
 
     def after_decoder(self, decoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Note on the cache what it holds."""
-        layout, self.layout = self.layout, None
+        layout, self.call.layout = self.call.layout, None
         if layout is None:
             return
         cache = kwargs.get("past_key_values")
@@ -288,7 +303,7 @@ class Shortener:
             positions = torch.arange(start, start + length, device=device)[None]
         positions = positions[..., -length:].expand(*positions.shape[:-2], rows, length)  # some give all so far
         if self.positions == "compact":
-            before = layout.repeated(rows).dropped[:, None]
+            before = layout.dropped[:, None]
             if part is not None:
                 before = before - part.dropped.sum(1, keepdim=True) + part.dropped.cumsum(1)
             positions = positions - before
@@ -327,7 +342,8 @@ def _take_note(cache: Any) -> Layout | None:
     if not isinstance(lengths, Lengths):
         return None
     del cache.get_seq_length
-    return lengths.layout if int(lengths.held()) else None  # a cache that was reset holds nothing
+    held = int(lengths.held())
+    return lengths.layout.cut(held) if held else None  # a cache that was reset holds nothing
 
 
 def _length(cache: Any, layout: Layout | None) -> int:
@@ -385,7 +401,8 @@ def _deepen(kwargs: dict[str, Any], part: Part, changed: Sequence[tuple[Clip, Ch
     if not layers:
         return
     embeds = kwargs["inputs_embeds"]
-    deep = embeds.new_zeros(layers, *part.columns.shape, embeds.shape[-1])  # of all tokens that stay, 0 for text
+    shape = (*part.columns.shape, embeds.shape[-1])
+    deep = [embeds.new_zeros(shape) for _ in range(layers)]  # of all tokens that stay, 0 for text
     is_visual = torch.zeros_like(part.is_real)
     if given:
         marked = kwargs["visual_pos_masks"]
@@ -404,4 +421,4 @@ def _deepen(kwargs: dict[str, Any], part: Part, changed: Sequence[tuple[Clip, Ch
             for layer, values in zip(deep, given, strict=True):
                 layer[clip.row, slots] = merged(values[nth], choice.merged).to(layer.dtype)
     kwargs["visual_pos_masks"] = is_visual
-    kwargs["deepstack_visual_embeds"] = list(deep[:, is_visual])
+    kwargs["deepstack_visual_embeds"] = [layer[is_visual] for layer in deep]

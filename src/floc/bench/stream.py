@@ -1,0 +1,182 @@
+"""The table "stream": ten hours in bounded memory, what a push costs, and how much is lost against one look at it all.
+
+A made-up camera shows six places in turn, ten minutes each, with noise of its own every time, a frame a second of 60
+tokens. In the first hour one frame shows something that never comes back. Time is compared with that of choosing from
+plain blocks, in the same run. The value is compared with that of greedy over the whole film as one set, which can be
+computed for an hour of 12 tokens a frame.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..standing import nearest
+from ..synthetic import film
+from .memory import status_bytes
+from .tables import Echo, Table, grid, where
+
+HOURS = 10
+BUDGETS = (1024, 4096)
+DIM = 1280
+PLACES = 6
+CHUNK = 600  # frames at a place
+BLOCK = 32
+
+
+def run(quick: bool, echo: Echo) -> dict[str, Any]:
+    """Measure memory and time over many hours, and value over one."""
+    scale = 20 if quick else 1
+    dim = 64 if quick else DIM
+    hours = [_endless(budget // scale, HOURS, 3600 // scale, dim, echo) for budget in BUDGETS]
+    values = [_value(budget // scale, 3600 // scale, dim, echo) for budget in BUDGETS]
+    return {"hours": hours, "values": values}
+
+
+def _camera(frames: int, height: int, width: int, dim: int) -> Iterator[np.ndarray]:
+    """[height, width, dim] float16, one after another."""
+    places = [film(min(CHUNK, frames), height, width, dim, seed=seed) for seed in range(PLACES)]
+    rng = np.random.default_rng(0)
+    for t in range(frames):
+        place = places[t // CHUNK % PLACES]
+        frame = place[t % len(place)].astype(np.float32)
+        grain = rng.standard_normal(frame.shape, dtype=np.float32) * (0.1 * np.linalg.norm(frame[0, 0]) / dim**0.5)
+        yield (frame + grain).astype(np.float16)
+
+
+def _needle(height: int, width: int, dim: int) -> np.ndarray:
+    return film(1, height, width, dim, seed=999)[0]
+
+
+def _endless(budget: int, hours: int, hour: int, dim: int, echo: Echo) -> dict[str, Any]:
+    """Push for hours; note memory, time and the needle after each."""
+    import floc
+
+    stream = floc.Stream(budget=budget, block=BLOCK)
+    needle = _needle(6, 10, dim)
+    record: dict[str, Any] = {"budget": budget, "dim": dim, "hour_frames": hour, "hours": []}
+    push_s = plain_s = 0.0
+    slowest = 0.0
+    pending: list[np.ndarray] = []
+    for t, frame in enumerate(_camera(hours * hour, 6, 10, dim)):
+        if t == hour // 2:
+            frame = needle
+        started = time.perf_counter()
+        stream.push(frame, time_s=float(t))
+        took = time.perf_counter() - started
+        push_s, slowest = push_s + took, max(slowest, took)
+        pending.append(frame)
+        if len(pending) == BLOCK:
+            tokens = np.stack(pending)
+            pending = []
+            if t // BLOCK % 8 == 0:  # one block in eight tells what plain blocks cost
+                started = time.perf_counter()
+                floc.compress(tokens, budget=max(1, budget // (t // BLOCK + 1)), dedupe=1, block=None)
+                plain_s += 8 * (time.perf_counter() - started)
+        if (t + 1) % hour == 0:
+            kept = stream.kept()
+            cosine, _ = nearest(torch.from_numpy(needle).reshape(-1, dim), torch.from_numpy(np.asarray(kept.features)))
+            record["hours"].append(
+                {
+                    "resident_bytes": status_bytes("VmRSS"),
+                    "push_s": push_s,
+                    "plain_s": plain_s,
+                    "slowest_push_s": slowest,
+                    "coverage": kept.coverage,
+                    "needle_mean": float(cosine.mean()),
+                    "needle_best": float(cosine.max()),
+                }
+            )
+            last = record["hours"][-1]
+            echo(
+                f"budget {budget}, hour {len(record['hours'])}: {last['resident_bytes'] / 1e6:.0f} MB, pushes "
+                f"{push_s / max(plain_s, 1e-9):.2f}x of plain blocks, needle {last['needle_mean']:.3f}"
+            )
+    return record
+
+
+def _value(budget: int, frames: int, dim: int, echo: Echo) -> dict[str, Any]:
+    """The plain objective of a stream, as a share of what greedy over all tokens at once reaches."""
+    import floc
+
+    tokens = np.stack([*_camera(frames, 3, 4, dim)])
+    stream = floc.Stream(budget=budget, block=BLOCK, detail=1)
+    stream.push(tokens)
+    streamed = _objective(tokens, stream.kept().features)
+    plain = _objective(tokens, floc.compress(tokens, budget=budget, method="floc-paper").features)
+    twice = _objective(tokens, floc.compress(tokens, budget=budget, method="floc-paper", dedupe=2).features)
+    whole = _objective(tokens, floc.compress(tokens, budget=budget, method="floc-paper", block=None).features)
+    record = {
+        "budget": budget,
+        "tokens": tokens.shape[0] * 12,
+        "stream": streamed / whole,
+        "blocks": plain / whole,
+        "second pass": twice / whole,
+        "whole": whole,
+    }
+    echo(f"budget {budget}: a stream has {record['stream']:.4f} of greedy's value, plain blocks {record['blocks']:.4f}")
+    return record
+
+
+def _objective(tokens: np.ndarray, kept: Any) -> float:
+    flat = torch.from_numpy(tokens).reshape(-1, tokens.shape[-1])
+    return float(nearest(flat, torch.from_numpy(np.asarray(kept)))[0].double().mean())
+
+
+def _hours_view(document: dict[str, Any]) -> str:
+    rows = []
+    for each in document["hours"]:
+        first = each["hours"][0]
+        rows += [
+            (
+                f"{each['budget']:,}",
+                str(hour),
+                f"{now['resident_bytes'] / 1e6:.0f}",
+                f"{now['resident_bytes'] / first['resident_bytes']:.2f}x",
+                f"{now['push_s'] / now['plain_s']:.2f}x",
+                f"{now['slowest_push_s']:.2f}",
+                f"{now['coverage']:.4f}",
+                f"{now['needle_mean']:.3f}",
+            )
+            for hour, now in enumerate(each["hours"], 1)
+            if hour in (1, 2, 5, len(each["hours"]))
+        ]
+    head = (
+        "budget",
+        "hour",
+        "resident, MB",
+        "against hour 1",
+        "pushes against plain blocks",
+        "slowest push, s",
+        "coverage",
+        "needle",
+    )
+    note = (
+        "A frame a second of 60 tokens, 1280 features, blocks of 32. Needle: mean cosine of the tokens of one frame in "
+        "the first hour with the closest kept token. The resident memory has the six places of the camera in it. "
+        f"{where(document, 'python', 'numpy', 'torch', 'numba')}"
+    )
+    return f"{grid(head, rows)}\n\n{note}"
+
+
+def _value_view(document: dict[str, Any]) -> str:
+    rows = [
+        (
+            f"{each['budget']:,} of {each['tokens']:,}",
+            *(f"{each[name]:.4f}" for name in ("blocks", "second pass", "stream")),
+        )
+        for each in document["values"]
+    ]
+    head = ("kept", "plain blocks", "second pass, all survivors", "stream")
+    note = (
+        "Mean cosine of all tokens with the closest kept one, as a share of what greedy over the whole film as one set "
+        f"reaches; detail 1. {where(document, 'python', 'numpy', 'torch', 'numba')}"
+    )
+    return f"{grid(head, rows)}\n\n{note}"
+
+
+TABLE = Table("stream", run, {"stream": _hours_view, "stream-value": _value_view})
