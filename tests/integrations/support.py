@@ -81,7 +81,7 @@ def table(reports: dict[str, Path]) -> str:
     tested = " and ".join(reports)
     note = (
         f"Run with transformers {tested}, tiny models with random weights. yes: in both; else the release in which it "
-        "works, where the bare model of the other cannot do it; -: the family has no such thing, or it is not there yet."
+        "works, where the bare model of the other cannot do it; -: the family has no such thing, or not yet."
     )
     return "\n".join([*lines, "", note])
 
