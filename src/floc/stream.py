@@ -26,7 +26,9 @@ import torch
 from . import blocks
 from .arrays import Array, like, numpy_of
 from .dials import Dial
+from .naming import require_known
 from .path import Choice, joined
+from .selection import BACKENDS
 from .selection import engine as engine_for
 from .selection.engine import Engine, Job, Solution, Targets
 from .selection.objective import SCALE, Metric, Similarity
@@ -35,8 +37,9 @@ from .store import write_whole
 from .types import Kept, TokenGrid
 
 FORMAT = 1
+DEDUPE = 1.5  # less than `floc.compress` takes: a choice from the survivors costs the square of their number
 ROOM = 2  # survivors held before they are chosen from again, for each one that stays: fewer choices, more memory
-MOST = 2  # of its fair share a block may hand on where it gains more than others did
+SPREAD = 1.25  # how far from its fair share what a block hands on may be, by what it gains
 WEIGHT_LIMIT = 2.0**30  # weights add up to no more, so that exact gains fit 64 bits
 
 
@@ -59,13 +62,14 @@ class Stream:
         ratio: kept / total; what is kept grows with the video.
         budget: how many tokens to keep of all there ever were, in bounded memory.
         block: frames chosen from together.
-        dedupe: with a budget, how many survivors for each token kept the past is held in (2).
+        dedupe: with a budget, how many survivors for each token kept the past is held in (1.5).
         detail: how much more badly covered tokens weigh (2); 1 is not at all.
         metric: "cosine", or with a ratio "gaussian".
         half_life_s: with a budget, after how many seconds the past weighs half; None: never.
         backend: as in `floc.compress`.
         """
         self._dial = Dial.of(ratio, budget, None)
+        require_known("backend", backend, BACKENDS)
         blocks.require_block(block)
         if block is None:
             raise ValueError("a stream has no end to wait for; pass block= as a number of frames")
@@ -73,7 +77,7 @@ class Stream:
             raise ValueError("dedupe= and half_life_s= are for a budget; with a ratio every block keeps its own share")
         if budget is not None and metric != "cosine":
             raise ValueError(f"with a budget the metric is cosine, whose sums can be carried on; got {metric!r}")
-        dedupe = 2 if dedupe is None else dedupe
+        dedupe = DEDUPE if dedupe is None else dedupe
         for name, value, least in (("dedupe", dedupe, 1), ("detail", detail, 1)):
             if not (_is_number(value) and least <= value < math.inf):
                 raise ValueError(f"{name} must be a number, at least {least}; got {value!r}")
@@ -427,14 +431,14 @@ class _Bounded:
     def _survivors(
         self, engine: Engine, similarity: Similarity, tokens: torch.Tensor, times: Sequence[float]
     ) -> _Survivors:
-        """What one more block hands on: its fair share of what stays, or up to twice that where it gains more."""
+        """What one more block hands on: its fair share of what stays, a little more or less by what it gains."""
         flat = tokens.flatten(0, 2)
         cells = tokens.shape[1] * tokens.shape[2]
         fair = math.ceil(self.stay / (self.blocks + 1))
-        depth = min(len(flat), MOST * fair)
+        depth = min(len(flat), math.ceil(SPREAD * fair))
         (solution,) = engine.solve([Job(flat, depth)], similarity, with_cosines=False)
         worthy = int(np.count_nonzero(solution.gains / SCALE > self.bar)) if self.bar else fair
-        count = min(depth, max(1, fair // MOST, worthy))
+        count = min(depth, max(1, math.floor(fair / SPREAD), worthy))
         cluster = solution.history.representatives(len(flat), count)
         directions, lengths = engine.sum_by_cluster([(flat, cluster)], count, unit=True)
         picks = solution.picks[:count]

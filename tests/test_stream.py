@@ -1,0 +1,310 @@
+"""Streams: what `floc.compress` keeps where that can be told, and bounds that hold for ever where it cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import floc
+from floc import stream as streaming
+from floc.standing import nearest
+from floc.synthetic import film
+
+
+def same(kept: floc.Kept, expected: floc.Kept) -> None:
+    for name in ("indices", "features", "positions", "order", "gains", "represents"):
+        np.testing.assert_array_equal(
+            np.asarray(getattr(kept, name)), np.asarray(getattr(expected, name)), err_msg=name
+        )
+    assert kept.coverage == pytest.approx(expected.coverage, abs=1e-12)
+    assert kept.bound == expected.bound
+    assert kept.shape == expected.shape
+
+
+def true_coverage(tokens: np.ndarray, kept: floc.Kept) -> float:
+    flat = torch.from_numpy(tokens).reshape(-1, tokens.shape[-1]).float()
+    return float(nearest(flat, torch.as_tensor(kept.features).float())[0].mean())
+
+
+# ---- with a ratio
+
+
+@pytest.mark.parametrize("ratio", ["1/8", "1/7", 0.03, 0.9, 1])
+@pytest.mark.parametrize("options", [{}, {"detail": 1}, {"block": 7}, {"metric": "gaussian", "block": 11}])
+def test_a_ratio_keeps_what_compress_keeps_of_blocks(ratio: Any, options: dict[str, Any]) -> None:
+    tokens = film(75, 3, 4, dim=24)
+    stream = floc.Stream(ratio=ratio, **options)
+    for t, frame in enumerate(tokens):
+        stream.push(frame)
+        if t in (0, 5, 31, 32, 50, 63, 64, 74):
+            same(stream.kept(), floc.compress(tokens[: t + 1], ratio=ratio, dedupe=1, **options))
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    frames=st.integers(1, 40),
+    block=st.integers(1, 12),
+    ratio=st.sampled_from(["1/3", "1/8", "2/7", "1/50", "5/6"]),
+    seed=st.integers(0, 5),
+    chunks=st.lists(st.integers(1, 9), min_size=1, max_size=12),
+)
+def test_however_it_is_pushed(frames: int, block: int, ratio: str, seed: int, chunks: list[int]) -> None:
+    tokens = film(frames, 2, 2, dim=8, seed=seed, dtype=np.float32)
+    stream, start = floc.Stream(ratio=ratio, block=block), 0
+    for size in [*chunks, frames]:
+        if tokens[start : start + size].size:
+            stream.push(tokens[start : start + size])
+        start += size
+    same(stream.close(), floc.compress(tokens, ratio=ratio, block=block, dedupe=1))
+
+
+def test_smaller_answers_and_times() -> None:
+    tokens = torch.from_numpy(film(50, 2, 3, dim=16, dtype=np.float32))
+    stream = floc.Stream(ratio=1 / 4, block=8)
+    stream.push(tokens, time_s=np.arange(50) * 0.5 + 3)
+    kept = stream.kept()
+    assert kept.span_s == (3.0, 27.5)
+    assert isinstance(kept.features, torch.Tensor)
+    assert torch.equal(kept.times_s, kept.positions[:, 0] * 0.5 + 3)
+    smaller = kept.at(ratio=1 / 8)
+    assert smaller.indices.tolist() == floc.compress(tokens, ratio=1 / 8, block=8, dedupe=1).indices.tolist()
+    assert torch.equal(smaller.times_s, smaller.positions[:, 0] * 0.5 + 3)
+    assert smaller.span_s == kept.span_s
+
+
+def test_frames_without_rows() -> None:
+    tokens = film(20, 1, 6, dim=8)
+    stream = floc.Stream(ratio=1 / 4, block=8)
+    for frame in tokens[:, 0]:
+        stream.push(frame)  # [N, D]
+    same(stream.kept(), floc.compress(tokens, ratio=1 / 4, block=8, dedupe=1))
+
+
+# ---- with a budget
+
+
+def test_a_budget_is_kept_in_bounded_memory() -> None:
+    tokens = film(640, 2, 3, dim=16, dtype=np.float32)
+    stream = floc.Stream(budget=40, block=8)
+    held = []
+    for t, frame in enumerate(tokens):
+        stream.push(frame, time_s=t * 2.0)
+        if t % 64 == 63:
+            kept = stream.kept()
+            assert len(kept) == min(40, (t + 1) * 6)
+            assert kept.shape == (t + 1, 2, 3)
+            assert kept.span_s == (0.0, t * 2.0)
+            np.testing.assert_array_equal(kept.features, tokens.reshape(-1, 16)[kept.indices])
+            np.testing.assert_array_equal(kept.positions, np.stack(np.unravel_index(kept.indices, kept.shape), 1))
+            np.testing.assert_array_equal(kept.times_s, kept.positions[:, 0] * 2.0)
+            assert (np.diff(kept.indices) > 0).all()
+            assert sorted(kept.order.tolist()) == list(range(len(kept)))
+            held.append(sum(each.numel() * each.element_size() for each in stream._past.state().values()))
+    most = streaming.ROOM * 60 + 48
+    assert max(held) <= most * (16 * 8 + 16)
+    assert held[-1] <= 1.5 * held[1]
+
+
+def test_a_budget_that_all_fit_in() -> None:
+    tokens = film(20, 2, 3, dim=16)
+    stream = floc.Stream(budget=1000, block=8)
+    stream.push(tokens)
+    kept = stream.kept()
+    assert kept.indices.tolist() == list(range(120))
+    assert kept.coverage == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("detail", [1, 2])
+def test_a_stream_is_nearly_as_good_as_one_look_at_all(detail: float) -> None:
+    tokens = film(600, 3, 4, dim=32, dtype=np.float32)
+    stream = floc.Stream(budget=200, detail=detail)
+    stream.push(tokens)
+    kept = stream.kept()
+    whole = floc.compress(tokens, budget=200, block=None, detail=detail)
+    assert true_coverage(tokens, kept) > 0.98 * true_coverage(tokens, whole)
+    # sums tell the coverage as if all tokens of a cluster had one representative: never more than there is
+    assert 0.9 * true_coverage(tokens, kept) < kept.coverage < true_coverage(tokens, kept) + 1e-6
+
+
+def test_sums_are_those_of_the_tokens_they_stand_for() -> None:
+    """Nothing is lost or counted twice, however often survivors were chosen from."""
+    tokens = film(400, 2, 3, dim=16, dtype=np.float32)
+    stream = floc.Stream(budget=20, block=8)
+    stream.push(tokens)
+    unit = tokens.reshape(-1, 16)
+    unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
+    np.testing.assert_allclose(stream._past.state()["sums"].sum(0).numpy(), unit.sum(0), rtol=1e-4)
+    assert stream._past.about()["counted"] == len(unit)
+
+
+def test_the_past_fades_where_it_shall() -> None:
+    first, second = film(320, 2, 3, dim=32, seed=1), film(320, 2, 3, dim=32, seed=2)
+
+    def share_of_the_past(half_life_s: float | None) -> float:
+        stream = floc.Stream(budget=60, block=16, half_life_s=half_life_s)
+        stream.push(np.concatenate([first, second]))
+        return float((stream.kept().positions[:, 0] < 320).mean())
+
+    shares = [share_of_the_past(each) for each in (None, 200.0, 20.0)]
+    assert 0.3 < shares[0] < 0.7
+    assert shares[0] > shares[1] > shares[2]
+
+
+def test_smaller_answers_of_a_budget() -> None:
+    stream = floc.Stream(budget=60, block=8)
+    stream.push(film(200, 2, 3, dim=16))
+    kept = stream.kept()
+    smaller = kept.at(budget=20)
+    assert set(smaller.indices.tolist()) == set(kept.indices[kept.order[:20]].tolist())
+    assert 0 < smaller.coverage < kept.coverage
+    assert len(smaller.times_s) == 20
+    with pytest.raises(ValueError, match="forgets its tokens"):
+        _ = kept.represents
+
+
+def test_looking_changes_nothing() -> None:
+    tokens = film(150, 2, 3, dim=16)
+    quiet, watched = floc.Stream(budget=30, block=8), floc.Stream(budget=30, block=8)
+    for frame in tokens:
+        quiet.push(frame)
+        watched.push(frame)
+        watched.kept()
+    np.testing.assert_array_equal(quiet.kept().indices, watched.kept().indices)
+
+
+# ---- saved and restored
+
+
+@pytest.mark.parametrize("dial", [{"ratio": 1 / 5}, {"budget": 30}, {"budget": 30, "half_life_s": 40.0, "dedupe": 3}])
+@pytest.mark.parametrize("at", [0, 3, 16, 50, 96])
+@pytest.mark.parametrize("kind", ["float16 numpy", "float32 torch", "bfloat16 torch"])
+def test_a_restored_stream_goes_on_identically(dial: dict[str, Any], at: int, kind: str, tmp_path: Path) -> None:
+    tokens: Any = film(130, 2, 3, dim=16)
+    if "torch" in kind:
+        tokens = torch.from_numpy(tokens).to(getattr(torch, kind.split()[0]))
+    whole, part = floc.Stream(**dial, block=16), floc.Stream(**dial, block=16)
+    for t in range(at):
+        whole.push(tokens[t], time_s=t * 0.5)
+        part.push(tokens[t], time_s=t * 0.5)
+    part.save(tmp_path / "state.floc-stream")
+    part = floc.Stream.load(tmp_path / "state.floc-stream")
+    assert part.frames == at
+    for t in range(at, 130):
+        whole.push(tokens[t], time_s=t * 0.5)
+        part.push(tokens[t], time_s=t * 0.5)
+    one, other = whole.kept(), part.kept()
+    assert type(one.features) is type(other.features)
+    for name in ("indices", "order", "gains", "times_s"):
+        np.testing.assert_array_equal(np.asarray(getattr(one, name)), np.asarray(getattr(other, name)))
+    assert (one.coverage, one.span_s, one.settings) == (other.coverage, other.span_s, other.settings)
+
+
+def test_a_file_that_is_no_stream(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    stream = floc.Stream(budget=8, block=4)
+    stream.push(film(10, 2, 2, dim=8))
+    stream.save(path)
+    whole = path.read_bytes()
+    for broken in (b"", whole[: len(whole) // 2], whole[:100], b"no" * 50):
+        path.write_bytes(broken)
+        with pytest.raises(ValueError, match="not a readable stream"):
+            floc.Stream.load(path)
+    from safetensors.torch import save_file
+
+    save_file({"times": torch.zeros(1)}, path, {"floc-stream": json.dumps({"format": 99})})
+    with pytest.raises(ValueError, match="format 99"):
+        floc.Stream.load(path)
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        floc.Stream.load(tmp_path / "none")
+
+
+def test_a_write_that_fails_leaves_the_file_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import safetensors.torch
+
+    path = tmp_path / "state"
+    stream = floc.Stream(budget=8, block=4)
+    stream.push(film(10, 2, 2, dim=8))
+    stream.save(path)
+    before = path.read_bytes()
+    monkeypatch.setattr(safetensors.torch, "save_file", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        stream.save(path)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["state"]
+
+
+# ---- what is wrong leaves the stream as it was
+
+
+@pytest.mark.parametrize("dial", [{"ratio": 1 / 4}, {"budget": 12}])
+@pytest.mark.parametrize("pushed", [3, 8])  # in the middle of a block, and after one
+@pytest.mark.parametrize(
+    ("frames", "time_s", "message"),
+    [
+        (np.ones((2, 3, 9), np.float16), 99.0, "one shape"),
+        (np.ones((3, 2, 8), np.float16), 99.0, "one shape"),
+        (np.ones((2, 3, 8), np.float32), 99.0, "one dtype"),
+        (np.full((2, 3, 8), np.nan, np.float16), 99.0, "finite"),
+        (np.ones((2, 3, 8), np.int64), 99.0, "floating point"),
+        (np.ones((8,), np.float16), 99.0, "tokens of a frame"),
+        ([[1.0]], 99.0, "torch tensor or a numpy array"),
+        (np.ones((2, 3, 8), np.float16), 1.0, "time goes on"),
+        (np.ones((2, 3, 8), np.float16), float("nan"), "time goes on"),
+        (np.ones((2, 2, 3, 8), np.float16), [99.0, 98.0], "time goes on"),
+        (np.ones((2, 2, 3, 8), np.float16), [99.0], "every frame needs its time"),
+        (np.ones((2, 3, 8), np.float16), None, "time goes on"),
+    ],
+)
+def test_bad_frames(dial: dict[str, Any], pushed: int, frames: Any, time_s: Any, message: str) -> None:
+    stream = floc.Stream(**dial, block=4)
+    tokens = film(pushed, 2, 3, dim=8)
+    stream.push(tokens, time_s=np.arange(pushed) + 50.0)
+    before = stream.kept()
+    with pytest.raises((ValueError, TypeError), match=message):
+        stream.push(frames, time_s=time_s)
+    after = stream.kept()
+    assert (after.indices.tolist(), after.span_s) == (before.indices.tolist(), before.span_s)
+    stream.push(film(1, 2, 3, dim=8)[0], time_s=200.0)
+    assert stream.frames == pushed + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "exactly one of"),
+        ({"ratio": 0.5, "budget": 3}, "exactly one of"),
+        ({"ratio": 2}, "ratio must be"),
+        ({"budget": 0}, "budget must be"),
+        ({"budget": 5, "block": 0}, "block must be"),
+        ({"budget": 5, "block": None}, "no end to wait for"),
+        ({"budget": 5, "dedupe": 0.5}, "dedupe must be"),
+        ({"budget": 5, "detail": "x"}, "detail must be"),
+        ({"budget": 5, "half_life_s": 0}, "half_life_s must be"),
+        ({"budget": 5, "metric": "gaussian"}, "the metric is cosine"),
+        ({"ratio": 0.5, "dedupe": 2}, "for a budget"),
+        ({"ratio": 0.5, "half_life_s": 5}, "for a budget"),
+        ({"ratio": 0.5, "backend": "nope"}, "unknown backend"),
+    ],
+)
+def test_bad_settings(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        floc.Stream(**arguments)
+
+
+def test_nothing_yet_and_no_more() -> None:
+    stream = floc.Stream(budget=5)
+    with pytest.raises(ValueError, match="nothing was pushed"):
+        stream.kept()
+    stream.push(film(3, 2, 2, dim=8))
+    assert len(stream.close()) == 5
+    with pytest.raises(ValueError, match="closed"):
+        stream.push(film(1, 2, 2, dim=8)[0])
+    assert len(stream.kept()) == 5
+    assert "3 frames so far" in repr(stream)
