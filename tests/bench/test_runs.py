@@ -42,6 +42,25 @@ def test_second_pass_runs_quick(tmp_path):
     assert all(each["worst"] < each["true"] for each in document["quality"])
 
 
+def test_answer_runs_quick(tmp_path):
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc[hf]'")
+    document = bench.run("answer", quick=True, results=tmp_path, echo=lambda _: None)
+    bare, *others = document["questions"]
+    assert bare["held"] == document["tokens"] + 42
+    assert [each["held"] for each in others] == [document["tokens"] // 8 + 42] * 3
+    assert others[-1]["vision_s"] == 0  # what was captured is not looked at again
+    assert all(each["prefill_s"] > 0 for each in document["questions"])
+
+
+def test_capture_runs_quick(tmp_path):
+    for package in ("av", "PIL", "transformers"):
+        pytest.importorskip(package, reason="capturing a film needs pip install 'floc[video,hf]'")
+    document = bench.run("capture", quick=True, results=tmp_path, echo=lambda _: None)
+    short, long = document["films"]
+    assert short["frames"] < long["frames"]
+    assert short["kept"] == long["kept"] == 40
+
+
 def test_wrong_picks_are_not_timed(no_peers, monkeypatch):
     right = lazy.counted_greedy
 
