@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from floc import bench
-from floc.bench import blocks, peers, second_pass, select
+from floc.bench import blocks, peers, scenes, second_pass, select
 from floc.bench.blocks import Shape
 from floc.selection import lazy
 
@@ -40,6 +40,38 @@ def test_second_pass_runs_quick(tmp_path):
     by_choice = {each["choice"]: each for each in document["quality"] if each["keep"] == "1/32"}
     assert by_choice["random"]["true"] < by_choice["blocks"]["true"] < by_choice["whole video"]["true"] < 1
     assert all(each["worst"] < each["true"] for each in document["quality"])
+
+
+def test_scenes_runs_quick(tmp_path):
+    lines = []
+    document = bench.run("scenes", quick=True, results=tmp_path, echo=lines.append)
+    (judged,) = document["cuts"]
+    assert 0 < judged["right"] <= judged["long_right"] + judged["cuts"] - judged["long"]
+    assert judged["right"] <= min(judged["cuts"], judged["found"])
+    by_block = {
+        each["block"]: each["true"]
+        for each in document["coverage"]
+        if each["keep"] == "1/8" and each["method"] != "floc-paper"
+    }
+    assert set(by_block) == {*scenes.BLOCKS, *scenes.FLOORS}
+    assert by_block["random"] < by_block["8"] < by_block["whole video"] < 1
+    assert any("recall, long scenes" in line for line in lines)
+
+
+def test_a_montage_knows_its_cuts():
+    def load(name, encoder, fps):
+        place = np.eye(4, dtype=np.float32)[:2] if name == "here" else np.eye(4, dtype=np.float32)[2:]
+        tokens = np.repeat(place[None, :, None], 60, 0)
+        tokens[50:] = 1 - tokens[50:]
+        return scenes.Film(name, encoder, fps, tokens, [50])
+
+    film = scenes._montage(load, ["here", "there"], "none", 1, seed=0, pieces=12)
+    changes = np.flatnonzero((np.diff(film.tokens, axis=0) != 0).any((1, 2, 3))) + 1
+    assert film.cuts == changes.tolist()
+    assert len(film.cuts) > 11
+    judged = scenes._judged([film], lambda _: None)
+    assert judged["long_right"] == judged["long"] < judged["cuts"] == len(film.cuts)
+    assert judged["found"] == judged["right"]
 
 
 def test_wrong_picks_are_not_timed(no_peers, monkeypatch):
