@@ -84,7 +84,9 @@ def test_ratio_may_be_written_in_several_ways(ratio: object) -> None:
     assert len(floc.compress(GOOD, ratio=ratio)) == 30
 
 
-@pytest.mark.parametrize("options", [dict(block=np.int64(8)), dict(dedupe=np.float32(2)), dict(dedupe=1e308)])
+@pytest.mark.parametrize(
+    "options", [dict(block=np.int64(8)), dict(block=(0, np.int64(3))), dict(dedupe=np.float32(2)), dict(dedupe=1e308)]
+)
 def test_any_kind_of_number_will_do(options: dict) -> None:
     assert len(floc.compress(GOOD, budget=np.int64(9), **options)) == 9
 
@@ -116,7 +118,14 @@ def test_at_cannot_grow() -> None:
         (dict(block=0), "at least 1.*got 0"),
         (dict(block=-3), "at least 1"),
         (dict(block=2.5), "number of frames"),
-        (dict(block="scene"), "number of frames"),
+        (dict(block="scenes"), "number of frames.*'scene'.*got 'scenes'"),
+        (dict(block=[]), r"from 0 on: \[0, 57, 120\]; got \[\]"),
+        (dict(block=[1, 3]), r"first frame of each block, from 0 on.*got \[1, 3\]"),
+        (dict(block=[0, 2.5]), "first frame of each block"),
+        (dict(block=[0, True]), "first frame of each block"),
+        (dict(block=[0, 3, 3]), "must ascend, but 3 comes after 3"),
+        (dict(block=(0, 3, -1)), "must ascend, but -1 comes after 3"),
+        (dict(block=[0, 40]), "begins at frame 40, but the video has 40"),
         (dict(dedupe=0.5), "dedupe must be.*at least 1.*0.5"),
         (dict(dedupe=float("inf")), "dedupe"),
         (dict(detail=0), "detail must be"),

@@ -54,6 +54,20 @@ def test_prefixes_of_the_interleaved_order_are_shares_of_equal_blocks(count: int
     np.testing.assert_array_equal(taken, blocks.shares(sizes, prefix))
 
 
+@given(st.sets(st.integers(1, 99)), st.integers(1, 50))
+def test_blocks_begin_where_they_are_told(later: set[int], rest: int) -> None:
+    starts = [0, *sorted(later)]
+    spans = blocks.split(starts[-1] + rest, starts)
+    assert [span.start for span in spans] == starts
+    assert [span.stop for span in spans] == [*starts[1:], starts[-1] + rest]
+
+
+def test_no_block_begins_after_the_end() -> None:
+    assert blocks.split(58, [0, 57])[-1] == slice(57, 58)
+    with pytest.raises(ValueError, match="begins at frame 57, but the video has 57, from 0 on"):
+        blocks.split(57, [0, 57])
+
+
 def test_no_room_is_an_error() -> None:
     with pytest.raises(ValueError, match="room for 6, not for 7"):
         blocks.shares([3, 3], 7)

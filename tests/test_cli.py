@@ -70,6 +70,14 @@ def test_options_reach_the_method(npy: Path, tokens: np.ndarray, monkeypatch, ca
     assert settings == dict(block=None, dedupe=2, detail=1, metric="gaussian", allocate="uniform", backend="torch")
 
 
+@pytest.mark.parametrize("options", [["--block", "scene"], ["--method", "floc:block=scene"]])
+def test_blocks_can_follow_scenes(npy: Path, tokens: np.ndarray, monkeypatch, capsys, options: list[str]) -> None:
+    assert run(monkeypatch, "compress", npy, "--ratio", "1/8", *options, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["settings"]["block"] == "scene"
+    assert told["coverage"] == floc.compress(tokens, ratio=1 / 8, block="scene").coverage
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

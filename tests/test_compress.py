@@ -24,6 +24,7 @@ WAYS = {
     "gaussian": dict(metric="gaussian"),
     "gaussian blocks": dict(metric="gaussian", dedupe=1, detail=1),
     "short blocks": dict(block=3, dedupe=1),
+    "scenes": dict(block="scene", dedupe=1),
     "fractions": dict(dedupe=1.5, detail=1.5),
 }
 each_way = pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)

@@ -14,7 +14,18 @@ def test_import_pulls_in_no_optional_package() -> None:
     code = "import sys, floc; floc.methods.names(); print(sorted({m.split('.')[0] for m in sys.modules}))"
     loaded = run(code).stdout
     assert "'torch'" in loaded
-    for name in ("numba", "triton", "transformers", "av", "sklearn", "typer", "rich", "matplotlib"):
+    for name in (
+        "numba",
+        "triton",
+        "transformers",
+        "av",
+        "sklearn",
+        "typer",
+        "rich",
+        "matplotlib",
+        "scenedetect",
+        "cv2",
+    ):
         assert f"'{name}'" not in loaded, name
 
 

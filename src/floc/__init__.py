@@ -1,6 +1,6 @@
 """FLoC: keep the few visual tokens of a long video that best stand in for all the others."""
 
-from . import methods
+from . import methods, scenes
 from .compress import compress
 from .integrations.transformers import Captured, attach, capture, load, replay
 from .selection import Selection, select
@@ -20,5 +20,6 @@ __all__ = [
     "load",
     "methods",
     "replay",
+    "scenes",
     "select",
 ]

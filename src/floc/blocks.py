@@ -2,27 +2,60 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from numbers import Integral
+from typing import Literal, TypeAlias
 
 import numpy as np
 
+# how a video is cut: into so many frames each, along scenes, from these first frames on, or not at all
+Block: TypeAlias = int | Literal["scene"] | Sequence[int] | None
 
-def split(frames: int, block: int | None) -> list[slice]:
-    """Blocks of `block` frames, the last one shorter where it does not divide; None is one block.
+
+def split(frames: int, block: int | Sequence[int] | None) -> list[slice]:
+    """Blocks of `block` frames, the last one shorter where it does not divide; or from each of some first frames on.
 
     >>> split(70, 32)
     [slice(0, 32, None), slice(32, 64, None), slice(64, 70, None)]
+    >>> split(70, [0, 57])
+    [slice(0, 57, None), slice(57, 70, None)]
     """
-    step = frames if block is None else block
-    return [slice(start, min(start + step, frames)) for start in range(0, frames, step)]
+    if isinstance(block, Sequence):
+        if block[-1] >= frames:
+            raise ValueError(f"block: the last one begins at frame {block[-1]}, but the video has {frames}, from 0 on")
+        starts = block
+    else:
+        starts = range(0, frames, frames if block is None else block)
+    return [slice(start, end) for start, end in zip(starts, [*starts[1:], frames], strict=True)]
 
 
 def require_block(block: object) -> None:
-    """Complain of what is no block length."""
-    is_count = isinstance(block, Integral) and not isinstance(block, bool) and int(block) >= 1
-    if block is not None and not is_count:
-        raise ValueError(f"block must be a number of frames, at least 1, or None for the whole video; got {block!r}")
+    """Complain of what is no way to cut a video."""
+    if isinstance(block, list | tuple):
+        _require_first_frames(block)
+    elif not (block is None or is_count(block) or (isinstance(block, str) and block == "scene")):
+        raise ValueError(
+            "block must be a number of frames, at least 1, 'scene', a list of the blocks' first frames, "
+            f"or None for the whole video; got {block!r}"
+        )
+
+
+def is_count(value: object) -> bool:
+    """Whether a value is a whole number, at least 1."""
+    return _is_whole(value) and int(value) >= 1  # type: ignore[call-overload]  # it is a number
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _require_first_frames(starts: Sequence[object]) -> None:
+    if not (starts and all(map(_is_whole, starts)) and starts[0] == 0):
+        raise ValueError(f"block: a list names the first frame of each block, from 0 on: [0, 57, 120]; got {starts!r}")
+    for before, start in itertools.pairwise(starts):
+        if not before < start:  # type: ignore[operator]  # they are numbers
+            raise ValueError(f"block: first frames must ascend, but {start} comes after {before}; sort them")
 
 
 def shares(

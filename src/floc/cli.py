@@ -24,6 +24,7 @@ from floc import store
 from floc.dials import Dial
 
 if TYPE_CHECKING:
+    from floc.blocks import Block
     from floc.compare import Comparison
     from floc.footage import Film
 
@@ -55,7 +56,7 @@ def compress(
     budget: Annotated[int | None, typer.Option(help="How many tokens to keep.")] = None,
     coverage: Annotated[float | None, typer.Option(help="Mean cosine to reach, with as few as it takes.")] = None,
     method: Annotated[str, typer.Option(help="See `floc methods`; with options: longvu:threshold=0.8.")] = "floc",
-    block: Annotated[str | None, typer.Option(help="Frames chosen from together, or 'none': all. (floc: 32)")] = None,
+    block: Annotated[str | None, typer.Option(help="Frames chosen from together, scene or none. (floc: 32)")] = None,
     dedupe: Annotated[float | None, typer.Option(help="Survivors a kept token, 1: no second pass. (floc: 2)")] = None,
     detail: Annotated[float | None, typer.Option(help="Weight of what is badly covered, 1: none. (floc: 2)")] = None,
     metric: Annotated[str | None, typer.Option(help="cosine or gaussian. (floc: cosine)")] = None,
@@ -330,11 +331,13 @@ def main() -> None:
         sys.exit(2)
 
 
-def _block(given: str) -> int | None:
+def _block(given: str) -> Block:
     if given.lower() == "none":
         return None
+    if given.lower() == "scene":
+        return "scene"
     if not (given.isascii() and given.isdigit()):
-        raise ValueError(f"--block must be a number of frames, or 'none' for the whole video; got {given!r}")
+        raise ValueError(f"--block must be a number of frames, 'scene', or 'none' for the whole video; got {given!r}")
     return int(given)
 
 

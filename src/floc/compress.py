@@ -37,7 +37,8 @@ def compress(
         coverage: the mean cosine between tokens and their representatives to reach, with as few tokens as it takes.
         method: see `floc.methods.names()`.
         **options: the method's own. For "floc":
-            block: frames chosen from together (32); None takes the whole video as one set.
+            block: frames chosen from together (32); "scene" cuts where scenes change, in the tokens; a list, where its
+                frames begin a block; None takes the whole video as one set.
             dedupe: how many tokens for each one kept go into the second pass (2); 1 is no second pass.
             detail: how much more badly covered tokens weigh (2); 1 is not at all.
             metric: "cosine" or "gaussian".

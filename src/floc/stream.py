@@ -70,9 +70,8 @@ class Stream:
         """
         self._dial = Dial.of(ratio, budget, None)
         require_known("backend", backend, BACKENDS)
-        blocks.require_block(block)
-        if block is None:
-            raise ValueError("a stream has no end to wait for; pass block= as a number of frames")
+        if not blocks.is_count(block):
+            raise ValueError(f"block must be a number of frames: a stream has no end to wait for; got {block!r}")
         if budget is None and (dedupe not in (None, 1) or half_life_s is not None):
             raise ValueError("dedupe= and half_life_s= are for a budget; with a ratio every block keeps its own share")
         if budget is not None and metric != "cosine":

@@ -8,12 +8,26 @@ common direction, as those of vision towers do, and carry sensor noise.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 LATENT = 96  # dimensions in which content lives; the rest of D only carries noise
 
 
-def film(
+def film(frames: int, height: int = 6, width: int = 10, dim: int = 3584, **options: Any) -> np.ndarray:
+    """Tokens [frames, height, width, dim] of a made-up film; the same seed gives the same film.
+
+    Args:
+        **options: as for `film_and_cuts`.
+
+    >>> film(4, 2, 3, dim=8).shape
+    (4, 2, 3, 8)
+    """
+    return film_and_cuts(frames, height, width, dim, **options)[0]
+
+
+def film_and_cuts(
     frames: int,
     height: int = 6,
     width: int = 10,
@@ -26,8 +40,8 @@ def film(
     rare_every: int = 50,
     noise: float = 0.35,
     dtype: type = np.float16,
-) -> np.ndarray:
-    """Tokens [frames, height, width, dim] of a made-up film; the same seed gives the same film.
+) -> tuple[np.ndarray, list[int]]:
+    """Tokens [frames, height, width, dim] of a made-up film, and the frames at which another scene begins.
 
     Args:
         scenes: how many different places the film returns to.
@@ -35,9 +49,6 @@ def film(
         objects: how many objects move through each shot.
         rare_every: one frame in so many shows something of its own.
         noise: length of the noise on a token, against a content of about 1.
-
-    >>> film(4, 2, 3, dim=8).shape
-    (4, 2, 3, 8)
     """
     rng = np.random.default_rng(seed)
     latent = min(LATENT, dim)
@@ -45,10 +56,13 @@ def film(
     common = _direction(rng, latent)
     fields = [_smooth_field(rng, height, width, latent) for _ in range(scenes)]
     tokens: np.ndarray = np.empty((frames, height, width, dim), dtype)
-    scene, remaining = 0, 0
+    scene, remaining = -1, 0
+    cuts = []
     for t in range(frames):
         if remaining == 0:
-            scene = int(rng.integers(scenes))
+            before, scene = scene, int(rng.integers(scenes))
+            if t and scene != before:  # a shot may show the same place again
+                cuts.append(t)
             remaining = 1 + int(rng.poisson(shot_frames - 1))
             looks = [_direction(rng, latent) for _ in range(objects)]
             places = rng.uniform(0, 1, (objects, 2))
@@ -66,7 +80,7 @@ def film(
         content = content + noise * rng.standard_normal(content.shape, dtype=np.float32) / np.sqrt(latent)
         texture = (noise / 2) * rng.standard_normal((height, width, dim), dtype=np.float32) / np.sqrt(dim)
         tokens[t] = 20 * (content.astype(np.float32) @ basis + texture)
-    return tokens
+    return tokens, cuts
 
 
 def _direction(rng: np.random.Generator, dim: int) -> np.ndarray:

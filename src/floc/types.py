@@ -230,7 +230,7 @@ class Kept:
         """The answer for a smaller budget, from the order that is stored; nothing is computed again.
 
         Without a second pass it is what `floc.compress` would return for that budget. One exception: largest remainders
-        can give a short last block a token that they take away again for a larger budget; that token was not kept here,
+        can give a short block a token that they take away again for a larger budget; that token was not kept here,
         and another block has one more instead.
 
         Args:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from floc import bench
-from floc.bench import blocks, peers, second_pass, select
+from floc.bench import blocks, peers, scenes, second_pass, select
 from floc.bench.blocks import Shape
 from floc.selection import lazy
 
@@ -59,6 +59,46 @@ def test_capture_runs_quick(tmp_path):
     short, long = document["films"]
     assert short["frames"] < long["frames"]
     assert short["kept"] == long["kept"] == 40
+
+
+def test_scenes_runs_quick(tmp_path):
+    lines = []
+    document = bench.run("scenes", quick=True, results=tmp_path, echo=lines.append)
+    (judged,) = document["cuts"]
+    assert 0 < judged["right"] <= judged["long_right"] + judged["cuts"] - judged["long"]
+    assert judged["right"] <= min(judged["cuts"], judged["found"])
+    by_block = {
+        each["block"]: each["true"]
+        for each in document["coverage"]
+        if each["keep"] == "1/8" and each["method"] != "floc-paper"
+    }
+    assert set(by_block) == {*scenes.BLOCKS, *scenes.FLOORS}
+    assert by_block["random"] < by_block["8"] < by_block["whole video"] < 1
+    assert any("recall, long scenes" in line for line in lines)
+
+
+def test_a_montage_knows_its_cuts():
+    def load(name, encoder, fps):
+        place = np.eye(4, dtype=np.float32)[:2] if name == "here" else np.eye(4, dtype=np.float32)[2:]
+        tokens = np.repeat(place[None, :, None], 60, 0)
+        tokens[50:] = 1 - tokens[50:]
+        return scenes.Film(name, encoder, fps, tokens, [50])
+
+    film = scenes._montage(load, ["here", "there"], "none", 1, seed=0, pieces=12)
+    changes = np.flatnonzero((np.diff(film.tokens, axis=0) != 0).any((1, 2, 3))) + 1
+    assert film.cuts == changes.tolist()
+    assert len(film.cuts) > 11
+    judged = scenes._judged([film], lambda _: None)
+    assert judged["long_right"] == judged["long"] < judged["cuts"] == len(film.cuts)
+    assert judged["found"] == judged["right"]
+
+
+def test_stream_runs_quick(tmp_path):
+    document = bench.run("stream", quick=True, results=tmp_path, echo=lambda _: None)
+    for each in document["hours"]:
+        assert len(each["hours"]) == 10
+        assert all(now["push_s"] > 0 and now["plain_s"] > 0 for now in each["hours"])
+    assert all(each["stream"] > 0.97 for each in document["values"])
 
 
 def test_wrong_picks_are_not_timed(no_peers, monkeypatch):

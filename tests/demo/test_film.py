@@ -181,3 +181,11 @@ def test_stopping_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         film.render(tmp_path / "film.mp4", **SMALL, progress=stop)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_cuts_are_where_the_picture_changes(tmp_path: Path) -> None:
+    made = film.render(tmp_path / "film.mp4", seconds=30, fps=4, width=96, height=54)
+    pixels, times = decode(made.path)
+    change = np.abs(np.diff(pixels.astype(float), axis=0)).mean((1, 2, 3))
+    assert len(made.cuts_s) == 3
+    np.testing.assert_allclose(np.sort(times[1:][np.argsort(change)[-3:]]), made.cuts_s)

@@ -87,7 +87,7 @@ def time(shape: Shape, rounds: int, echo: Echo) -> list[dict]:
         coverage = {}
         for name, options in TIMED.items():
             kept = floc.compress(tokens, ratio=ratio, **options)
-            _check(tokens, kept, _count(ratio, shape.n))
+            _check(tokens, kept, count_of(ratio, shape.n))
             coverage[name] = kept.coverage
         contenders = [
             Contender(name, partial(floc.compress, tokens, ratio=ratio, **options)) for name, options in TIMED.items()
@@ -106,19 +106,19 @@ def quality(kinds: Sequence[Kind], shape: Shape, echo: Echo) -> list[dict]:
 
 def _quality(kind: Kind, shape: Shape, echo: Echo) -> list[dict]:
     tokens = kind.tokens(shape)
-    unit = _unit(tokens)
+    unit = unit_of(tokens)
     records = []
     for ratio in RATIOS:
-        count = _count(ratio, shape.n)
+        count = count_of(ratio, shape.n)
         case = {"case": "second pass, quality", "film": kind.name, "n": shape.n, "d": shape.dim, "keep": ratio}
         floors = {"random": _random(shape, count), "uniform in time": _uniform_in_time(shape, count)}
-        records += [{**case, "choice": name, **_true_coverage(unit, picks)} for name, picks in floors.items()]
+        records += [{**case, "choice": name, **true_coverage(unit, picks)} for name, picks in floors.items()]
         for detail in (1, 2):
             found: list[dict[str, Any]] = []
             for name, options in PASSES.items():
                 kept = floc.compress(tokens, ratio=ratio, detail=detail, **options)
                 _check(tokens, kept, count)
-                true = _true_coverage(unit, np.asarray(kept.indices))
+                true = true_coverage(unit, np.asarray(kept.indices))
                 found.append({**case, "choice": name, "detail": detail, "reported": kept.coverage, **true})
             blocks, second, whole = found
             for key in ("reported", "true", "worst"):
@@ -132,7 +132,8 @@ def _quality(kind: Kind, shape: Shape, echo: Echo) -> list[dict]:
     return records
 
 
-def _count(ratio: str, n: int) -> int:
+def count_of(ratio: str, n: int) -> int:
+    """How many tokens a ratio keeps."""
     return Dial.of(ratio, None, None).count(n)
 
 
@@ -142,7 +143,7 @@ def _check(tokens: np.ndarray, kept: floc.Kept, count: int) -> None:
     representative = np.asarray(kept.indices)[np.asarray(kept.represents)].reshape(len(tokens), -1)
     flat = tokens.reshape(-1, tokens.shape[-1])
     for frame, chosen in zip(tokens, representative, strict=True):
-        cosines.append((_unit(frame) * _unit(flat[chosen])).sum(1).mean())
+        cosines.append((unit_of(frame) * unit_of(flat[chosen])).sum(1).mean())
     covered = float(np.mean(cosines))
     if len(kept) != count or abs(covered - kept.coverage) > 1e-3:
         raise AssertionError(
@@ -150,12 +151,13 @@ def _check(tokens: np.ndarray, kept: floc.Kept, count: int) -> None:
         )
 
 
-def _unit(tokens: np.ndarray) -> np.ndarray:
+def unit_of(tokens: np.ndarray) -> np.ndarray:
+    """[n, D] float32, all tokens at length 1."""
     x = tokens.reshape(-1, tokens.shape[-1]).astype(np.float32)
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
-def _true_coverage(unit: np.ndarray, picks: np.ndarray) -> dict[str, float]:
+def true_coverage(unit: np.ndarray, picks: np.ndarray) -> dict[str, float]:
     """The best cosine of every token over all picks: its mean, and the mean of the worst-covered twentieth."""
     chosen = unit[picks].T
     best = np.concatenate([(part @ chosen).max(1) for part in np.array_split(unit, max(1, len(unit) // 2000))])

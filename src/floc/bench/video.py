@@ -44,11 +44,16 @@ def run(quick: bool, echo: Echo) -> dict[str, Any]:
     return {"speed": speed, "memory": memory, "ratio": RATIO}
 
 
+def real_films() -> list[Path]:
+    """The films in `$FLOC_DATA`."""
+    data = Path(os.environ.get("FLOC_DATA", Path(__file__).parents[4] / "shared" / "data"))
+    return sorted((data / "videos").glob("*"), key=lambda path: path.name != "vtest.avi")
+
+
 @contextmanager
 def films(quick: bool) -> Iterator[list[Path]]:
     """Real footage where it is there, else the demo's film."""
-    data = Path(os.environ.get("FLOC_DATA", Path(__file__).parents[4] / "shared" / "data"))
-    found = sorted((data / "videos").glob("*"), key=lambda path: path.name != "vtest.avi")
+    found = real_films()
     if found and not quick:
         yield found
         return

@@ -47,11 +47,12 @@ class Sighting:
 
 @dataclass(frozen=True)
 class Film:
-    """A film on disk, and where it shows the keys."""
+    """A film on disk, where it shows the keys, and when it cuts."""
 
     path: Path
     sightings: list[Sighting]  # one for every frame that shows them
     duration_s: float
+    cuts_s: list[float]  # when another scene begins
 
 
 def render(
@@ -79,7 +80,8 @@ def render(
     plan = _plan(seconds, fps, width, height, seed)
 
     write_whole(path, lambda temporary: _encode(temporary, plan, progress))
-    return Film(path, _sightings(plan), float(plan.frames / plan.rate))
+    cuts_s = [float(shot.first / plan.rate) for shot in plan.shots[1:]]
+    return Film(path, _sightings(plan), float(plan.frames / plan.rate), cuts_s)
 
 
 # ---- what is shown when: shots, camera moves, and the keys' place

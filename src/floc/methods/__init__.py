@@ -156,9 +156,11 @@ def make(name: str, given: dict[str, object]) -> Method:
 
 
 def _plain(value: object) -> object:
-    """A number as Python's own, where it comes from an array or a file of them."""
+    """A number, or a list of them, as Python's own, where it comes from an array or a file of them."""
     if isinstance(value, np.ndarray | np.generic | torch.Tensor) and value.ndim == 0:
         return value.item()
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
     return value
 
 

@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from .. import blocks
+from .. import blocks, scenes
+from ..blocks import Block
 from ..path import Choice, joined
 from ..standing import TILE_BYTES, normalised
 from ..types import Kept, TokenGrid
@@ -31,13 +32,13 @@ class DivPrune:
 
     facts: ClassVar[Facts] = Facts("Alvar et al., DivPrune, CVPR 2025", "select")
 
-    block: int | None = 32
+    block: Block = 32
 
     def __post_init__(self) -> None:
         blocks.require_block(self.block)
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
-        spans = blocks.split(grid.shape[0], self.block)
+        spans = scenes.spans(grid, self.block)
         cells = grid.shape[1] * grid.shape[2]
         sizes = np.array([(span.stop - span.start) * cells for span in spans])
         choices = [

@@ -28,7 +28,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from .. import blocks
+from .. import blocks, scenes
+from ..blocks import Block
 from ..machine import available_bytes, in_words
 from ..naming import require_known
 from ..path import Choice, Path, improvements, joined
@@ -50,7 +51,8 @@ class Floc:
 
     facts: ClassVar[Facts] = Facts("Cho et al., FLoC, ICLR 2026, with a second pass and detail beyond it", "select")
 
-    block: int | None = 32  # frames chosen from together; None: the whole video as one set
+    # frames chosen from together; "scene": along scenes; their first frames; None: the whole video as one set
+    block: Block = 32
     dedupe: float = 2  # how many tokens for each one kept go into the second pass; 1: no second pass
     detail: float = 2  # how much more badly covered tokens weigh; 1: not at all
     metric: Metric = "cosine"  # or "gaussian"
@@ -124,7 +126,7 @@ class _Run:
         self.options = options
         self.similarity = Similarity(options.metric, options.detail)
         self.engine: Engine = engine(options.backend, grid.tokens.device)
-        self.spans = blocks.split(grid.tokens.shape[0], options.block)
+        self.spans = scenes.spans(grid, options.block)
         cells = grid.shape[1] * grid.shape[2]
         self.sizes = np.array([(span.stop - span.start) * cells for span in self.spans])
         self.offsets = self.sizes.cumsum() - self.sizes

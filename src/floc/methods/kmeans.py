@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from ..blocks import Block
 from ..types import Kept, TokenGrid
 from . import Facts, register
 from .clusters import (
@@ -47,7 +48,7 @@ class KMeans:
     )
 
     n_clusters: int | None = None  # how many to keep, where no budget says it
-    block: int | None = 8  # frames clustered together; None: the whole video
+    block: Block = 8  # frames clustered together; None: the whole video
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from ..blocks import Block
 from ..naming import require_known
 from ..types import Kept, TokenGrid
 from . import Facts, register
@@ -45,7 +46,7 @@ class KMedoids:
     )
 
     n_clusters: int | None = None  # how many to keep, where no budget says it
-    block: int | None = 8  # frames clustered together; None: the whole video
+    block: Block = 8  # frames clustered together; None: the whole video
     seed: int = 0
     init: str = "random"  # or "build"
     algorithm: str = "fasterpam"  # or "alternate"

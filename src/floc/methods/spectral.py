@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from ..blocks import Block
 from ..standing import normalised
 from ..types import Kept, TokenGrid
 from . import Facts, register
@@ -55,7 +56,7 @@ class Spectral:
     facts: ClassVar[Facts] = Facts("spectral clustering in scikit-learn", "select", searched=("n_clusters",))
 
     n_clusters: int | None = None  # how many to keep, where no budget says it
-    block: int | None = 8  # frames clustered together; None: the whole video
+    block: Block = 8  # frames clustered together; None: the whole video
     seed: int = 0
     normalise: bool = True  # tokens at length 1
     gamma: float = 1.0

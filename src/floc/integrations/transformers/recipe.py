@@ -36,6 +36,11 @@ class Recipe:
 
     def __post_init__(self) -> None:
         made = methods.make(self.method, dict(self.options))  # complains of names that do not exist
+        if isinstance(self.options.get("block"), list | tuple):
+            raise ValueError(
+                f"block={self.options['block']!r}: first frames are those of one video, and a model is given any; "
+                "pass a number of frames, or 'scene'"
+            )
         has_dial = (self.ratio, self.budget, self.coverage) != (None, None, None)
         if has_dial or not isinstance(made, methods.Native):
             Dial.of(self.ratio, self.budget, self.coverage)
