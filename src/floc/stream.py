@@ -94,8 +94,8 @@ class Stream:
         )
         self._similarity = Similarity(metric, detail)
         self._engine: Engine | None = None
-        self._pending: list[torch.Tensor] = []  # [H, W, D] frames of the block that is not complete
-        self._times: list[float] = []  # of the pending frames
+        self._room: torch.Tensor | None = None  # [block, H, W, D] for the frames of the block that is not complete
+        self._times: list[float] = []  # of these frames: as many as there are
         self._numpy_dtype: np.dtype | None = None
         self._frames = 0  # in complete blocks
         self._first_s = self._last_s = 0.0
@@ -110,7 +110,7 @@ class Stream:
     @property
     def frames(self) -> int:
         """How many there were."""
-        return self._frames + len(self._pending)
+        return self._frames + len(self._times)
 
     def push(self, tokens: Array, time_s: float | Sequence[float] | np.ndarray | None = None) -> None:
         """Take one more frame, or several; what is wrong with them leaves the stream as it was.
@@ -128,11 +128,13 @@ class Stream:
             self._engine = engine_for(self._settings["backend"], frames.device)
             self._numpy_dtype = tokens.dtype if isinstance(tokens, np.ndarray) else None
             self._first_s = times[0]
+            self._room = frames.new_empty(self._settings["block"], *frames.shape[1:])
+        assert self._room is not None
         for frame, time in zip(frames, times, strict=True):
-            self._pending.append(frame.clone())
+            self._room[len(self._times)] = frame
             self._times.append(time)
             self._last_s = time
-            if len(self._pending) == self._settings["block"]:
+            if len(self._times) == len(self._room):
                 self._complete()
 
     def kept(self) -> Kept:
@@ -140,7 +142,7 @@ class Stream:
         if not self.frames:
             raise ValueError("nothing was pushed yet")
         assert self._engine is not None, "set with the first frame"
-        rest = torch.stack(self._pending) if self._pending else None
+        rest = self._room[: len(self._times)] if self._room is not None and self._times else None
         kept = self._past.kept(self._engine, self._similarity, rest, self._times, self._numpy_dtype)
         settings = {name: value for name, value in self._settings.items() if value is not None}
         return replace(kept, method="stream", settings=settings, span_s=(self._first_s, self._last_s))
@@ -156,8 +158,8 @@ class Stream:
         from safetensors.torch import save_file
 
         tensors = {name: each.cpu().contiguous() for name, each in self._past.state().items()}
-        if self._pending:
-            tensors["pending"] = torch.stack(self._pending).cpu().contiguous()
+        if self._room is not None:
+            tensors["room"] = self._room[: len(self._times)].cpu().contiguous()
         tensors["times"] = torch.tensor(self._times, dtype=torch.float64)
         about = {
             "format": FORMAT,
@@ -165,7 +167,7 @@ class Stream:
             "frames": self._frames,
             "span_s": [self._first_s, self._last_s],
             "numpy_dtype": None if self._numpy_dtype is None else str(self._numpy_dtype),
-            "device": None if self._engine is None else str(self._device()),
+            "device": None if self._room is None else str(self._room.device),
             "closed": self._is_closed,
             "past": self._past.about(),
         }
@@ -194,8 +196,11 @@ class Stream:
             stream = cls(**settings)
             place = torch.device(device or about["device"] or "cpu")
             stream._past.restore({name: each.to(place) for name, each in tensors.items()}, about["past"])
-            stream._pending = [*tensors["pending"].to(place)] if "pending" in tensors else []
             stream._times = tensors["times"].tolist()
+            if "room" in tensors:
+                few = tensors["room"].to(place)
+                stream._room = few.new_empty(settings["block"], *few.shape[1:])
+                stream._room[: len(few)] = few
             stream._frames = about["frames"]
             stream._first_s, stream._last_s = about["span_s"]
             stream._numpy_dtype = None if about["numpy_dtype"] is None else np.dtype(about["numpy_dtype"])
@@ -206,15 +211,12 @@ class Stream:
             raise ValueError(f"{path}: not a readable stream of floc ({error})") from error
         return stream
 
-    def _device(self) -> torch.device:
-        return self._pending[0].device if self._pending else self._past.device()
-
     def _complete(self) -> None:
         assert self._engine is not None
-        tokens = torch.stack(self._pending)
-        self._past.add(self._engine, self._similarity, tokens, self._times)
-        self._frames += len(tokens)
-        self._pending, self._times = [], []
+        assert self._room is not None
+        self._past.add(self._engine, self._similarity, self._room, self._times)
+        self._frames += len(self._room)
+        self._times = []
 
     def _checked(self, tokens: Array) -> torch.Tensor:
         """[t, H, W, D], fit to go in."""
@@ -224,8 +226,8 @@ class Stream:
             raise ValueError(f"tokens of a frame must be [H, W, D] or [N, D], got {tuple(tokens.shape)}")
         several = tokens if tokens.ndim == 4 else tokens[None] if tokens.ndim == 3 else tokens[None, None]
         frames = TokenGrid.of(several).tokens
-        before = self._pending[0] if self._pending else self._past.sample()
-        if before is not None:
+        if self._room is not None:
+            before = self._room[0]
             if frames.shape[1:] != before.shape:
                 raise ValueError(
                     f"all frames of a stream have one shape: {tuple(frames.shape[1:])} came after "
@@ -309,17 +311,6 @@ class _Growing:
         all_times = np.concatenate([each.times for each in held])
         kept = Kept.from_answer(answer, chosen, (len(all_times), rows, columns), path)
         return replace(kept, times_s=like(chosen, all_times[answer.indices // cells]))
-
-    def sample(self) -> torch.Tensor | None:
-        """Something of the shape, dtype and device of a frame."""
-        if not self.blocks:
-            return None
-        assert self.cells is not None
-        one = self.blocks[0].features[:1]
-        return one[:, None].expand(self.cells[0], self.cells[1], -1)
-
-    def device(self) -> torch.device:
-        return self.blocks[0].features.device
 
     def about(self) -> dict[str, Any]:
         return {"cells": self.cells, "next_gains": [each.choice.next_gain for each in self.blocks]}
@@ -490,17 +481,6 @@ class _Bounded:
             standing=Summed(directions, lengths, counted, features, indices),
             times_s=like(given, held.time_s[places]),
         )
-
-    def sample(self) -> torch.Tensor | None:
-        """Something of the shape, dtype and device of a frame."""
-        if self.room is None:
-            return None
-        assert self.cells is not None
-        return self.room.room.features[:1, None].expand(self.cells[0], self.cells[1], -1)
-
-    def device(self) -> torch.device:
-        assert self.room is not None
-        return self.room.room.features.device
 
     def about(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _BOUNDED}
