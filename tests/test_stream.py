@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import floc
-from floc import stream as streaming
 from floc.standing import nearest
+from floc.stream.bounded import ROOM
 from floc.synthetic import film
 
 
@@ -107,7 +107,7 @@ def test_a_budget_is_kept_in_bounded_memory() -> None:
             assert (np.diff(kept.indices) > 0).all()
             assert sorted(kept.order.tolist()) == list(range(len(kept)))
             held.append(sum(each.numel() * each.element_size() for each in stream._past.state().values()))
-    most = streaming.ROOM * 60 + 48
+    most = ROOM * 60 + 48
     assert max(held) <= most * (16 * 8 + 16)
     assert held[-1] <= 1.5 * held[1]
 

@@ -36,3 +36,8 @@ def like(reference: Array, array: np.ndarray) -> Array:
     if reference.device.type == "mps" and array.dtype == np.float64:  # it has no float64
         array = array.astype(np.float32)
     return torch.from_numpy(array).to(reference.device)
+
+
+def as_given(values: torch.Tensor, numpy_dtype: np.dtype | None) -> Array:
+    """A tensor as it is, or as an array of the dtype that the caller's arrays had."""
+    return values if numpy_dtype is None else numpy_of(values).astype(numpy_dtype, copy=False)

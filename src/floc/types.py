@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from .arrays import Array, like, numpy_of, tensor_of
+from .arrays import Array, as_given, like, numpy_of, tensor_of
 from .dials import Dial, fewest
 from .path import Answer, Path
 from .standing import Assigned, Findable, Nearest, Standing, Summed
@@ -138,7 +138,7 @@ class TokenGrid:
         return self.merge(everything, self.gather(everything), everything)
 
     def _as_given(self, features: torch.Tensor) -> Array:
-        return features if self.numpy_dtype is None else numpy_of(features).astype(self.numpy_dtype, copy=False)
+        return as_given(features, self.numpy_dtype)
 
     def _require_finite(self) -> None:
         low, high = (float(each) for each in torch.aminmax(_reducible(self.tokens)))

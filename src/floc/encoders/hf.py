@@ -259,18 +259,8 @@ class VisionTower:
 
 def load(name: str, device: str | None = None) -> VisionTower:
     """The encoder for "hf:" and a folder or hub id."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise ImportError(f"the encoder {name!r} needs transformers: pip install 'floc[hf]'") from error
     source = name.removeprefix("hf:")
-    try:
-        config = transformers.AutoConfig.from_pretrained(source)
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"{name}: neither a folder with a model that transformers {transformers.__version__} knows, nor one of the "
-            f"hub's ({str(error).strip().splitlines()[0]})"
-        ) from error
+    config = config_of(source, f"the encoder {name!r}")
     if config.model_type not in FAMILIES:
         raise ValueError(
             f"{name}: a model of type {config.model_type!r} cannot be an encoder here; there are: {', '.join(FAMILIES)}"
@@ -279,6 +269,21 @@ def load(name: str, device: str | None = None) -> VisionTower:
     place = torch.device(device or default_device())
     model = _without_language(name, source, config).to(place)
     return VisionTower(name, model, layout, mean.to(place), std.to(place))
+
+
+def config_of(source: str, wanted_by: str) -> Any:
+    """The config of a model in a folder or on the hub."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError(f"{wanted_by} needs transformers: pip install 'floc[hf]'") from error
+    try:
+        return transformers.AutoConfig.from_pretrained(source)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"{source}: neither a folder with a model that transformers {transformers.__version__} knows, nor one of "
+            f"the hub's ({str(error).strip().splitlines()[0]})"
+        ) from error
 
 
 def around(model: Any, source: str) -> VisionTower:

@@ -161,7 +161,7 @@ class _Run:
     def first_path(self, solutions: Sequence[Solution | None]) -> Path:
         """The order of all blocks' picks, where no second pass follows."""
         return joined(
-            [None if solution is None else _choice(solution) for solution in solutions],
+            [None if solution is None else solution.choice() for solution in solutions],
             self.sizes,
             shared=self.options.allocate == "uniform",
             rising=self.similarity.is_plain_cosine,  # else what is more similar need not have the higher cosine
@@ -277,19 +277,6 @@ class _Run:
                 f"choosing from {n} tokens together needs {in_words(needed)}, {in_words(available)} are free; "
                 f"pass {remedy}"
             )
-
-
-def _choice(solution: Solution) -> Choice:
-    history = solution.history
-    assert history.cosine is not None, "a first pass without a second names them"
-    return Choice(
-        solution.picks,
-        solution.gains / SCALE,
-        history.token,
-        history.rank,
-        history.cosine,
-        solution.next_gain / SCALE,
-    )
 
 
 class _Progress:

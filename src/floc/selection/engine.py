@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
+from ..path import Choice
 from .objective import SCALE, Similarity
 
 CLOSEST = 4  # how many of the picks that are most similar to a target `solve_weighted` names
@@ -63,6 +64,14 @@ class Solution:
     history: History
     sigma: float | None = None  # the width of the Gaussian, where there is one
     closest: np.ndarray | None = None  # [N, r] int64 ranks of the picks most similar to each, if weighted
+
+    def choice(self) -> Choice:
+        """The same in units of similarity, where no second pass follows."""
+        history = self.history
+        assert history.cosine is not None, "a first pass without a second names them"
+        return Choice(
+            self.picks, self.gains / SCALE, history.token, history.rank, history.cosine, self.next_gain / SCALE
+        )
 
 
 class Engine(Protocol):

@@ -13,6 +13,7 @@ import torch
 
 from ... import methods
 from ...encoders import default_device
+from ...encoders.hf import config_of
 from . import prompts
 from .capture import capture
 from .captured import Captured, load
@@ -35,20 +36,10 @@ class Reply:
 
 def load_model(source: str, device: str | None = None) -> Any:
     """A video model from a folder or hub id, ready to answer, or an error that says what is missing."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise ImportError("asking a model needs transformers: pip install 'floc[hf]'") from error
+    family_of(config_of(source, "asking a model"))
+    import transformers
     from transformers.utils import logging
 
-    try:
-        config = transformers.AutoConfig.from_pretrained(source)
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"{source}: neither a folder with a model that transformers {transformers.__version__} knows, nor one of "
-            f"the hub's ({_first_line(error)})"
-        ) from error
-    family_of(config)
     place = device or default_device()
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()

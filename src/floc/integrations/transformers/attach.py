@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -10,28 +9,16 @@ import torch
 from ...types import Kept
 from .families import Clip
 from .recipe import Recipe
-from .shorten import Choice, Positions, Shortener
+from .shorten import Choice, Hooked, Positions, Shortener
 
 
-class Attached:
+class Attached(Hooked):
     """FLoC on a model, until it is detached."""
 
     def __init__(self, model: Any, recipe: Recipe, positions: Positions) -> None:
         self.recipe = recipe
         self.last: list[Kept] = []  # of the last prompt, a Kept for each different video; `seconds` says what it took
-        self._shortener = Shortener(model, self._choose, positions)
-
-    def detach(self) -> None:
-        """Leave the model as it was; doing it twice does no harm."""
-        self._shortener.remove()
-
-    def __enter__(self) -> Attached:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.detach()
+        super().__init__(Shortener(model, self._choose, positions))
 
     def _choose(self, clips: list[Clip], embeds: torch.Tensor) -> list[Choice | None]:
         self.last = []

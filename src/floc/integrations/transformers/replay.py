@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -12,10 +11,10 @@ import torch
 from .captured import Captured
 from .families import Clip
 from .identity import Identity
-from .shorten import Choice, Positions, Shortener
+from .shorten import Choice, Hooked, Positions, Shortener
 
 
-class Replaying:
+class Replaying(Hooked):
     """Videos that were captured, in the place of pixels, until it is detached."""
 
     def __init__(self, model: Any, videos: Sequence[Captured], positions: Positions) -> None:
@@ -23,19 +22,7 @@ class Replaying:
         for video in videos:
             video.model.require(here)
         self.videos = [_on(video, model.device) for video in videos]
-        self._shortener = Shortener(model, self._choose, positions, shapes=[video.shape for video in videos])
-
-    def detach(self) -> None:
-        """Leave the model as it was; doing it twice does no harm."""
-        self._shortener.remove()
-
-    def __enter__(self) -> Replaying:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.detach()
+        super().__init__(Shortener(model, self._choose, positions, shapes=[video.shape for video in videos]))
 
     def _choose(self, clips: list[Clip], embeds: torch.Tensor) -> list[Choice | None]:
         chosen = [self.videos[clip.video] for clip in clips]

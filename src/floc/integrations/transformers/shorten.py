@@ -18,7 +18,8 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch.nn.functional import pad
@@ -27,6 +28,9 @@ from ...naming import require_known
 from ...types import Kept
 from .families import Arguments, Clip, Family, Shape, family_of
 from .recipe import merged
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Positions = Literal["keep", "compact"]
 POSITIONS = ("keep", "compact")
@@ -310,6 +314,25 @@ class Shortener:
         if part is None:
             return positions
         return positions.take_along_dim(part.columns.expand(*positions.shape[:-1], -1), -1)
+
+
+class Hooked:
+    """A model with hooks on it, as a context manager or until it is detached."""
+
+    def __init__(self, shortener: Shortener) -> None:
+        self._shortener = shortener
+
+    def detach(self) -> None:
+        """Leave the model as it was; doing it twice does no harm."""
+        self._shortener.remove()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.detach()
 
 
 # arguments that are not gathered like others of one value a token

@@ -1,0 +1,256 @@
+"""Endless video: frames go in as they come, and what is kept of them is there at any moment.
+
+With a `ratio` blocks are compressed one after another, and what is kept grows with the video: token for token what
+`floc.compress` with `dedupe=1` keeps of the same frames.
+
+With a `budget` memory is bounded for ever. Every block hands a few survivors on, fewer the longer the past is, and the
+survivors of all blocks are chosen from again whenever they are too many. A survivor carries the sum of the normalised
+tokens it stands for, and when it is dropped its sum goes to its representative: the cosines of all those tokens with u
+add up to exactly (that sum) . u as long as they share a representative, so an hour ago weighs what an hour weighs,
+however often it was chosen from. Only `half_life_s` makes the past fade.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import blocks
+from ..arrays import Array
+from ..dials import Dial
+from ..naming import require_known
+from ..selection import BACKENDS
+from ..selection import engine as engine_for
+from ..selection.engine import Engine
+from ..selection.objective import Metric, Similarity
+from ..store import write_whole
+from ..types import Kept, TokenGrid
+from .bounded import DEDUPE, Bounded
+from .growing import Growing
+
+FORMAT = 1
+
+
+class Stream:
+    """Tokens kept of a video that is still going on."""
+
+    def __init__(
+        self,
+        *,
+        ratio: float | str | None = None,
+        budget: int | None = None,
+        block: int = 32,
+        dedupe: float | None = None,
+        detail: float = 2,
+        metric: Metric = "cosine",
+        half_life_s: float | None = None,
+        backend: str = "auto",
+    ) -> None:
+        """Args:
+        ratio: kept / total; what is kept grows with the video.
+        budget: how many tokens to keep of all there ever were, in bounded memory.
+        block: frames chosen from together.
+        dedupe: with a budget, how many survivors for each token kept the past is held in (1.5).
+        detail: how much more badly covered tokens weigh (2); 1 is not at all.
+        metric: "cosine", or with a ratio "gaussian".
+        half_life_s: with a budget, after how many seconds the past weighs half; None: never.
+        backend: as in `floc.compress`.
+        """
+        self._dial = Dial.of(ratio, budget, None)
+        require_known("backend", backend, BACKENDS)
+        if not blocks.is_count(block):
+            raise ValueError(f"block must be a number of frames: a stream has no end to wait for; got {block!r}")
+        if budget is None and (dedupe not in (None, 1) or half_life_s is not None):
+            raise ValueError("dedupe= and half_life_s= are for a budget; with a ratio every block keeps its own share")
+        if budget is not None and metric != "cosine":
+            raise ValueError(f"with a budget the metric is cosine, whose sums can be carried on; got {metric!r}")
+        dedupe = DEDUPE if dedupe is None else dedupe
+        for name, value, least in (("dedupe", dedupe, 1), ("detail", detail, 1)):
+            if not (_is_number(value) and least <= value < math.inf):
+                raise ValueError(f"{name} must be a number, at least {least}; got {value!r}")
+        if half_life_s is not None and not (_is_number(half_life_s) and half_life_s > 0):
+            raise ValueError(f"half_life_s must be a number of seconds above 0, or None: never; got {half_life_s!r}")
+        self._settings: dict[str, Any] = dict(
+            ratio=None if ratio is None else str(self._dial.ratio),
+            budget=self._dial.budget,
+            block=int(block),
+            dedupe=float(dedupe) if budget is not None else None,
+            detail=float(detail),
+            metric=metric,
+            half_life_s=half_life_s,
+            backend=backend,
+        )
+        self._similarity = Similarity(metric, detail)
+        self._engine: Engine | None = None
+        self._room: torch.Tensor | None = None  # [block, H, W, D] for the frames of the block that is not complete
+        self._times: list[float] = []  # of these frames: as many as there are
+        self._numpy_dtype: np.dtype | None = None
+        self._frames = 0  # in complete blocks
+        self._first_s = self._last_s = 0.0
+        self._is_closed = False
+        self._past: Growing | Bounded = (
+            Growing(self._dial) if budget is None else Bounded(int(budget), float(dedupe), half_life_s)
+        )
+
+    def __repr__(self) -> str:
+        return f"Stream({self._dial}, {self.frames} frames so far)"
+
+    @property
+    def frames(self) -> int:
+        """How many there were."""
+        return self._frames + len(self._times)
+
+    def push(self, tokens: Array, time_s: float | Sequence[float] | np.ndarray | None = None) -> None:
+        """Take one more frame, or several; what is wrong with them leaves the stream as it was.
+
+        Args:
+            tokens: [H, W, D] or [N, D] of a frame, or [t, H, W, D] of several; like those before in all but t.
+            time_s: when it is shown, later than the one before; of several, one for each. Where it is never given,
+                frames are counted.
+        """
+        if self._is_closed:
+            raise ValueError("the stream is closed; open another one")
+        frames = self._checked(tokens)
+        times = self._checked_times(time_s, len(frames))
+        if self._engine is None:
+            self._engine = engine_for(self._settings["backend"], frames.device)
+            self._numpy_dtype = tokens.dtype if isinstance(tokens, np.ndarray) else None
+            self._first_s = times[0]
+            self._room = frames.new_empty(self._settings["block"], *frames.shape[1:])
+        assert self._room is not None
+        for frame, time in zip(frames, times, strict=True):
+            self._room[len(self._times)] = frame
+            self._times.append(time)
+            self._last_s = time
+            if len(self._times) == len(self._room):
+                self._complete()
+
+    def kept(self) -> Kept:
+        """What is kept of all frames so far, the block that is not complete among them."""
+        if not self.frames:
+            raise ValueError("nothing was pushed yet")
+        assert self._engine is not None, "set with the first frame"
+        rest = self._room[: len(self._times)] if self._room is not None and self._times else None
+        kept = self._past.kept(self._engine, self._similarity, rest, self._times, self._numpy_dtype)
+        settings = {name: value for name, value in self._settings.items() if value is not None}
+        return replace(kept, method="stream", settings=settings, span_s=(self._first_s, self._last_s))
+
+    def close(self) -> Kept:
+        """The last word: what is kept of all; nothing can be pushed any more."""
+        kept = self.kept()
+        self._is_closed = True
+        return kept
+
+    def save(self, path: str | Path) -> None:
+        """Write all that it takes to go on from here, whole or not at all."""
+        from safetensors.torch import save_file
+
+        tensors = {name: each.cpu().contiguous() for name, each in self._past.state().items()}
+        if self._room is not None:
+            tensors["room"] = self._room[: len(self._times)].cpu().contiguous()
+        tensors["times"] = torch.tensor(self._times, dtype=torch.float64)
+        about = {
+            "format": FORMAT,
+            "settings": self._settings,
+            "frames": self._frames,
+            "span_s": [self._first_s, self._last_s],
+            "numpy_dtype": None if self._numpy_dtype is None else str(self._numpy_dtype),
+            "device": None if self._room is None else str(self._room.device),
+            "closed": self._is_closed,
+            "past": self._past.about(),
+        }
+        write_whole(Path(path), lambda temporary: save_file(tensors, temporary, {"floc-stream": json.dumps(about)}))
+
+    @classmethod
+    def load(cls, path: str | Path, *, device: str | torch.device | None = None) -> Stream:
+        """The stream that was saved; it goes on exactly as it would have.
+
+        Args:
+            path: what `save` wrote.
+            device: where its tokens are; where they were, if not given.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        path = Path(path)
+        if not path.exists():
+            raise FileNotFoundError(f"{path}: no such file")
+        try:
+            with safe_open(path, framework="pt") as file:
+                about = json.loads((file.metadata() or {})["floc-stream"])
+                if about["format"] != FORMAT:
+                    raise ValueError(f"format {about['format']!r}, this version of floc reads {FORMAT}")
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            settings = {name: value for name, value in about["settings"].items() if value is not None}
+            stream = cls(**settings)
+            place = torch.device(device or about["device"] or "cpu")
+            stream._past.restore({name: each.to(place) for name, each in tensors.items()}, about["past"])
+            stream._times = tensors["times"].tolist()
+            if "room" in tensors:
+                few = tensors["room"].to(place)
+                stream._room = few.new_empty(settings["block"], *few.shape[1:])
+                stream._room[: len(few)] = few
+            stream._frames = about["frames"]
+            stream._first_s, stream._last_s = about["span_s"]
+            stream._numpy_dtype = None if about["numpy_dtype"] is None else np.dtype(about["numpy_dtype"])
+            stream._is_closed = about["closed"]
+            if stream.frames:
+                stream._engine = engine_for(settings["backend"], place)
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"{path}: not a readable stream of floc ({error})") from error
+        return stream
+
+    def _complete(self) -> None:
+        assert self._engine is not None
+        assert self._room is not None
+        self._past.add(self._engine, self._similarity, self._room, self._times)
+        self._frames += len(self._room)
+        self._times = []
+
+    def _checked(self, tokens: Array) -> torch.Tensor:
+        """[t, H, W, D], fit to go in."""
+        if not isinstance(tokens, (torch.Tensor, np.ndarray)):
+            raise TypeError(f"tokens must be a torch tensor or a numpy array, got {type(tokens).__name__}")
+        if tokens.ndim not in (2, 3, 4):
+            raise ValueError(f"tokens of a frame must be [H, W, D] or [N, D], got {tuple(tokens.shape)}")
+        several = tokens if tokens.ndim == 4 else tokens[None] if tokens.ndim == 3 else tokens[None, None]
+        frames = TokenGrid.of(several).tokens
+        if self._room is not None:
+            before = self._room[0]
+            if frames.shape[1:] != before.shape:
+                raise ValueError(
+                    f"all frames of a stream have one shape: {tuple(frames.shape[1:])} came after "
+                    f"{tuple(before.shape)}; open another stream for it"
+                )
+            if (frames.dtype, frames.device) != (before.dtype, before.device):
+                raise ValueError(
+                    f"all frames of a stream have one dtype and device: {frames.dtype} on {frames.device} came after "
+                    f"{before.dtype} on {before.device}"
+                )
+        return frames
+
+    def _checked_times(self, time_s: Any, count: int) -> list[float]:
+        if time_s is None:
+            times = [float(self.frames + i) for i in range(count)]
+        else:
+            times = [float(each) for each in np.atleast_1d(np.asarray(time_s, np.float64))]
+        if len(times) != count:
+            raise ValueError(f"every frame needs its time: {count} frames came with {len(times)} times")
+        for before, time in zip([self._last_s if self.frames else -math.inf, *times], times, strict=False):
+            if not (math.isfinite(time) and time > before):
+                raise ValueError(
+                    f"time goes on: a frame at {time:g} s came after one at {before:g} s; push frames in order, and "
+                    "give time_s for all of them or for none"
+                )
+        return times
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
