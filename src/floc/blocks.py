@@ -140,3 +140,15 @@ def packed(counts: np.ndarray, most: int) -> list[range]:
             start, held = b, 0
         held += count
     return [*found, range(start, len(counts))]
+
+
+def windows(sizes: np.ndarray, survivors: int, most: int) -> list[tuple[range, int]]:
+    """Consecutive blocks whose survivors are chosen from together, and how many survive in each such window.
+
+    Survivors are shared out by size, at most `most` to a window unless one block has more, and at least one to a block.
+
+    >>> windows(np.array([100, 100, 50]), 50, 40)
+    [(range(0, 1), 20), (range(1, 3), 30)]
+    """
+    each = np.maximum(shares(sizes, survivors), 1)
+    return [(together, int(each[together.start : together.stop].sum())) for together in packed(each, most)]

@@ -43,7 +43,7 @@ def compress(
             detail: how much more badly covered tokens weigh (2); 1 is not at all.
             metric: "cosine" or "gaussian".
             allocate: "uniform", the same ratio in each block, or "global", greedy over all blocks (with dedupe=1).
-            backend: "auto", "cpu", "torch" or "reference".
+            backend: "auto", "cpu", "torch", "gpu" or "reference".
             progress: a function that is called with the share of the work done.
 
     Returns:
@@ -60,7 +60,9 @@ def compress(
     dial = None if on_its_own else Dial.of(ratio, budget, coverage)
     if dial is not None:
         _require_one_master(method, dial, options)
-    grid = TokenGrid.of(tokens)
+    # a method that never waits for the device says what is wrong with the tokens when something is fetched from there
+    stays = isinstance(tokens, torch.Tensor) and isinstance(chosen, methods.Staying) and chosen.stays_on(tokens.device)
+    grid = TokenGrid.of(tokens, look=not stays or coverage is not None)
     with torch.no_grad():
         kept = _run(chosen, grid, dial)
     settings = {name: _noted(getattr(chosen, name)) for name in methods.options(method) if name != "progress"}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from . import blocks
 from .dials import fewest
@@ -22,9 +23,27 @@ class Answer(NamedTuple):
     indices: np.ndarray  # [K] int64, ascending
     order: np.ndarray  # [K] int64 places in `indices`, most important first
     gains: np.ndarray  # [K] float64, in that order
-    represents: np.ndarray  # [n] int64 places in `indices`
-    coverage: float
+    represents: np.ndarray | None  # [n] int64 places in `indices`; None where the path has no history
+    coverage: float | None
     bound: float | None
+
+
+class Chosen(NamedTuple):
+    """What was chosen on a device, most important first, and is still there."""
+
+    picks: torch.Tensor  # [K] int64 flat token index
+    gains: torch.Tensor  # [K] float64
+    group: torch.Tensor  # [K] int64, which of the groups that were chosen from separately a pick is from
+    next_gains: torch.Tensor  # [G] float64, what the best further pick of each group would add
+    wrong: torch.Tensor  # [1] int32, not 0 if any token is not finite
+
+
+class History(NamedTuple):
+    """Who represents whom, as it changes along a path."""
+
+    token: np.ndarray  # [E] int64: when pick `place` is taken, `token` gets a better representative
+    place: np.ndarray  # [E] int64, never falling
+    cosine: np.ndarray  # [E] float64, of the token and that pick
 
 
 @dataclass(frozen=True)
@@ -37,10 +56,8 @@ class Path:
     group_sizes: np.ndarray  # [G] int64 tokens in each group
     next_gains: np.ndarray | None  # [G] float64, what the best further pick of each group would add; None: unknown
     shared: bool  # whether a budget is shared out among groups by size, or simply cut off
-    token: np.ndarray  # [E] int64: when pick `place` is taken, `token` gets a better representative
-    place: np.ndarray  # [E] int64, never falling
-    cosine: np.ndarray  # [E] float64, of the token and that pick
     n: int  # tokens there are
+    history: History | None  # who represented whom; None: unknown
 
     def upto(self, budget: int) -> Path:
         """The path that ends where the answer for `budget` does, in every group."""
@@ -52,16 +69,18 @@ class Path:
             next_gains = self.next_gains.copy()
             for g, gain in zip(self.group[~taken][::-1], self.gains[~taken][::-1], strict=True):
                 next_gains[g] = gain  # the first one not taken stays
-        seen = taken[self.place]
+        history = None
+        if self.history is not None:
+            seen = taken[self.history.place]
+            token, place, cosine = (each[seen] for each in self.history)
+            history = History(token, (taken.cumsum() - 1)[place], cosine)
         return replace(
             self,
             picks=self.picks[taken],
             gains=self.gains[taken],
             group=self.group[taken],
             next_gains=next_gains,
-            token=self.token[seen],
-            place=(taken.cumsum() - 1)[self.place[seen]],
-            cosine=self.cosine[seen],
+            history=history,
         )
 
     def answer(self, budget: int) -> Answer:
@@ -70,12 +89,19 @@ class Path:
         picks = self.picks[taken]
         indices = np.sort(picks)
         order = np.searchsorted(indices, picks)
-        # the last representative that was taken; where no pick of a group was, the kept token nearest in the video
-        last = self._last(taken)  # [n]
-        represents = np.where(
-            last < 0, _nearest(indices, np.arange(self.n)), np.searchsorted(indices, self.picks[last])
-        )
-        return Answer(indices, order, self.gains[taken], represents, self._coverage(taken), self._bound(taken, budget))
+        represents, coverage = None, None
+        if self.history is not None:
+            # the last representative that was taken; where no pick of a group was, the kept token nearest in the video
+            last = self._last(self.history, taken)  # [n]
+            represents = np.where(
+                last < 0, nearest_place(indices, np.arange(self.n)), np.searchsorted(indices, self.picks[last])
+            )
+            coverage = self._coverage(taken)
+        return Answer(indices, order, self.gains[taken], represents, coverage, self._bound(taken, budget))
+
+    def bound(self, budget: int) -> float | None:
+        """The certificate of the answer for `budget`."""
+        return self._bound(self._taken(budget), budget)
 
     def fewest(self, coverage: float) -> int:
         """The smallest budget that reaches a coverage."""
@@ -99,18 +125,21 @@ class Path:
         rank[by_group] = np.arange(len(self.group)) - np.repeat(counts.cumsum() - counts, counts)
         return rank
 
-    def _last(self, taken: np.ndarray) -> np.ndarray:
+    def _last(self, history: History, taken: np.ndarray) -> np.ndarray:
         """[n] the place of each token's representative among the taken picks, -1 where it has none."""
         last = np.full(self.n, -1, np.int64)
-        seen = taken[self.place]
-        last[self.token[seen]] = self.place[seen]  # of a repeated index the last value stays, and places never fall
+        seen = taken[history.place]
+        last[history.token[seen]] = history.place[
+            seen
+        ]  # of a repeated index the last value stays, and places never fall
         return last
 
     def _coverage(self, taken: np.ndarray) -> float:
         """f(taken) / n with plain cosines; a token without a representative counts 0, as f of nothing does."""
+        assert self.history is not None, "coverage is told by it"
         best = np.zeros(self.n)
-        seen = taken[self.place]
-        best[self.token[seen]] = self.cosine[seen]
+        seen = taken[self.history.place]
+        best[self.history.token[seen]] = self.history.cosine[seen]
         return float(best.mean())
 
     def _bound(self, taken: np.ndarray, budget: int) -> float | None:
@@ -127,6 +156,8 @@ class Path:
         else:
             # no group may be empty for a limit to hold: see `_limit`
             first = np.unique(self.group, return_index=True)[1]
+            if len(first) < len(self.group_sizes):
+                return None  # the path ends before every group has a pick
             if first.max() < budget or budget == 1:
                 limit = _limit(self.gains, self.next_gains.max(), budget, int(first.max()))
             else:
@@ -192,10 +223,8 @@ def joined(choices: Sequence[Choice | None], sizes: np.ndarray, *, shared: bool 
         group_sizes=sizes,
         next_gains=next_gains,
         shared=shared,
-        token=token,
-        place=at,
-        cosine=cosine,
         n=int(sizes.sum()),
+        history=History(token, at, cosine),
     )
 
 
@@ -229,7 +258,7 @@ def improvements(token: np.ndarray, place: np.ndarray, cosine: np.ndarray) -> tu
     return token[in_time], place[in_time], cosine[in_time]
 
 
-def _nearest(ordered: np.ndarray, values: np.ndarray) -> np.ndarray:
+def nearest_place(ordered: np.ndarray, values: np.ndarray) -> np.ndarray:
     """For each value the place of the nearest in an ascending array, the earlier of two."""
     right = np.searchsorted(ordered, values).clip(max=len(ordered) - 1)
     left = (right - 1).clip(min=0)

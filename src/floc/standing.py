@@ -7,13 +7,16 @@ when somebody asks: the product of all tokens with all kept ones, which can cost
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+
+from .path import Path, nearest_place
 
 TILE_BYTES = 1 << 26  # of cosines held at a time: large enough for a fast product, small beside the tokens
 
@@ -24,6 +27,8 @@ class Standing:
 
     represents: np.ndarray | None  # [n] int64, for every token the place of its representative; None: forgotten
     coverage: float  # mean cosine of tokens and their representatives
+    bound: float | None = None  # the certificate, where there is one
+    path: Path | None = None  # what leads to the answers for smaller budgets, where that is known
 
     def find(self) -> Standing:
         """It is found already."""
@@ -33,11 +38,24 @@ class Standing:
 class Findable(Protocol):
     """What leads to a Standing, now or later."""
 
+    @property
+    def bound(self) -> float | None: ...
+
+    @property
+    def path(self) -> Path | None: ...
+
     def find(self) -> Standing: ...
 
 
+class _OfAnyChoice:
+    """Of a choice that was not made along a path."""
+
+    bound: ClassVar[None] = None
+    path: ClassVar[None] = None
+
+
 @dataclass(frozen=True, eq=False)
-class Nearest:
+class Nearest(_OfAnyChoice):
     """Every token is represented by the kept one that is most like it, a kept token by itself."""
 
     tokens: torch.Tensor  # [T, H, W, D]
@@ -52,7 +70,45 @@ class Nearest:
 
 
 @dataclass(frozen=True, eq=False)
-class Assigned:
+class Grouped:
+    """Chosen in groups of consecutive tokens, on a device: each is represented by the closest kept one of its group.
+
+    Nothing is fetched from the device before it is asked for.
+    """
+
+    tokens: torch.Tensor  # [T, H, W, D]
+    kept: torch.Tensor  # [K, D]
+    indices: torch.Tensor  # [K] int64, where in the video they are, ascending
+    fetch: Callable[[], Path]  # the path without its history; complains of tokens that are not finite
+
+    @cached_property
+    def path(self) -> Path:
+        """The picks in order, without the history of representatives."""
+        return self.fetch()
+
+    @property
+    def bound(self) -> float | None:
+        """The certificate."""
+        return self.path.bound(len(self.kept))
+
+    def find(self) -> Standing:
+        sizes = self.path.group_sizes
+        indices = self.indices.cpu().numpy()
+        rows = self.tokens.reshape(-1, self.tokens.shape[-1])
+        represents = nearest_place(indices, np.arange(len(rows)))
+        total = 0.0
+        for start, end in itertools.pairwise([0, *sizes.cumsum()]):
+            first, last = np.searchsorted(indices, [start, end])
+            if first < last:  # tokens of a group that has none count 0
+                cosine, place = nearest(rows[start:end], self.kept[first:last])
+                represents[start:end] = first + place.cpu().numpy()
+                total += float(cosine.double().sum())
+        represents[indices] = np.arange(len(indices))
+        return Standing(represents, total / len(rows))
+
+
+@dataclass(frozen=True, eq=False)
+class Assigned(_OfAnyChoice):
     """The method said itself who stands for whom; how close they are is still to be found."""
 
     tokens: torch.Tensor  # [T, H, W, D]
@@ -65,7 +121,7 @@ class Assigned:
 
 
 @dataclass(frozen=True, eq=False)
-class Summed:
+class Summed(_OfAnyChoice):
     """Of a stream only sums are left: each of tokens that share a representative, the kept one closest to their sum."""
 
     directions: torch.Tensor  # [M, D] float32, at length 1

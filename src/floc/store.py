@@ -120,8 +120,8 @@ def read_kept(path: Path) -> Kept:
     return Kept(
         **arrays,
         shape=tuple(about["shape"]),
-        standing=Standing(represents, about["coverage"]),
-        **{name: about[name] for name in ("bound", "method", "settings", "seconds")},
+        standing=Standing(represents, about["coverage"], about["bound"]),
+        **{name: about[name] for name in ("method", "settings", "seconds")},
     )
 
 

@@ -12,8 +12,8 @@ import torch
 
 from .arrays import Array, as_given, like, numpy_of, tensor_of
 from .dials import Dial, fewest
-from .path import Answer, Path
-from .standing import Assigned, Findable, Nearest, Standing, Summed
+from .path import Answer, Chosen, Path
+from .standing import Assigned, Findable, Grouped, Nearest, Standing, Summed
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,11 @@ class TokenGrid:
     numpy_dtype: np.dtype | None = None  # what the caller gave, and gets, where that is a numpy array
 
     @classmethod
-    def of(cls, tokens: Array) -> TokenGrid:
-        """Take [T, H, W, D] or [T, N, D] tokens as they are, without a copy, or say what is wrong with them."""
+    def of(cls, tokens: Array, *, look: bool = True) -> TokenGrid:
+        """Take [T, H, W, D] or [T, N, D] tokens as they are, without a copy, or say what is wrong with them.
+
+        Whether they are finite is for somebody else to find out if there is to be no `look` at them.
+        """
         if not isinstance(tokens, (torch.Tensor, np.ndarray)):
             raise TypeError(f"tokens must be a torch tensor or a numpy array, got {type(tokens).__name__}")
         if tokens.ndim not in (3, 4):
@@ -50,7 +53,8 @@ class TokenGrid:
         grid = cls(
             tensor if tensor.ndim == 4 else tensor[:, None], tokens.dtype if isinstance(tokens, np.ndarray) else None
         )
-        grid._require_finite()
+        if look:
+            grid.require_finite()
         return grid
 
     @property
@@ -106,9 +110,43 @@ class TokenGrid:
             order=like(features, np.searchsorted(indices, picks)),
             gains=like(features, np.zeros(len(picks))),
             standing=Nearest(self.tokens, kept, indices),
-            bound=None,
             shape=self.shape,
             nested=nested,
+        )
+
+    def chosen(self, chosen: Chosen, sizes: np.ndarray, *, shared: bool) -> Kept:
+        """Keep what was chosen on the tokens' device, without waiting for it.
+
+        Args:
+            sizes: [G] tokens in each of the groups that were chosen from separately.
+            shared: whether a budget is shared out among groups by size.
+        """
+        picks = chosen.picks
+        indices, by_index = torch.sort(picks)
+        order = torch.empty_like(by_index)
+        order[by_index] = torch.arange(len(picks), device=picks.device)
+        _, rows, columns = self.shape
+        frame, cell = indices // (rows * columns), indices % (rows * columns)
+        kept = self.tokens.reshape(-1, self.dim).index_select(0, indices)
+
+        def fetch() -> Path:
+            if int(chosen.wrong):
+                self.require_finite()
+            picks, gains, group, next_gains = (each.cpu().numpy() for each in chosen[:4])
+            return Path(picks, gains, group, sizes, next_gains, shared, self.n, history=None)
+
+        def given(values: torch.Tensor) -> Array:
+            return values if self.numpy_dtype is None else numpy_of(values)
+
+        return Kept(
+            indices=given(indices),
+            features=self._as_given(kept),
+            positions=given(torch.stack([frame, cell // columns, cell % columns], 1)),
+            order=given(order),
+            gains=given(chosen.gains),
+            standing=Grouped(self.tokens, kept, indices, fetch),
+            shape=self.shape,
+            nested=True,
         )
 
     def merge(self, indices: np.ndarray, merged: torch.Tensor, represents: np.ndarray) -> Kept:
@@ -127,7 +165,6 @@ class TokenGrid:
             order=like(features, np.arange(len(indices))),
             gains=like(features, np.zeros(len(indices))),
             standing=Assigned(self.tokens, merged, represents),
-            bound=None,
             shape=self.shape,
             merged=True,
         )
@@ -140,7 +177,8 @@ class TokenGrid:
     def _as_given(self, features: torch.Tensor) -> Array:
         return as_given(features, self.numpy_dtype)
 
-    def _require_finite(self) -> None:
+    def require_finite(self) -> None:
+        """Complain of tokens that are not finite."""
         low, high = (float(each) for each in torch.aminmax(_reducible(self.tokens)))
         largest = torch.finfo(torch.float32).max
         if -largest <= low and high <= largest:
@@ -177,7 +215,6 @@ class Kept:
     positions: Array  # [K, 3] int64 (t, y, x)
     order: Array  # [K] int64 places in `indices`, most important first; `at` cuts it off, or each block's part of it
     gains: Array  # [K] float64, what each added to the objective, in that order
-    bound: float | None  # at least this share of the best choice from the same blocks or, after two passes, survivors
     shape: tuple[int, int, int]  # frames, rows, columns of the grid they come from
     method: str = ""
     settings: Mapping[str, object] = field(default_factory=dict)  # how it was made
@@ -187,7 +224,6 @@ class Kept:
     times_s: Array | None = field(default=None, repr=False)  # [K] float64, when each is shown, where that is known
     span_s: tuple[float, float] | None = None  # of a stream, from when to when it covers
     standing: Findable = field(kw_only=True, repr=False)
-    path: Path | None = field(default=None, repr=False)
 
     @cached_property
     def represents(self) -> Array:
@@ -196,6 +232,16 @@ class Kept:
         if represents is None:
             raise ValueError("a stream with a budget forgets its tokens, so who stood for each is not known any more")
         return like(self.features, represents)
+
+    @property
+    def bound(self) -> float | None:
+        """At least this share of the best choice from the same blocks or, after two passes, survivors."""
+        return self.standing.bound
+
+    @property
+    def path(self) -> Path | None:
+        """What leads to the answers for smaller budgets, where that is known."""
+        return self.standing.path
 
     @property
     def coverage(self) -> float:
@@ -223,7 +269,7 @@ class Kept:
         # looking must not set off the search for representatives
         is_known = isinstance(self.standing, Standing) or "_stood_for" in self.__dict__
         coverage = f"coverage {self.coverage:.4f}, " if is_known else ""
-        bound = "" if self.bound is None else f"bound {self.bound:.4f}, "
+        bound = "" if not is_known or self.bound is None else f"bound {self.bound:.4f}, "
         return f"Kept({len(self)} of {self.n} tokens, {coverage}{bound}method {self.method!r})"
 
     def at(self, *, ratio: float | str | None = None, budget: int | None = None, coverage: float | None = None) -> Kept:
@@ -248,14 +294,23 @@ class Kept:
         return replace(smaller, method=self.method, settings=self.settings, span_s=self.span_s)
 
     def _fewest(self, coverage: float) -> int:
-        if self.path is not None:
-            return self.path.fewest(coverage)
-        return fewest(lambda count: self._first(count).coverage, len(self), coverage)
+        path = self.path
+        if path is None:
+            return fewest(lambda count: self._first(count).coverage, len(self), coverage)
+        if path.history is None:
+            return fewest(lambda count: self._along(path.upto(count), count).coverage, len(self), coverage)
+        return path.fewest(coverage)
 
     def _along(self, path: Path, count: int) -> Kept:
         answer = path.answer(count)
         places = like(self.features, np.searchsorted(numpy_of(self.indices), answer.indices))
-        smaller = Kept.from_answer(answer, self.features[places], self.shape, path)
+        features = self.features[places]
+        standing = None
+        if isinstance(self.standing, Grouped):
+            kept = self.standing.kept[torch.as_tensor(places)]
+            indices = self.standing.indices[torch.as_tensor(places)]
+            standing = replace(self.standing, kept=kept, indices=indices, fetch=lambda: path)
+        smaller = Kept.from_answer(answer, features, self.shape, path, standing)
         return replace(smaller, times_s=None if self.times_s is None else self.times_s[places])
 
     def _first(self, count: int) -> Kept:
@@ -281,8 +336,18 @@ class Kept:
         )
 
     @classmethod
-    def from_answer(cls, answer: Answer, features: Array, shape: tuple[int, int, int], path: Path) -> Kept:
+    def from_answer(
+        cls,
+        answer: Answer,
+        features: Array,
+        shape: tuple[int, int, int],
+        path: Path,
+        standing: Findable | None = None,
+    ) -> Kept:
         """Dress a path's answer in the kind of array, and on the device, of the features."""
+        if standing is None:
+            assert answer.coverage is not None, "the path has a history"
+            standing = Standing(answer.represents, answer.coverage, answer.bound, path)
         positions = np.stack(np.unravel_index(answer.indices, shape), 1)
         return cls(
             indices=like(features, answer.indices),
@@ -290,9 +355,7 @@ class Kept:
             positions=like(features, positions),
             order=like(features, answer.order),
             gains=like(features, answer.gains),
-            standing=Standing(answer.represents, answer.coverage),
-            bound=answer.bound,
+            standing=standing,
             shape=shape,
             nested=True,
-            path=path,
         )

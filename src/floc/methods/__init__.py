@@ -52,6 +52,15 @@ class Native(Method, Protocol):
 
 
 @runtime_checkable
+class Staying(Method, Protocol):
+    """A method that may do all its work on the tokens' device, without waiting for it."""
+
+    def stays_on(self, device: torch.device) -> bool:
+        """Whether it does there."""
+        ...
+
+
+@runtime_checkable
 class Reaching(Method, Protocol):
     """A method that knows how many tokens a coverage takes without trying."""
 

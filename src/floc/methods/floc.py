@@ -33,7 +33,7 @@ from ..blocks import Block
 from ..machine import available_bytes, in_words
 from ..naming import require_known
 from ..path import Choice, Path, improvements, joined
-from ..selection import engine, require_headroom
+from ..selection import engine, require_headroom, resolve
 from ..selection.engine import Engine, Job, Solution, Targets
 from ..selection.objective import METRICS, SCALE, WEIGHT_SCALE, Metric, Similarity
 from ..types import Kept, TokenGrid
@@ -42,6 +42,7 @@ from . import Facts, register
 # Tokens that one second pass may choose from. Its matrix takes 300 MB at this size, and time grows with the square: the
 # survivors of a longer film are chosen from in windows of consecutive blocks.
 SURVIVORS_TOGETHER = 12_288
+_SMALL = 1 << 30  # bytes that any GPU has
 
 
 @register("floc")
@@ -76,13 +77,18 @@ class Floc:
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         run = _Run(self, grid)
+        if self.stays_on(grid.tokens.device):
+            return run.on_device(budget)
         if not run.has_second_pass or budget == grid.n:  # where all is kept there is nothing to choose across blocks
             path = run.first_path(run.first_pass(run.depths(budget), with_cosines=True))
         else:
-            survivors = run.survivors(budget)
-            solutions = run.first_pass(np.minimum(run.sizes, survivors), with_cosines=False)
-            path = run.second_path(solutions, survivors, budget)
+            windows = run.windows(budget)
+            path = run.second_path(run.first_pass(run.depths_in(windows), with_cosines=False), windows, budget)
         return grid.along(path, budget)
+
+    def stays_on(self, device: torch.device) -> bool:
+        """Whether all is done on the device, which then nobody waits for."""
+        return self.metric == "cosine" and resolve(self.backend, device) == "gpu"
 
     def reaching(self, grid: TokenGrid, coverage: float) -> Kept:
         """Keep the fewest tokens, of this method's order, whose mean cosine to all tokens is at least `coverage`."""
@@ -92,8 +98,8 @@ class Floc:
         count = path.fewest(coverage)
         if run.has_second_pass:
             # what survives at the count that plain blocks need: the second pass hardly needs more, and may take all
-            survivors = run.survivors(count)
-            path = run.second_path(solutions, survivors, survivors)
+            windows = run.windows(count)
+            path = run.second_path(solutions, windows, run.grid.n)
             count = path.fewest(coverage)
         return grid.along(path, count)
 
@@ -144,13 +150,39 @@ class _Run:
             return np.minimum(self.sizes, budget)  # one block may win them all
         return blocks.shares(self.sizes, budget)
 
-    def survivors(self, budget: int) -> int:
-        """How many tokens go into a second pass that keeps `budget`; an error where they would not fit in memory."""
+    def windows(self, budget: int) -> list[tuple[range, int]]:
+        """The blocks whose survivors are chosen from together in a second pass that keeps `budget`, and how many.
+
+        An error where they would not fit in memory.
+        """
         count = math.ceil(min(self.grid.n, max(self.options.dedupe * budget, len(self.spans))))
-        together = min(count, SURVIVORS_TOGETHER)
-        self.progress.total += count * together * self.grid.dim
-        self._require_memory(together, "dedupe=1, which has no second pass, or keep fewer tokens")
-        return count
+        together = min(SURVIVORS_TOGETHER, self.engine.survivors_together(self.sizes, count))
+        found = blocks.windows(self.sizes, count, together)
+        largest = max(survivors for _, survivors in found)
+        self.progress.total += sum(survivors**2 for _, survivors in found) * self.grid.dim
+        self._require_memory(largest, "dedupe=1, which has no second pass, or keep fewer tokens")
+        return found
+
+    def depths_in(self, windows: Sequence[tuple[range, int]]) -> np.ndarray:
+        """[B] how far to choose in each block when that many survive in its window."""
+        return np.concatenate(
+            [np.minimum(self.sizes[mine.start : mine.stop], survivors) for mine, survivors in windows]
+        )
+
+    def on_device(self, budget: int) -> Kept:
+        """Choose without waiting for the device."""
+        from ..selection.gpu import run
+
+        tokens = self.grid.tokens.reshape(-1, self.grid.dim)
+        detail = float(self.options.detail)
+        if not self.has_second_pass or budget == self.grid.n:
+            shared = self.options.allocate == "uniform"
+            chosen = run.in_blocks(tokens, self.sizes, budget, detail, shared=shared)
+            return self.grid.chosen(chosen, self.sizes, shared=shared)
+        windows = self.windows(budget)
+        chosen = run.in_two_passes(tokens, self.sizes, windows, budget, detail)
+        sizes = np.array([self.sizes[mine.start : mine.stop].sum() for mine, _ in windows])
+        return self.grid.chosen(chosen, sizes, shared=False)
 
     def first_pass(self, depths: np.ndarray, *, with_cosines: bool) -> list[Solution | None]:
         """Choose `depths` tokens in each block; None in a block that gets none."""
@@ -167,36 +199,36 @@ class _Run:
             rising=self.similarity.is_plain_cosine,  # else what is more similar need not have the higher cosine
         )
 
-    def second_path(self, solutions: Sequence[Solution | None], survivors: int, budget: int) -> Path:
-        """Choose `budget` from the `survivors` best picks of all blocks."""
-        windows = self._windows([solution for solution in solutions if solution is not None], survivors)
-        choices = [self._second_pass(window, solutions, budget) for window in windows]
-        sizes = np.array([window.tokens.stop - window.tokens.start for window in windows])
+    def second_path(
+        self, solutions: Sequence[Solution | None], windows: Sequence[tuple[range, int]], budget: int
+    ) -> Path:
+        """Choose `budget` from the best picks of all blocks, so many in each window."""
+        found = [self._window(mine, solutions, survivors) for mine, survivors in windows]
+        choices = [self._second_pass(window, solutions, budget) for window in found]
+        sizes = np.array([window.tokens.stop - window.tokens.start for window in found])
         return joined(choices, sizes, shared=False)
 
-    def _windows(self, solutions: Sequence[Solution], survivors: int) -> list[_Window]:
-        """Share the survivors among the blocks by what they gain, and give every token to its representative."""
-        block, rank = blocks.merged([solution.gains for solution in solutions])
-        # a block without a survivor would have nothing that stands for its tokens
-        taken = (np.arange(len(block)) < survivors) | (rank == 0)
-        block, rank = block[taken], rank[taken]
-        counts = np.bincount(block, minlength=len(solutions))
-        found = []
-        for together in blocks.packed(counts, SURVIVORS_TOGETHER):
-            tokens = slice(self.places[together[0]].start, self.places[together[-1]].stop)
-            mine = (block >= together[0]) & (block <= together[-1])
-            flat = np.empty(int(mine.sum()), np.int64)
-            cluster = np.empty(tokens.stop - tokens.start, np.int64)
-            start = 0
-            for b in together:
-                here, offset = block[mine] == b, self.places[b].start
-                flat[here] = offset + solutions[b].picks[rank[mine][here]]
-                size = self.places[b].stop - offset
-                represented = solutions[b].history.representatives(size, int(counts[b]))
-                cluster[offset - tokens.start :][:size] = start + represented
-                start += counts[b]
-            found.append(_Window(together, tokens, flat, cluster))
-        return found
+    def _window(self, together: range, solutions: Sequence[Solution | None], survivors: int) -> _Window:
+        """Share survivors among blocks by what they gain, and give every token to its representative."""
+        mine = [solutions[b] for b in together]
+        present = [solution for solution in mine if solution is not None]
+        assert len(present) == len(mine), "every block has survivors"
+        block, rank = blocks.merged([solution.gains for solution in present])
+        # a block without a survivor would have nothing that stands for its tokens: first picks go before all others
+        order = np.concatenate([np.flatnonzero(rank == 0), np.flatnonzero(rank > 0)])[:survivors]
+        block, rank = block[order], rank[order]
+        counts = np.bincount(block, minlength=len(present))
+        tokens = slice(self.places[together[0]].start, self.places[together[-1]].stop)
+        flat = np.empty(len(order), np.int64)
+        cluster = np.empty(tokens.stop - tokens.start, np.int64)
+        start = 0
+        for b, solution in enumerate(present):
+            here, place = block == b, self.places[together[b]]
+            flat[here] = place.start + solution.picks[rank[here]]
+            represented = solution.history.representatives(place.stop - place.start, int(counts[b]))
+            cluster[place.start - tokens.start : place.stop - tokens.start] = start + represented
+            start += counts[b]
+        return _Window(together, tokens, flat, cluster)
 
     def _second_pass(self, window: _Window, solutions: Sequence[Solution | None], budget: int) -> Choice:
         """Choose from the survivors of a window."""
@@ -271,6 +303,8 @@ class _Run:
 
     def _require_memory(self, n: int, remedy: str) -> None:
         needed = self.engine.bytes_needed(n, self.grid.dim, self.similarity)
+        if self.grid.tokens.device.type == "cuda" and needed < _SMALL:
+            return  # asking a GPU takes longer than it takes to choose
         available = available_bytes(self.grid.tokens.device)
         if available is not None and needed > available:
             raise MemoryError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -38,7 +40,7 @@ def select(
             2**-14; integers are taken as such fixed point and must fit int16.
         k: how many to pick, 1 <= k <= M.
         weights: [N] whole numbers >= 0, how much each token counts; 1 each where not given.
-        backend: "reference", "cpu" (compiled, needs numba), "torch" (any device), or "auto".
+        backend: "reference", "cpu" (compiled, needs numba), "torch" (any device), "gpu" (needs Triton), or "auto".
 
     Returns:
         Selection(picks, gains): torch tensors on the same device for a torch input, numpy arrays otherwise.
@@ -52,7 +54,12 @@ def select(
         raise ValueError(f"k must be a whole number in 1..{m}, the candidates there are; got {k!r}")
     counts = None if weights is None else _whole_weights(weights, m, n)
     name = resolve(backend, matrix.device)
-    if name == "torch":
+    if name == "gpu":
+        from .gpu.engine import select as select_on_gpu
+
+        on_device = None if counts is None else torch.from_numpy(counts).to(matrix.device)
+        picks, gains = select_on_gpu([matrix], [int(k)], on_device, symmetric=False)
+    elif name == "torch":
         from . import batched
 
         on_device = None if counts is None else torch.from_numpy(counts).to(matrix.device)[None]
@@ -73,9 +80,14 @@ def resolve(backend: str, device: torch.device) -> str:
     require_known("backend", backend, BACKENDS)
     has_numba = importlib.util.find_spec("numba") is not None
     if backend == "auto":
-        return "cpu" if device.type == "cpu" and has_numba else "torch"
-    if backend == "gpu":
-        raise ValueError("backend 'gpu' is reserved and not built yet; pass backend='torch' for tensors on a GPU")
+        if device.type == "cpu":
+            return "cpu" if has_numba else "torch"
+        why_not = _why_no_kernels(device)
+        if why_not:
+            _say_once(f"floc chooses with backend='torch' on {device.type}, which is slower: {why_not}")
+        return "torch" if why_not else "gpu"
+    if backend == "gpu" and (why_not := _why_no_kernels(device)):
+        raise ValueError(f"backend 'gpu' cannot run on {device}: {why_not}; pass backend='auto'")
     if backend == "cpu" and not has_numba:
         raise ImportError("backend 'cpu' needs numba: pip install 'floc[cpu]', or pass backend='torch'")
     return backend
@@ -88,9 +100,37 @@ def engine(backend: str, device: torch.device) -> Engine:
         from .cpu import CpuEngine
 
         return CpuEngine()
+    if name == "gpu":
+        from .gpu.engine import GpuEngine
+
+        return GpuEngine()
     from .tensors import ReferenceEngine, TorchEngine
 
     return TorchEngine() if name == "torch" else ReferenceEngine()
+
+
+@lru_cache
+def _why_no_kernels(device: torch.device) -> str:
+    """What keeps the kernels from running on a device; empty where nothing does."""
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed (pip install triton)"
+    if device.type == "cpu":
+        from .gpu.launch import interpreted
+
+        return "" if interpreted() else "the tokens are on the CPU"
+    if device.type != "cuda" or torch.version.hip is not None:
+        return "its kernels are for NVIDIA GPUs"
+    capability = torch.cuda.get_device_capability(device)
+    return (
+        ""
+        if capability >= (8, 0)
+        else f"it needs compute capability 8.0, this one has {'.'.join(map(str, capability))}"
+    )
+
+
+@lru_cache
+def _say_once(message: str) -> None:
+    warnings.warn(message, stacklevel=2)
 
 
 def _fixed_point(similarity: torch.Tensor | np.ndarray) -> torch.Tensor:
@@ -135,8 +175,8 @@ def _whole_weights(weights: torch.Tensor | np.ndarray, m: int, n: int) -> np.nda
 
 
 def require_headroom(weights: np.ndarray, candidates: int) -> None:
-    """Backends order candidates by gain and index in one int64."""
-    largest = float(weights.sum(dtype=np.float64)) * (1 << 16) * (1 << max(1, (candidates - 1).bit_length()))
+    """Backends order candidates by gain and index in one int64, of which the GPU keeps two bits for itself."""
+    largest = float(weights.sum(dtype=np.float64)) * (1 << 18) * (1 << max(1, (candidates - 1).bit_length()))
     if largest >= 2.0**63:
         raise ValueError(
             f"weights add up to {weights.sum():.3g}: too much for exact 64-bit gains with {candidates} candidates; "

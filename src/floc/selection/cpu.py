@@ -95,6 +95,9 @@ class CpuEngine:
         triangle = 2 * n * n if similarity.metric == "gaussian" else 0  # of distances in float32
         return 2 * n * n + triangle + 4 * n * dim + threads() * 4 * tiles.RECTANGLE_SIDE * (tiles.RECTANGLE_SIDE + dim)
 
+    def survivors_together(self, sizes: np.ndarray, survivors: int) -> int:
+        return survivors  # two blocks' matrices exist at a time
+
 
 @contextlib.contextmanager
 def _workers() -> Iterator[Executor]:

@@ -118,6 +118,10 @@ class Engine(Protocol):
         """Memory for choosing from a set of `n` tokens."""
         ...
 
+    def survivors_together(self, sizes: np.ndarray, survivors: int) -> int:
+        """How many of the survivors of blocks of these sizes can be chosen from together."""
+        ...
+
 
 def until_next(picks: np.ndarray, gains: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Picks and gains up to the budget, and the gain that would come next; 0 when nothing is left.

@@ -96,6 +96,9 @@ class TorchEngine:
         median = 28 * n * n if similarity.metric == "gaussian" else 0  # it sorts all distances
         return 2 * n * n + median + 4 * n * dim + 16 * _PIECE
 
+    def survivors_together(self, sizes: np.ndarray, survivors: int) -> int:
+        return survivors  # one block's matrix exists at a time
+
     def _choose(
         self, matrices: Sequence[torch.Tensor], budgets: Sequence[int], weights: np.ndarray | None = None
     ) -> list[tuple[np.ndarray, np.ndarray, int]]:

@@ -156,7 +156,6 @@ class Bounded:
             positions=like(given, np.stack(np.unravel_index(indices, (frames, rows, columns)), 1)),
             order=like(given, np.searchsorted(indices, picked)),
             gains=like(given, chosen.gains / (SCALE * _scale(lengths))),
-            bound=None,
             shape=(frames, rows, columns),
             nested=True,
             standing=Summed(directions, lengths, counted, features, indices),

@@ -1,0 +1,1 @@
+"""The maths of sets of tokens as Triton kernels."""

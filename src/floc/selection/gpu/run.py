@@ -1,0 +1,305 @@
+"""Choosing from a video on its GPU: from tokens to picks in order, without once waiting for the device.
+
+What depends on sizes and budgets alone is planned on the host, once, and kept: tables of sets and of tiles, and the
+order in which blocks take turns. All else stays on the device, so a call that has run once can be captured in a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+import torch
+
+from ... import blocks
+from ...path import Chosen
+from ..objective import SCALE, WEIGHT_SCALE
+from . import clusters, greedy, similarity
+from .greedy import Picked
+from .launch import LIMIT_BYTES, on
+from .sets import Sets, repeated
+from .similarity import Rows
+
+
+def in_blocks(
+    tokens: torch.Tensor, sizes: Sequence[int] | np.ndarray, budget: int, detail: float, *, shared: bool
+) -> Chosen:
+    """One pass: choose in every block its share of the budget or, if it is not shared, the best of all blocks.
+
+    Args:
+        tokens: [n, D].
+        sizes: [B] tokens in each block.
+    """
+    with on(tokens.device):
+        return _in_blocks(_readable(tokens), tuple(int(size) for size in sizes), budget, detail, shared)
+
+
+def _in_blocks(tokens: torch.Tensor, sizes: tuple[int, ...], budget: int, detail: float, shared: bool) -> Chosen:
+    rows = Rows.of(tokens)
+    plan = _block_plan(sizes, budget, shared, LIMIT_BYTES, tokens.device)
+    picked = []
+    for start, sets in plan.parts:
+        part = rows.part(start, start + sum(sets.tokens))
+        picked.append(_first_pass(part, sets, detail, enough=0 if shared else budget)[0])
+    picks, gains = torch.cat([each.picks for each in picked]), torch.cat([each.gains for each in picked])
+    lists = plan.lists
+    order, following = (plan.order, plan.following) if shared else lists.best(gains, budget)
+    return Chosen(
+        lists.start.index_select(0, order) + picks.index_select(0, order),
+        gains.index_select(0, order).double() / SCALE,
+        lists.group.index_select(0, order),
+        lists.next_gains(gains, following).double() / SCALE,
+        rows.seen[1:],
+    )
+
+
+def in_two_passes(
+    tokens: torch.Tensor,
+    sizes: Sequence[int] | np.ndarray,
+    windows: Sequence[tuple[range, int]],
+    budget: int,
+    detail: float,
+) -> Chosen:
+    """Choose survivors in blocks, then from the survivors of each window of blocks, by what they stand for.
+
+    Args:
+        tokens: [n, D].
+        sizes: [B] tokens in each block.
+        windows: the blocks of each, and how many survive in it.
+    """
+    with on(tokens.device):
+        plan = _window_plan(tuple(int(size) for size in sizes), tuple(windows), budget, tokens.device)
+        return _in_two_passes(_readable(tokens), plan, budget, detail)
+
+
+def _in_two_passes(tokens: torch.Tensor, plan: _WindowPlan, budget: int, detail: float) -> Chosen:
+    rows = Rows.of(tokens)
+    flat, picked = [], []
+    for window in plan.windows:
+        survivors, chosen = _second_pass(
+            rows.part(window.start, window.start + sum(window.first.tokens)), window, detail
+        )
+        flat.append(window.start + survivors)
+        picked.append(chosen)
+    gains = torch.cat([each.gains for each in picked])
+    places = torch.cat([each.picks for each in picked])
+    lists = plan.lists
+    order, following = (plan.order, plan.following) if len(plan.windows) == 1 else lists.best(gains, budget)
+    # survivors of all windows end to end
+    places = places.index_select(0, order) + lists.start.index_select(0, order)
+    unit = SCALE * WEIGHT_SCALE
+    return Chosen(
+        torch.cat(flat).index_select(0, places),
+        gains.index_select(0, order).double() / unit,
+        lists.group.index_select(0, order),
+        lists.next_gains(gains, following).double() / unit,
+        rows.seen[1:],
+    )
+
+
+def _first_pass(rows: Rows, sets: Sets, detail: float, *, enough: int) -> tuple[Picked, torch.Tensor]:
+    """Picks from every set, and the matrices they were made from."""
+    matrix = torch.empty(sets.elements, dtype=torch.int16, device=sets.device)
+    similarity.fill(matrix, rows, rows, sets, detail)
+    picked = greedy.greedy(matrix, sets, enough=enough)
+    later = None
+    if detail > 1:
+        # all similarities near 1 snap to 1 then, so gains end while there is something to gain: see engine.py
+        by = clusters.represent(matrix, sets, picked.picks, picked.made)
+        later = clusters.worst_first(rows, sets, picked, by, enough)
+    greedy.fill_up(picked, sets, later)
+    return picked, matrix
+
+
+def _second_pass(rows: Rows, window: _Window, detail: float) -> tuple[torch.Tensor, Picked]:
+    """[M] int64 the survivors of a window, as places in it, and picks from these."""
+    picked, matrix = _first_pass(rows, window.first, detail, enough=window.survivors)
+    order = window.lists.best(picked.gains, window.survivors, firsts=True)[0]
+    group = window.lists.group.index_select(0, order)
+    counts = torch.zeros(len(window.first), dtype=torch.int32, device=order.device)
+    counts.index_add_(0, group, torch.ones_like(group, dtype=torch.int32))
+    by = clusters.represent(matrix, window.first, picked.picks, counts)
+    del matrix
+    place = torch.empty_like(window.lists.group)  # of each pick among the survivors
+    place[order] = window.arange
+    survivors = window.lists.start.index_select(0, order) + picked.picks.index_select(0, order)
+
+    # fp16 has the digits for the sums of unit tokens, and the range as long as no cluster is larger
+    small = rows.values.element_size() == 2 and max(window.first.tokens) < 60_000
+    dtype = torch.float16 if small else torch.float32
+    targets = Rows.of(clusters.sums(rows, place[by.long()], window.survivors, dtype))
+    lengths = torch.where(targets.scale > 0, 1 / (targets.scale * targets.power), 0)
+    weights = (lengths.double() * WEIGHT_SCALE).round().long()
+    candidates = clusters.gathered(rows, survivors, dtype)
+    matrix = torch.empty(window.second.elements, dtype=torch.int16, device=order.device)
+    similarity.fill(matrix, candidates, targets, window.second, detail)
+    chosen = greedy.greedy(matrix, window.second, weights)
+    greedy.fill_up(chosen, window.second)
+    return survivors, chosen
+
+
+def _readable(tokens: torch.Tensor) -> torch.Tensor:
+    """Tokens in a format that the kernels read."""
+    tokens = tokens.detach().contiguous()
+    if tokens.dtype in (torch.float16, torch.bfloat16, torch.float32):
+        return tokens
+    return tokens.to(torch.bfloat16 if tokens.element_size() == 1 else torch.float32)
+
+
+@dataclass(frozen=True)
+class _Lists:
+    """Picks of several groups, end to end, each group's in the order they were made."""
+
+    depths: tuple[int, ...]  # picks of each group
+    starts: tuple[int, ...]  # what to add to the picks of each
+    device: torch.device
+
+    @cached_property
+    def group(self) -> torch.Tensor:
+        """[P] int64 the group of each pick."""
+        return repeated(range(len(self.depths)), self.depths, self.device)
+
+    @cached_property
+    def start(self) -> torch.Tensor:
+        """[P] int64 what to add to each pick."""
+        return repeated(self.starts, self.depths, self.device)
+
+    @cached_property
+    def first(self) -> torch.Tensor:
+        """[P] int64 the place of the first pick of each pick's group."""
+        return repeated(self.ends - self.counts, self.depths, self.device)
+
+    @cached_property
+    def by_rank(self) -> torch.Tensor:
+        """[P] int64 all places by rank, then group."""
+        rank = np.concatenate([np.arange(depth) for depth in self.depths])
+        return torch.from_numpy(np.argsort(rank, kind="stable")).to(self.device)
+
+    @property
+    def counts(self) -> np.ndarray:
+        """[G] picks of each group."""
+        return np.array(self.depths)
+
+    @property
+    def ends(self) -> np.ndarray:
+        """[G] where each group ends."""
+        return self.counts.cumsum()
+
+    @cached_property
+    def bounds(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """[G] and [G] int64, where each group begins and ends."""
+        return torch.from_numpy(self.ends - self.counts).to(self.device), torch.from_numpy(self.ends).to(self.device)
+
+    def best(self, gains: torch.Tensor, budget: int, *, firsts: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        """The places of the best of all groups, as `blocks.merged` orders them, and what follows them in each group.
+
+        Args:
+            gains: [P], in each group not rising from the second on.
+            firsts: let the first pick of every group come before all others.
+        """
+        due = torch.minimum(gains, gains.index_select(0, self.first))
+        if firsts:
+            due = due.index_fill(0, self.bounds[0], torch.iinfo(due.dtype).max)
+        by_due = torch.sort(due.index_select(0, self.by_rank), descending=True, stable=True).indices
+        order = self.by_rank.index_select(0, by_due[:budget])
+        taken = torch.zeros_like(self.bounds[0])
+        taken.index_add_(0, self.group.index_select(0, order), torch.ones_like(order))
+        return order, self.bounds[0] + taken
+
+    def next_gains(self, gains: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+        """[G] the gains at these places, one for each group, or 0 where a group has no more."""
+        there = gains.index_select(0, following.clamp(max=len(gains) - 1))
+        return torch.where(following < self.bounds[1], there, 0)
+
+
+@dataclass(frozen=True)
+class _BlockPlan:
+    parts: list[tuple[int, Sets]]  # blocks in groups whose matrices fit the limit, and where their tokens start
+    lists: _Lists
+    order: torch.Tensor  # [K] places of the picks where the budget is shared out, in turns
+    following: torch.Tensor  # [B] what follows them in each block
+
+
+@lru_cache(maxsize=32)
+def _block_plan(sizes: tuple[int, ...], budget: int, shared: bool, limit: int, device: torch.device) -> _BlockPlan:
+    each = np.array(sizes)
+    wanted = blocks.shares(each, budget) if shared else np.minimum(each, budget)
+    depths = np.minimum(wanted + 1, each)  # one more for the certificate
+    starts = each.cumsum() - each
+    parts = []
+    for together in _groups(sizes, limit):
+        mine = slice(together[0], together[-1] + 1)
+        parts.append((int(starts[mine.start]), Sets(sizes[mine], sizes[mine], _ints(depths[mine]), True, device)))
+    lists = _Lists(_ints(depths), _ints(starts), device)
+    begin = lists.ends - depths
+    group = np.repeat(np.arange(len(each)), wanted)
+    rank = np.concatenate([np.arange(count) for count in wanted])
+    turns = blocks.interleaved(each, rank, group)
+    order = (begin[group] + rank)[turns]
+    return _BlockPlan(parts, lists, torch.from_numpy(order).to(device), torch.from_numpy(begin + wanted).to(device))
+
+
+@dataclass(frozen=True)
+class _Window:
+    start: int  # of its tokens
+    survivors: int
+    first: Sets  # its blocks
+    lists: _Lists  # of the picks in these
+    second: Sets  # the survivors, as one set
+
+    @cached_property
+    def arange(self) -> torch.Tensor:
+        return torch.arange(self.survivors, device=self.first.device)
+
+
+@dataclass(frozen=True)
+class _WindowPlan:
+    windows: list[_Window]
+    lists: _Lists
+    order: torch.Tensor  # [K] where there is one window: its picks
+    following: torch.Tensor
+
+
+@lru_cache(maxsize=32)
+def _window_plan(
+    sizes: tuple[int, ...], windows: tuple[tuple[range, int], ...], budget: int, device: torch.device
+) -> _WindowPlan:
+    planned, start = [], 0
+    for together, survivors in windows:
+        mine = sizes[together.start : together.stop]
+        depths = tuple(min(size, survivors) for size in mine)
+        begins = _ints(np.cumsum(mine) - mine)
+        depth = min(budget + 1, survivors)
+        planned.append(
+            _Window(
+                start,
+                survivors,
+                Sets(mine, mine, depths, True, device),
+                _Lists(depths, begins, device),
+                Sets((survivors,), (survivors,), (depth,), False, device),
+            )
+        )
+        start += sum(mine)
+    survivors_each = np.array([window.survivors for window in planned])
+    lists = _Lists(
+        tuple(window.second.depths[0] for window in planned), _ints(survivors_each.cumsum() - survivors_each), device
+    )
+    return _WindowPlan(planned, lists, torch.arange(budget, device=device), torch.tensor([budget], device=device))
+
+
+def _groups(sizes: Sequence[int], limit: int) -> list[range]:
+    """Consecutive blocks whose matrices take at most `limit` bytes together, unless one alone takes more."""
+    found, start, used = [], 0, 0
+    for b, size in enumerate(sizes):
+        bytes_ = 2 * size * (size + 64)
+        if b > start and used + bytes_ > limit:
+            found.append(range(start, b))
+            start, used = b, 0
+        used += bytes_
+    return [*found, range(start, len(sizes))]
+
+
+def _ints(values: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)
