@@ -92,7 +92,8 @@ def names() -> list[str]:
 
 def get(name: str) -> Any:
     """The class behind a method's name; its fields are the method's options."""
-    require_known("method", name, names())
+    if name not in _registry:  # looking through the package takes longer than some methods do
+        require_known("method", name, names())
     return _registry[name]
 
 

@@ -90,6 +90,10 @@ class Floc:
         """Whether all is done on the device, which then nobody waits for."""
         return self.metric == "cosine" and resolve(self.backend, device) == "gpu"
 
+    def windows(self, tokens: torch.Tensor, budget: int) -> list[tuple[range, int]]:
+        """The blocks whose survivors a second pass chooses from together, and how many survive in each such window."""
+        return _Run(self, TokenGrid.of(tokens, look=False)).windows(budget)
+
     def reaching(self, grid: TokenGrid, coverage: float) -> Kept:
         """Keep the fewest tokens, of this method's order, whose mean cosine to all tokens is at least `coverage`."""
         run = _Run(self, grid)

@@ -78,17 +78,16 @@ def select(
 def resolve(backend: str, device: torch.device) -> str:
     """The backend to run: what was asked for, checked, or the best one for `device`."""
     require_known("backend", backend, BACKENDS)
-    has_numba = importlib.util.find_spec("numba") is not None
     if backend == "auto":
         if device.type == "cpu":
-            return "cpu" if has_numba else "torch"
+            return "cpu" if _installed("numba") else "torch"
         why_not = _why_no_kernels(device)
         if why_not:
             _say_once(f"floc chooses with backend='torch' on {device.type}, which is slower: {why_not}")
         return "torch" if why_not else "gpu"
     if backend == "gpu" and (why_not := _why_no_kernels(device)):
         raise ValueError(f"backend 'gpu' cannot run on {device}: {why_not}; pass backend='auto'")
-    if backend == "cpu" and not has_numba:
+    if backend == "cpu" and not _installed("numba"):
         raise ImportError("backend 'cpu' needs numba: pip install 'floc[cpu]', or pass backend='torch'")
     return backend
 
@@ -110,9 +109,14 @@ def engine(backend: str, device: torch.device) -> Engine:
 
 
 @lru_cache
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+@lru_cache
 def _why_no_kernels(device: torch.device) -> str:
     """What keeps the kernels from running on a device; empty where nothing does."""
-    if importlib.util.find_spec("triton") is None:
+    if not _installed("triton"):
         return "Triton is not installed (pip install triton)"
     if device.type == "cpu":
         from .gpu.launch import interpreted

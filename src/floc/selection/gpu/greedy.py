@@ -44,6 +44,7 @@ from .sets import (
 )
 
 WIDEST_SOLO = 8192  # candidates or tokens of a set that one program can hold
+SMALLEST_TEAM = 4  # fewer are no faster than one alone
 BINS = 1024  # of gains, on a scale of 16 steps to a factor of 2
 _LOWEST = tl.constexpr(-(2**63))
 _NOTHING = tl.constexpr(-32768)  # covers no token
@@ -110,7 +111,7 @@ def greedy(
     if members == 0:
         _run_solo(matrix, given, now, picked, sets, weighted=weighted, enough=enough)
     else:
-        _run_team(matrix, given, now, picked, sets, members, weighted=weighted)
+        _run_team(matrix, given, now, picked, sets, members, weighted=weighted, enough=enough)
     return picked
 
 
@@ -137,10 +138,10 @@ def fill_up(picked: Picked, sets: Sets, later: torch.Tensor | None = None) -> No
 def _team_size(sets: Sets) -> int:
     """How many programs to each set; 0: one that needs no team."""
     largest = max(*sets.candidates, *sets.tokens)
-    processors = multiprocessors(sets.device)
-    if largest <= WIDEST_SOLO and (largest <= 2048 or len(sets) * 4 > processors):
+    shares = 1 if interpreted() else multiprocessors(sets.device) // len(sets)
+    if largest <= WIDEST_SOLO and shares < SMALLEST_TEAM:
         return 0
-    return 1 if interpreted() else max(1, processors // len(sets))
+    return max(1, shares)
 
 
 def _run_solo(
@@ -188,6 +189,7 @@ def _run_team(
     members: int,
     *,
     weighted: bool,
+    enough: int,
 ) -> None:
     padded = triton.next_power_of_2(members)
     # multiples of 16, so that members read whole vectors
@@ -196,7 +198,7 @@ def _run_team(
     ring = triton.next_power_of_2(2 * max(sets.tokens))
     device = matrix.device
     width = triton.next_power_of_2(candidates)
-    warps = 8
+    warps = 8 if width > 256 else 4  # a warp reads 256 columns at a time
     _team[(len(sets) * members,)](
         matrix,
         weights,
@@ -209,12 +211,15 @@ def _run_team(
         torch.zeros(len(sets), 2, padded, dtype=torch.int32, device=device),
         torch.zeros(len(sets), dtype=torch.int32, device=device),
         torch.zeros(len(sets), ring, dtype=torch.int64, device=device),
+        torch.zeros(BINS if enough else 1, dtype=torch.int32, device=device),
+        enough,
         sets.table,
         members,
         candidates,
         tokens,
         BITS=max(1, (max(sets.candidates) - 1).bit_length()),
         WEIGHTED=weighted,
+        BOUNDED=enough > 0,
         MEMBERS=padded,
         RING=ring,
         CANDIDATES_=width,
@@ -223,9 +228,9 @@ def _run_team(
         LANES=max(1, warps * 256 // width),
         WAIT=256,
         LOSS=tl.int64 if weighted else tl.int32,
-        AT_ONCE=8,
+        AT_ONCE=8 if members > 32 else 4,
         num_warps=warps,
-        **({} if interpreted() else {"launch_cooperative_grid": True}),
+        **({"launch_cooperative_grid": True} if members > 1 else {}),
     )
 
 
@@ -294,6 +299,20 @@ def _bin(gain):
     """The place of a positive gain on a scale of 16 steps to a factor of 2."""
     place = (gain.to(tl.float32).to(tl.int32, bitcast=True) >> 19) - 127 * 16
     return tl.minimum(place, _BINS - 2)
+
+
+@triton.jit
+def _is_enough(histogram, enough, gain):
+    """Whether so many picks were made that are larger."""
+    bins = tl.arange(0, _BINS)
+    larger = tl.load(histogram + bins, mask=bins > _bin(gain), other=0, volatile=True)
+    return tl.sum(larger, 0) >= enough
+
+
+@triton.jit
+def _count(histogram, highest, g, taken, AT_ONCE: tl.constexpr):
+    for j in tl.static_range(AT_ONCE):
+        tl.atomic_add(histogram + _bin(tl.minimum(g[j], highest)), 1, mask=taken > j, sem="relaxed")
 
 
 @triton.jit
@@ -402,9 +421,7 @@ def _solo(
         going = g[0] > 0
         if BOUNDED:
             if going & (step % 8 == 7):
-                bins = tl.arange(0, _BINS)
-                larger = tl.load(histogram + bins, mask=bins > _bin(tl.minimum(g[0], highest)), other=0, volatile=True)
-                if tl.sum(larger, 0) >= enough:
+                if _is_enough(histogram, enough, tl.minimum(g[0], highest)):
                     # this one is still greedy's pick, though it is not wanted: it tells what would come next
                     tl.store(picks + count, p[0])
                     tl.store(gains + count, g[0])
@@ -416,11 +433,11 @@ def _solo(
 
             # tokens that rise, from what to what: listed by turns in two places, as a slow warp may still read the last
             rose = by < taken
-            place = tl.cumsum(rose.to(tl.int32), 0)
+            slot = tl.cumsum(rose.to(tl.int32), 0)
             listed = risen + (step & 1) * (TOKENS_ + 1)
             change = (v.to(tl.int64) << 32) | ((cover.to(tl.int64) & 0xFFFF) << 16) | (to.to(tl.int64) & 0xFFFF)
-            tl.store(listed + place, change, mask=rose)
-            tl.store(listed + v * 0, place.to(tl.int64), mask=v == TOKENS_ - 1)
+            tl.store(listed + slot, change, mask=rose)
+            tl.store(listed + v * 0, slot.to(tl.int64), mask=v == TOKENS_ - 1)
             cover = tl.where(rose, to, cover)
             tl.debug_barrier()
             many = tl.load(listed).to(tl.int32)
@@ -440,8 +457,7 @@ def _solo(
                     gain -= tl.sum(between, 0) - tl.sum(old, 0)
             _note(picks, gains, count, p, g, taken, AT_ONCE)
             if BOUNDED:
-                for j in tl.static_range(AT_ONCE):
-                    tl.atomic_add(histogram + _bin(tl.minimum(g[j], highest)), 1, mask=taken > j, sem="relaxed")
+                _count(histogram, highest, g, taken, AT_ONCE)
             gain = _without(tl.where(u < m, gain, -1), u, p, taken, AT_ONCE)
             count += taken
             step += 1
@@ -463,12 +479,15 @@ def _team(
     risen_words,
     tails,
     rings,
+    histogram,
+    enough,
     table,
     members,
     candidates_each,
     tokens_each,
     BITS: tl.constexpr,
     WEIGHTED: tl.constexpr,
+    BOUNDED: tl.constexpr,
     MEMBERS: tl.constexpr,
     RING: tl.constexpr,
     CANDIDATES_: tl.constexpr,
@@ -504,11 +523,14 @@ def _team(
     complement = ((1 << BITS) - 1 - u).to(tl.int64) << 2
 
     first = tl.load(picks)
+    highest = tl.load(gains)
     gain = tl.load(now + tl.load(here + FIRST_CANDIDATE) + u, mask=mine, other=-1).to(tl.int64)
     gain = tl.where(u == first, -1, gain)
     # rows are read to their stride; nothing rises above the cover that is given to what is not a token of mine
     cover = tl.load(rows + first * stride + v, mask=my_tokens, other=0)
     cover = tl.where(my_tokens & (v < n), cover, 32767)
+    if BOUNDED:
+        tl.atomic_add(histogram + _BINS - 1, 1, mask=me == 0, sem="relaxed")
     count = depth * 0 + 1
     step = depth * 0
     tail = depth * 0  # of the entries in the ring, modulo 4 rings: what the stamps of entries can tell apart
@@ -544,6 +566,10 @@ def _team(
         if going:
             # my tokens that rise, to all: how many they are, and who met whom among them, and then one by one
             to, by, met = _raised(rows, stride, v, my_tokens, cover, p, allowed, AT_ONCE)
+            if BOUNDED:
+                # what one of us finds goes for all, in the flag that the first candidate does not need
+                if (me == 0) & (step % 8 == 7):
+                    met |= _is_enough(histogram, enough, tl.minimum(g[0], highest)).to(tl.int32)
             headers = risen_words + (step & 1) * MEMBERS
             tl.atomic_xchg(headers + me, (met << 2) | stamp, sem="relaxed")
             if met >> 8 > 0:
@@ -587,10 +613,12 @@ def _team(
             cover = tl.where(by < taken, to, cover)
             if me == 0:
                 _note(picks, gains, count, p, g, taken, AT_ONCE)
+                if BOUNDED:
+                    _count(histogram, highest, g, taken, AT_ONCE)
             gain = _without(gain, u, p, taken, AT_ONCE)
             count += taken
             step += 1
-            going = count < depth
+            going = (count < depth) & ((met & 1) == 0)
     if me == 0:
         tl.store(made + which, count)
         tl.store(steps + which, step)

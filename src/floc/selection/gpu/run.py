@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ def in_blocks(
 
 def _in_blocks(tokens: torch.Tensor, sizes: tuple[int, ...], budget: int, detail: float, shared: bool) -> Chosen:
     rows = Rows.of(tokens)
-    plan = _block_plan(sizes, budget, shared, LIMIT_BYTES, tokens.device)
+    plan = block_plan(sizes, budget, shared, LIMIT_BYTES, tokens.device)
     picked = []
     for start, sets in plan.parts:
         part = rows.part(start, start + sum(sets.tokens))
@@ -70,18 +71,18 @@ def in_two_passes(
         windows: the blocks of each, and how many survive in it.
     """
     with on(tokens.device):
-        plan = _window_plan(tuple(int(size) for size in sizes), tuple(windows), budget, tokens.device)
+        plan = window_plan(tuple(int(size) for size in sizes), tuple(windows), budget, tokens.device)
         return _in_two_passes(_readable(tokens), plan, budget, detail)
 
 
-def _in_two_passes(tokens: torch.Tensor, plan: _WindowPlan, budget: int, detail: float) -> Chosen:
+def _in_two_passes(tokens: torch.Tensor, plan: WindowPlan, budget: int, detail: float) -> Chosen:
     rows = Rows.of(tokens)
     flat, picked = [], []
     for window in plan.windows:
-        survivors, chosen = _second_pass(
-            rows.part(window.start, window.start + sum(window.first.tokens)), window, detail
-        )
-        flat.append(window.start + survivors)
+        found = survivors(window.rows(rows), window, detail)
+        chosen = greedy.greedy(found.matrix, window.second, found.weights)
+        greedy.fill_up(chosen, window.second)
+        flat.append(window.start + found.places)
         picked.append(chosen)
     gains = torch.cat([each.gains for each in picked])
     places = torch.cat([each.picks for each in picked])
@@ -113,8 +114,16 @@ def _first_pass(rows: Rows, sets: Sets, detail: float, *, enough: int) -> tuple[
     return picked, matrix
 
 
-def _second_pass(rows: Rows, window: _Window, detail: float) -> tuple[torch.Tensor, Picked]:
-    """[M] int64 the survivors of a window, as places in it, and picks from these."""
+class Survivors(NamedTuple):
+    """What survived in a window, and what it stands for."""
+
+    places: torch.Tensor  # [M] int64 of its tokens
+    matrix: torch.Tensor  # their similarities to the sums of those they stand for, as laid out for one set
+    weights: torch.Tensor  # [M] int64, the lengths of the sums
+
+
+def survivors(rows: Rows, window: Window, detail: float) -> Survivors:
+    """Choose in the blocks of a window, and prepare to choose from what they chose."""
     picked, matrix = _first_pass(rows, window.first, detail, enough=window.survivors)
     order = window.lists.best(picked.gains, window.survivors, firsts=True)[0]
     group = window.lists.group.index_select(0, order)
@@ -124,20 +133,18 @@ def _second_pass(rows: Rows, window: _Window, detail: float) -> tuple[torch.Tens
     del matrix
     place = torch.empty_like(window.lists.group)  # of each pick among the survivors
     place[order] = window.arange
-    survivors = window.lists.start.index_select(0, order) + picked.picks.index_select(0, order)
+    places = window.lists.start.index_select(0, order) + picked.picks.index_select(0, order)
 
-    # fp16 has the digits for the sums of unit tokens, and the range as long as no cluster is larger
+    # fp16 has the digits for sums of unit tokens, and the range unless a cluster is very large
     small = rows.values.element_size() == 2 and max(window.first.tokens) < 60_000
     dtype = torch.float16 if small else torch.float32
     targets = Rows.of(clusters.sums(rows, place[by.long()], window.survivors, dtype))
     lengths = torch.where(targets.scale > 0, 1 / (targets.scale * targets.power), 0)
     weights = (lengths.double() * WEIGHT_SCALE).round().long()
-    candidates = clusters.gathered(rows, survivors, dtype)
+    candidates = clusters.gathered(rows, places, dtype)
     matrix = torch.empty(window.second.elements, dtype=torch.int16, device=order.device)
     similarity.fill(matrix, candidates, targets, window.second, detail)
-    chosen = greedy.greedy(matrix, window.second, weights)
-    greedy.fill_up(chosen, window.second)
-    return survivors, chosen
+    return Survivors(places, matrix, weights)
 
 
 def _readable(tokens: torch.Tensor) -> torch.Tensor:
@@ -215,7 +222,9 @@ class _Lists:
 
 
 @dataclass(frozen=True)
-class _BlockPlan:
+class BlockPlan:
+    """What is known of a choice in blocks before any token is seen."""
+
     parts: list[tuple[int, Sets]]  # blocks in groups whose matrices fit the limit, and where their tokens start
     lists: _Lists
     order: torch.Tensor  # [K] places of the picks where the budget is shared out, in turns
@@ -223,7 +232,8 @@ class _BlockPlan:
 
 
 @lru_cache(maxsize=32)
-def _block_plan(sizes: tuple[int, ...], budget: int, shared: bool, limit: int, device: torch.device) -> _BlockPlan:
+def block_plan(sizes: tuple[int, ...], budget: int, shared: bool, limit: int, device: torch.device) -> BlockPlan:
+    """Plan a choice in blocks; plans are kept."""
     each = np.array(sizes)
     wanted = blocks.shares(each, budget) if shared else np.minimum(each, budget)
     depths = np.minimum(wanted + 1, each)  # one more for the certificate
@@ -238,34 +248,44 @@ def _block_plan(sizes: tuple[int, ...], budget: int, shared: bool, limit: int, d
     rank = np.concatenate([np.arange(count) for count in wanted])
     turns = blocks.interleaved(each, rank, group)
     order = (begin[group] + rank)[turns]
-    return _BlockPlan(parts, lists, torch.from_numpy(order).to(device), torch.from_numpy(begin + wanted).to(device))
+    return BlockPlan(parts, lists, torch.from_numpy(order).to(device), torch.from_numpy(begin + wanted).to(device))
 
 
 @dataclass(frozen=True)
-class _Window:
+class Window:
+    """Consecutive blocks whose survivors are chosen from together."""
+
     start: int  # of its tokens
     survivors: int
     first: Sets  # its blocks
     lists: _Lists  # of the picks in these
     second: Sets  # the survivors, as one set
 
+    def rows(self, all_rows: Rows) -> Rows:
+        """Its tokens."""
+        return all_rows.part(self.start, self.start + sum(self.first.tokens))
+
     @cached_property
     def arange(self) -> torch.Tensor:
+        """[M] int64."""
         return torch.arange(self.survivors, device=self.first.device)
 
 
 @dataclass(frozen=True)
-class _WindowPlan:
-    windows: list[_Window]
+class WindowPlan:
+    """What is known of a choice in two passes before any token is seen."""
+
+    windows: list[Window]
     lists: _Lists
     order: torch.Tensor  # [K] where there is one window: its picks
     following: torch.Tensor
 
 
 @lru_cache(maxsize=32)
-def _window_plan(
+def window_plan(
     sizes: tuple[int, ...], windows: tuple[tuple[range, int], ...], budget: int, device: torch.device
-) -> _WindowPlan:
+) -> WindowPlan:
+    """Plan a choice in two passes; plans are kept."""
     planned, start = [], 0
     for together, survivors in windows:
         mine = sizes[together.start : together.stop]
@@ -273,7 +293,7 @@ def _window_plan(
         begins = _ints(np.cumsum(mine) - mine)
         depth = min(budget + 1, survivors)
         planned.append(
-            _Window(
+            Window(
                 start,
                 survivors,
                 Sets(mine, mine, depths, True, device),
@@ -286,7 +306,7 @@ def _window_plan(
     lists = _Lists(
         tuple(window.second.depths[0] for window in planned), _ints(survivors_each.cumsum() - survivors_each), device
     )
-    return _WindowPlan(planned, lists, torch.arange(budget, device=device), torch.tensor([budget], device=device))
+    return WindowPlan(planned, lists, torch.arange(budget, device=device), torch.tensor([budget], device=device))
 
 
 def _groups(sizes: Sequence[int], limit: int) -> list[range]:
