@@ -218,7 +218,7 @@ class Kept:
     shape: tuple[int, int, int]  # frames, rows, columns of the grid they come from
     method: str = ""
     settings: Mapping[str, object] = field(default_factory=dict)  # how it was made
-    seconds: float = 0.0
+    seconds: float = 0.0  # that the call took; of a choice made on a GPU, until it was launched
     nested: bool = False  # whether `order` holds the answers for smaller budgets
     merged: bool = False  # whether features are made of several tokens, not tokens of the input
     times_s: Array | None = field(default=None, repr=False)  # [K] float64, when each is shown, where that is known

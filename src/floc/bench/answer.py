@@ -2,8 +2,7 @@
 
 Qwen2.5-VL-7B with random weights, full size, on a GPU (a tiny one where there is none), 784 slices of 60 tokens, 1/8.
 Stages are told apart by hooks around the vision tower and the decoder, and the GPU is waited for at each. What floc
-does itself is what passes between a hook before its own and one after it, less the selection, which `Kept.seconds`
-tells.
+does itself is what passes between a hook before its own and one after it, less the selection, which is timed apart.
 """
 
 from __future__ import annotations
@@ -169,6 +168,29 @@ def _attached(model: Any, method: str | None) -> Iterator[Any]:
         yield handle
 
 
+@contextmanager
+def _selection_timed(device: torch.device) -> Iterator[list[float]]:
+    """Seconds of each selection, to its end on the device."""
+    from ..integrations.transformers import recipe
+
+    seconds: list[float] = []
+    compress = recipe.compress
+
+    def timed(*arguments: Any, **options: Any) -> Any:
+        _wait(device)
+        started = time.perf_counter()
+        kept = compress(*arguments, **options)
+        _wait(device)
+        seconds.append(time.perf_counter() - started)
+        return kept
+
+    recipe.compress = timed
+    try:
+        yield seconds
+    finally:
+        recipe.compress = compress
+
+
 @torch.no_grad()
 def _question(model: Any, inputs: dict[str, torch.Tensor], method: str | None) -> dict[str, Any]:
     """One answer of one token; the second of two runs counts."""
@@ -179,7 +201,7 @@ def _question(model: Any, inputs: dict[str, torch.Tensor], method: str | None) -
             torch.cuda.reset_peak_memory_stats()
         watch = _Watch(model)
         watch.before()
-        with _attached(model, method) as handle:
+        with _attached(model, method) as handle, _selection_timed(model.device) as selections:
             watch.after()
             started = time.perf_counter()
             model.generate(**inputs, max_new_tokens=1)
@@ -187,7 +209,7 @@ def _question(model: Any, inputs: dict[str, torch.Tensor], method: str | None) -
             total = time.perf_counter() - started
             kept = handle.last if handle is not None else []
         watch.remove()
-    select = sum(each.seconds for each in kept)
+    select = sum(selections)
     tokens = inputs["input_ids"].shape[1]
     return {
         "what": "all tokens" if method is None else f"attach, {method}",
