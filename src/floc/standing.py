@@ -76,7 +76,7 @@ class Grouped:
     Nothing is fetched from the device before it is asked for.
     """
 
-    tokens: torch.Tensor  # [T, H, W, D]
+    tokens: torch.Tensor | None  # [T, H, W, D]; None: they were let go
     kept: torch.Tensor  # [K, D]
     indices: torch.Tensor  # [K] int64, where in the video they are, ascending
     fetch: Callable[[], Path]  # the path without its history; complains of tokens that are not finite
@@ -92,6 +92,11 @@ class Grouped:
         return self.path.bound(len(self.kept))
 
     def find(self) -> Standing:
+        if self.tokens is None:
+            raise ValueError(
+                "who stands for whom is found from all tokens, and those were let go after the choice to save the GPU's "
+                "memory; compress them with floc.compress, or with backend='torch', to have it"
+            )
         sizes = self.path.group_sizes
         indices = self.indices.cpu().numpy()
         rows = self.tokens.reshape(-1, self.tokens.shape[-1])

@@ -272,6 +272,12 @@ class Kept:
         bound = "" if not is_known or self.bound is None else f"bound {self.bound:.4f}, "
         return f"Kept({len(self)} of {self.n} tokens, {coverage}{bound}method {self.method!r})"
 
+    def without_tokens(self) -> Kept:
+        """The same, but of a choice made on a GPU without the hold on all tokens that tell who stands for whom."""
+        if not isinstance(self.standing, Grouped):
+            return self
+        return replace(self, standing=replace(self.standing, tokens=None))
+
     def at(self, *, ratio: float | str | None = None, budget: int | None = None, coverage: float | None = None) -> Kept:
         """The answer for a smaller budget, from the order that is stored; nothing is computed again.
 

@@ -31,7 +31,7 @@ class Attached(Hooked):
             again = next(same, None)
             if again is None:
                 kept = self.recipe(tokens)
-                self.last.append(kept)
+                self.last.append(kept.without_tokens())  # a prompt of 50,000 tokens is a third of a gigabyte
                 choices.append(_choice(kept))
             else:
                 choices.append(choices[again])

@@ -227,7 +227,6 @@ def _run_team(
         ROWS=8,
         LANES=max(1, warps * 256 // width),
         WAIT=256,
-        LOSS=tl.int64 if weighted else tl.int32,
         AT_ONCE=8 if members > 32 else 4,
         num_warps=warps,
         **({"launch_cooperative_grid": True} if members > 1 else {}),
@@ -467,6 +466,30 @@ def _solo(
 
 
 @triton.jit
+def _late(ring, tail, at, many, RING: tl.constexpr):
+    """The entries of a step at places `at`, and how many of them have not arrived yet."""
+    entry = tl.load(ring + ((tail + at) & (RING - 1)), mask=at < many, other=0, volatile=True)
+    late = (at < many) & (((entry >> 32) & 3) != (((tail + at) // RING + 1) & 3))
+    return entry, tl.sum(tl.ravel(late.to(tl.int32)), 0)
+
+
+@triton.jit
+def _lost(entry, there, taken, turned, turned_stride, u, mine, weights, WEIGHTED: tl.constexpr):
+    """[LANES, candidates] what candidates lose by [LANES, ROWS] tokens that rose."""
+    place, covers = (entry >> 32).to(tl.int32), entry.to(tl.int32)
+    counts = there & (((place >> 2) & 7) < taken)
+    covers = tl.where(counts, covers, 0)
+    old, new = (covers >> 16)[:, :, None], covers.to(tl.int16).to(tl.int32)[:, :, None]
+    column = turned + (place >> 5).to(tl.int64)[:, :, None] * turned_stride + u[None, None, :]
+    s = tl.load(column, mask=counts[:, :, None] & mine[None, None, :], other=0).to(tl.int32)
+    between = tl.minimum(tl.maximum(s, old), new) - old
+    if WEIGHTED:
+        weight = tl.load(weights + (place >> 5), mask=counts, other=0)
+        between = between.to(tl.int64) * weight[:, :, None]
+    return tl.sum(between, 1)
+
+
+@triton.jit
 def _team(
     matrix,
     weights,
@@ -495,7 +518,6 @@ def _team(
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
     WAIT: tl.constexpr,
-    LOSS: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
     """Many programs for each set, all running at once."""
@@ -583,31 +605,20 @@ def _team(
             met = tl.reduce(header >> 2, 0, _together)
             many = met >> 8
             taken = _accepted(allowed, met, AT_ONCE)
-            for start in range(0, many, WAIT):
-                at = start + tl.arange(0, WAIT)
-                missing = many
-                while missing > 0:
-                    entry = tl.load(ring + ((tail + at) & (RING - 1)), mask=at < many, other=0, volatile=True)
-                    late = ((entry >> 32) & 3) != (((tail + at) // RING + 1) & 3)
-                    missing = tl.sum(((at < many) & late).to(tl.int32), 0)
-
             # what my candidates lose by them: every warp adds up its own ROWS of them, and waits for no other
-            lost = tl.zeros([LANES, CANDIDATES_], LOSS)
-            for start in range(0, many, ROWS * LANES):
-                at = start + tl.arange(0, LANES)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
-                entry = tl.load(ring + ((tail + at) & (RING - 1)), mask=at < many, other=0, cache_modifier=".cg")
-                place, covers = (entry >> 32).to(tl.int32), entry.to(tl.int32)
-                counts = (at < many) & (((place >> 2) & 7) < taken)
-                covers = tl.where(counts, covers, 0)
-                old, new = (covers >> 16)[:, :, None], covers.to(tl.int16).to(tl.int32)[:, :, None]
-                column = turned + (place >> 5).to(tl.int64)[:, :, None] * turned_stride + u[None, None, :]
-                s = tl.load(column, mask=counts[:, :, None] & my_columns[None, None, :], other=0).to(tl.int32)
-                between = tl.minimum(tl.maximum(s, old), new) - old
-                if WEIGHTED:
-                    weight = tl.load(weights + (place >> 5), mask=counts, other=0)
-                    lost += tl.sum(between.to(tl.int64) * weight[:, :, None], 1)
-                else:
-                    lost += tl.sum(between, 1)
+            at = tl.arange(0, LANES)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
+            entry, late = _late(ring, tail, at, many, RING)
+            while late > 0:
+                entry, late = _late(ring, tail, at, many, RING)
+            lost = _lost(entry, at < many, taken, turned, turned_stride, u, my_columns, weights, WEIGHTED)
+            for start in range(ROWS * LANES, many, WAIT):
+                late = many
+                while late > 0:
+                    late = _late(ring, tail, start + tl.arange(0, WAIT), many, RING)[1]
+            for start in range(ROWS * LANES, many, ROWS * LANES):
+                there = start + at < many
+                entry = tl.load(ring + ((tail + start + at) & (RING - 1)), mask=there, other=0, cache_modifier=".cg")
+                lost += _lost(entry, there, taken, turned, turned_stride, u, my_columns, weights, WEIGHTED)
             gain -= tl.sum(lost, 0)
             tail = (tail + many) & (4 * RING - 1)
             cover = tl.where(by < taken, to, cover)
