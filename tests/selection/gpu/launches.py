@@ -1,7 +1,8 @@
 """What tests of kernels share: how they are marked, and how matrices are laid out for a launch."""
 
 # no `from __future__ import annotations`: see tests/integrations/zoo.py
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,13 +22,30 @@ MARKS = [
 ]
 
 
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill new memory with NaN, or with numbers that are no similarity and no index."""
+
+    def poisoning(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def poisoned(*args: Any, **options: Any) -> torch.Tensor:
+            memory = allocate(*args, **options)
+            if memory.is_floating_point():
+                return memory.fill_(torch.nan)
+            return memory if memory.dtype == torch.bool else memory.fill_(torch.iinfo(memory.dtype).max // 3 * 2)
+
+        return poisoned
+
+    for name in ("empty", "empty_like"):
+        monkeypatch.setattr(torch, name, poisoning(getattr(torch, name)))
+
+
 def laid_out(
-    matrices: Sequence[np.ndarray], depths: Sequence[int], device: torch.device, *, symmetric: bool, padding: int = 0
+    matrices: Sequence[np.ndarray], depths: Sequence[int], device: torch.device, *, symmetric: bool
 ) -> tuple[torch.Tensor, Sets]:
-    """[M, N] matrices in one piece of memory, with what lies between them, and the table of where they are."""
+    """[M, N] matrices in one piece of memory, extreme numbers between them, and the table of where they are."""
     rows, columns = (tuple(matrix.shape[axis] for matrix in matrices) for axis in (0, 1))
     sets = Sets(rows, columns, tuple(depths), symmetric, device)
-    memory = torch.full((sets.elements,), padding, dtype=torch.int16, device=device)
+    extremes = np.random.default_rng(0).choice(np.array([-32768, 32767], np.int16), sets.elements)
+    memory = torch.from_numpy(extremes).to(device)
     for matrix, place, turned in zip(matrices, sets.matrices(memory), sets.transposes(memory), strict=True):
         place.copy_(torch.from_numpy(matrix))
         turned.copy_(torch.from_numpy(matrix.T.copy()))
@@ -41,12 +59,11 @@ def selected(
     weights: Sequence[np.ndarray] | None = None,
     *,
     symmetric: bool = False,
-    padding: int = 0,
     team: int = 0,
     enough: int = 0,
 ) -> list[tuple[np.ndarray, np.ndarray, int]]:
     """For each set picks, gains, and how many of them were made before nothing gained any more."""
-    memory, sets = laid_out(matrices, depths, device, symmetric=symmetric, padding=padding)
+    memory, sets = laid_out(matrices, depths, device, symmetric=symmetric)
     given = None if weights is None else torch.from_numpy(np.concatenate(weights)).to(device)
     picked = greedy.greedy(memory, sets, given, spread=1 << 16, team=team, enough=enough)
     greedy.fill_up(picked, sets)

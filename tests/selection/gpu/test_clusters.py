@@ -36,7 +36,7 @@ def test_a_token_is_represented_by_the_first_of_its_closest_picks_and_a_pick_by_
 ) -> None:
     sizes, depths, counts = (1, 20, 70, 9), (1, 18, 30, 9), (1, 17, 20, 9)
     matrices = [case(kind, n, seed=n) for n in sizes]
-    memory, sets = laid_out(matrices, depths, device, symmetric=kind != "ties", padding=32767)
+    memory, sets = laid_out(matrices, depths, device, symmetric=kind != "ties")
     rng = np.random.default_rng(0)
     picks = [rng.permutation(n)[:depth] for n, depth in zip(sizes, depths, strict=True)]
     got = clusters.represent(memory, sets, on(device, np.concatenate(picks)), on(device, np.array(counts)))

@@ -126,6 +126,16 @@ def test_several_windows(tokens: torch.Tensor, device: torch.device, monkeypatch
     assert_represented_by_the_closest(got, tokens, groups=sizes)
 
 
+def test_every_block_has_a_survivor(device: torch.device) -> None:
+    """A token that is alone in its block gains less there than pairs do, of which two blocks have the same."""
+    one, *pairs = torch.eye(4)
+    same = [each for each in pairs for _ in range(2)]
+    tokens = torch.stack([one, *same, *same]).reshape(13, 1, 1, 4)
+    kept = floc.compress(tokens.to(device), budget=4, dedupe=1.5, block=[0, 1, 7], backend="gpu")
+    assert kept.indices[0] == 0
+    assert kept.coverage == pytest.approx(1)
+
+
 def test_windows_are_made_small_enough_for_their_matrices(
     tokens: torch.Tensor, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

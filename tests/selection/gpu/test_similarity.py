@@ -73,6 +73,12 @@ def test_dims_that_fill_steps_and_such_that_do_not(dim: int, dtype: torch.dtype,
     assert_defined([noise(n, dim, dtype, device) for n in (3, 9)], detail=1)
 
 
+def test_rounded_to_nearest(device: torch.device) -> None:
+    tokens = noise(20, 40, torch.float32, device)
+    [(matrix, _)] = filled([tokens], [tokens], 1, symmetric=True)
+    assert np.abs(matrix - defined(tokens, tokens, 1)).max() < 0.6
+
+
 def test_sets_of_one_tile_and_of_several(device: torch.device) -> None:
     assert_defined([noise(n, 16, torch.float16, device) for n in (128, 130)], detail=2)
 
