@@ -61,7 +61,6 @@ BOX = "tensordesc<bf16[128,64]>"
 EVERYWHERE = {
     "measure": (similarity._measure, dict(ROWS, seen="*i32", dim="i32", BLOCK=4096), 4, 3),
     "fill": (similarity._fill, dict(FILL, **HALF, SYMMETRIC=True, DETAIL=1, SCALED=False, BOXED=False), 8, 4),
-    "fill, scaled": (similarity._fill, dict(FILL, **HALF, SYMMETRIC=False, DETAIL=2, SCALED=True, BOXED=False), 8, 4),
     "fill, float32": (
         similarity._fill,
         dict(FILL, a="*fp32", b="*fp32", STEP=32, PRECISION="tf32x3", EVEN=False)
@@ -128,13 +127,14 @@ EVERYWHERE = {
         3,
     ),
 }
-FROM_HOPPER_ON = {
+MORE_ON_HOPPER = {
+    "fill, scaled": (similarity._fill, dict(FILL, **HALF, SYMMETRIC=False, DETAIL=2, SCALED=True, BOXED=False), 8, 4),
     "fill, boxed": (
         similarity._fill,
         dict(FILL, **HALF, SYMMETRIC=True, DETAIL=1, SCALED=False, BOXED=True) | dict(a_box=BOX, b_box=BOX),
         8,
         4,
-    )
+    ),
 }
 
 
@@ -163,7 +163,7 @@ if __name__ == "__main__":
         json.dumps(
             {
                 f"{name} on {target}": spilled_bytes(*arguments, target)
-                for target, kernels in ((80, EVERYWHERE), (90, EVERYWHERE | FROM_HOPPER_ON))
+                for target, kernels in ((80, EVERYWHERE), (90, EVERYWHERE | MORE_ON_HOPPER))
                 for name, arguments in kernels.items()
             }
         )

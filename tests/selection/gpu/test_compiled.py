@@ -12,8 +12,7 @@ from pathlib import Path
 ALLOWED_BYTES = defaultdict(
     lambda: 64,
     {
-        "fill, scaled on 80": 1024,  # for tokens of extreme lengths, which hardly anybody has
-        "fill, scaled on 90": 1024,
+        "fill, scaled on 90": 1024,  # for tokens of extreme lengths, which hardly anybody has
         "fill, float32 on 80": 6144,  # tokens in float32 are multiplied three times over
         "fill, float32 on 90": 1024,
         "team, weighted on 80": 1024,  # sums in int64

@@ -34,14 +34,14 @@ def assert_reference(
 @pytest.mark.parametrize("team", TEAMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_ragged_sets_equal_the_reference(kind: str, team: int, device: torch.device) -> None:
-    sizes, depths = (1, 2, 17, 5, 33), (1, 2, 17, 1, 6)
+    sizes, depths = (1, 2, 17, 33), (1, 2, 12, 4)
     matrices = [case(kind, n, seed=n) for n in sizes]
     got = selected(matrices, depths, device, symmetric=kind != "ties", team=team)
     assert_reference(got, matrices)
 
 
 @pytest.mark.parametrize("team", TEAMS)
-@pytest.mark.parametrize(("n", "k"), [(63, 40), (64, 8), (65, 9), (257, 8)])
+@pytest.mark.parametrize(("n", "k"), [(63, 30), (64, 8), (65, 9), (257, 6)])
 def test_sizes_around_vectors_and_tiles(n: int, k: int, team: int, device: torch.device) -> None:
     matrices = [case("centred", n, seed=n)]
     assert_reference(selected(matrices, [k], device, symmetric=True, team=team), matrices)
@@ -125,10 +125,10 @@ def test_picks_that_gain_nothing_are_filled_up_in_a_given_order(team: int, devic
 
 
 @pytest.mark.parametrize("kind", ["plain", "centred", "duplicates"])
-@pytest.mark.parametrize("enough", [4, 20])
+@pytest.mark.parametrize("enough", [4, 16])
 def test_what_is_left_out_is_never_among_the_best(kind: str, enough: int, device: torch.device) -> None:
     """A first pick counts as larger than any other, and no pick as larger than its set's first."""
-    matrices = [case(kind, 26, seed=0), case("all equal", 9, seed=1), case(kind, 3, seed=2), case(kind, 1, seed=3)]
+    matrices = [case("all equal", 9, seed=1), case(kind, 26, seed=0), case(kind, 1, seed=3)]
     sizes = [len(matrix) for matrix in matrices]
     largest, left_out, full_runs = np.iinfo(np.int64).max, [], []
     for matrix, (picks, gains, made) in zip(

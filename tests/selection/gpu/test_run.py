@@ -17,14 +17,14 @@ from .launches import MARKS
 
 pytestmark = MARKS
 
-FRAMES, CELLS = 7, 4
+FRAMES, CELLS = 5, 4
 N = FRAMES * CELLS
-BLOCK = 2  # frames: three blocks of 8 tokens, and one of 4
+BLOCK = 2  # frames: two blocks of 8 tokens, and one of 4
 
 
 @pytest.fixture(scope="module")
 def tokens() -> torch.Tensor:
-    return torch.from_numpy(film(FRAMES, 2, 2, dim=24, seed=1, scenes=3, shot_frames=3, dtype=np.float32))
+    return torch.from_numpy(film(FRAMES, 2, 2, dim=24, seed=1, scenes=3, shot_frames=2, dtype=np.float32))
 
 
 def assert_same_choice(got: Kept, want: Kept) -> None:
@@ -59,7 +59,7 @@ ONE_PASS = [
     dict(dedupe=1, allocate="global"),
     dict(dedupe=1, allocate="global", detail=1),
     dict(dedupe=1, block="scene"),
-    dict(dedupe=1, block=[0, 1, 5]),
+    dict(dedupe=1, block=[0, 1, 4]),
     dict(block=None),
     dict(block=None, detail=1),
 ]
@@ -128,12 +128,19 @@ def test_several_windows(tokens: torch.Tensor, device: torch.device, monkeypatch
 
 def test_every_block_has_a_survivor(device: torch.device) -> None:
     """A token that is alone in its block gains less there than pairs do, of which two blocks have the same."""
-    one, *pairs = torch.eye(4)
+    one, *pairs = torch.eye(5)
     same = [each for each in pairs for _ in range(2)]
-    tokens = torch.stack([one, *same, *same]).reshape(13, 1, 1, 4)
-    kept = floc.compress(tokens.to(device), budget=4, dedupe=1.5, block=[0, 1, 7], backend="gpu")
+    tokens = torch.stack([one, *same, *same]).reshape(17, 1, 1, 5)
+    kept = floc.compress(tokens.to(device), budget=5, dedupe=1.4, block=[0, 1, 9], backend="gpu")
+    assert len(kept.path.group_sizes) == 1
     assert kept.indices[0] == 0
-    assert kept.coverage == pytest.approx(1)
+
+
+@pytest.mark.xfail(strict=True, reason="other engines split windows where a block's share of survivors is rounded up")
+def test_windows_are_those_of_the_plain_engine() -> None:
+    tokens = torch.rand(13, 1, 1, 5)
+    kept = floc.compress(tokens, budget=4, dedupe=1.5, block=[0, 1, 7], backend="reference")
+    assert len(kept.path.group_sizes) == 1
 
 
 def test_windows_are_made_small_enough_for_their_matrices(
@@ -146,9 +153,9 @@ def test_windows_are_made_small_enough_for_their_matrices(
 
 def test_representatives_of_one_pass_are_from_the_same_block(tokens: torch.Tensor, device: torch.device) -> None:
     kept = floc.compress(tokens.to(device), budget=9, block=BLOCK, dedupe=1, backend="gpu")
-    assert_represented_by_the_closest(kept, tokens, groups=[8, 8, 8, 4])
+    assert_represented_by_the_closest(kept, tokens, groups=[8, 8, 4])
     empty_block = floc.compress(tokens.to(device), budget=2, block=BLOCK, dedupe=1, backend="gpu")
-    assert_represented_by_the_closest(empty_block, tokens, groups=[8, 8, 8, 4])
+    assert_represented_by_the_closest(empty_block, tokens, groups=[8, 8, 4])
 
 
 @pytest.mark.parametrize("options", [dict(method="floc-paper"), dict(dedupe=1, allocate="global"), dict()], ids=str)
@@ -170,7 +177,7 @@ def test_as_many_as_a_coverage_takes(tokens: torch.Tensor, options: dict, device
 @pytest.mark.parametrize("options", [dict(), dict(dedupe=1), dict(method="floc-paper"), dict(block=None)], ids=str)
 def test_still_footage(tokens: torch.Tensor, options: dict, device: torch.device) -> None:
     """Only as many picks gain anything as there are different tokens; which copies fill up the rest is all one."""
-    still = tokens[:1].repeat(6, 1, 1, 1)
+    still = tokens[:1].repeat(5, 1, 1, 1)
     options = dict(block=BLOCK) | options
     got = floc.compress(still.to(device), budget=12, backend="gpu", **options)
     want = floc.compress(still, budget=12, backend="reference", **options)
