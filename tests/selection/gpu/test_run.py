@@ -24,7 +24,7 @@ BLOCK = 2  # frames: two blocks of 8 tokens, and one of 4
 
 @pytest.fixture(scope="module")
 def tokens() -> torch.Tensor:
-    return torch.from_numpy(film(FRAMES, 2, 2, dim=24, seed=1, scenes=3, shot_frames=2, dtype=np.float32))
+    return torch.from_numpy(film(FRAMES, 2, 2, dim=24, seed=1, scenes=3, shot_frames=3, dtype=np.float32))
 
 
 def assert_same_choice(got: Kept, want: Kept) -> None:
@@ -136,6 +136,15 @@ def test_every_block_has_a_survivor(device: torch.device) -> None:
     assert kept.indices[0] == 0
 
 
+@pytest.mark.xfail(strict=True, reason="first picks survive in the order of their blocks, not of their gains")
+def test_ties_among_survivors_go_to_the_one_that_gained_more(device: torch.device) -> None:
+    tokens = torch.ones(3, 1, 1, 4)
+    options = dict(budget=1, dedupe=2, block=[0, 1])
+    want = floc.compress(tokens, backend="reference", **options)
+    assert want.indices.tolist() == [1]
+    assert floc.compress(tokens.to(device), backend="gpu", **options).indices.tolist() == [1]
+
+
 @pytest.mark.xfail(strict=True, reason="other engines split windows where a block's share of survivors is rounded up")
 def test_windows_are_those_of_the_plain_engine() -> None:
     tokens = torch.rand(13, 1, 1, 5)
@@ -148,7 +157,8 @@ def test_windows_are_made_small_enough_for_their_matrices(
 ) -> None:
     monkeypatch.setattr(engine, "LIMIT_BYTES", 2 * 2 * 8 * 8)  # two matrices
     kept = floc.compress(tokens.to(device), budget=9, block=BLOCK, backend="gpu")
-    assert kept.path.group_sizes.max() == 16
+    assert len(kept.path.group_sizes) > 1
+    assert kept.path.group_sizes.max() <= 16
 
 
 def test_representatives_of_one_pass_are_from_the_same_block(tokens: torch.Tensor, device: torch.device) -> None:
@@ -177,7 +187,7 @@ def test_as_many_as_a_coverage_takes(tokens: torch.Tensor, options: dict, device
 @pytest.mark.parametrize("options", [dict(), dict(dedupe=1), dict(method="floc-paper"), dict(block=None)], ids=str)
 def test_still_footage(tokens: torch.Tensor, options: dict, device: torch.device) -> None:
     """Only as many picks gain anything as there are different tokens; which copies fill up the rest is all one."""
-    still = tokens[:1].repeat(5, 1, 1, 1)
+    still = tokens[:1].repeat(6, 1, 1, 1)
     options = dict(block=BLOCK) | options
     got = floc.compress(still.to(device), budget=12, backend="gpu", **options)
     want = floc.compress(still, budget=12, backend="reference", **options)
