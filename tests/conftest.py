@@ -1,10 +1,22 @@
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import torch
 
 from floc.synthetic import film
+
+if not torch.cuda.is_available():
+    # kernels run in Triton's interpreter then, which has to be known before anything imports Triton
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """Where kernels run: on a GPU, or in Triton's interpreter on the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.fixture(scope="session")

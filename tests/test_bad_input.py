@@ -112,7 +112,6 @@ def test_at_cannot_grow() -> None:
         (dict(metric="cosin"), "did you mean 'cosine'.*cosine, gaussian"),
         (dict(metric="dot"), "cosine, gaussian"),
         (dict(backend="numba"), "auto, reference, cpu, torch, gpu"),
-        (dict(backend="gpu"), "reserved"),
         (dict(allocate="both"), "uniform, global"),
         (dict(allocate="global"), "needs dedupe=1"),
         (dict(block=0), "at least 1.*got 0"),

@@ -1,0 +1,90 @@
+"""The engine of methods that keep their books on the host, and `floc.select`, against the plain ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import floc
+from floc.selection import reference
+from floc.selection.gpu.engine import GpuEngine, select
+from floc.selection.objective import Similarity
+from floc.synthetic import film
+
+from ..test_greedy import case
+from .launches import MARKS
+
+pytestmark = MARKS
+
+
+@pytest.fixture(scope="module")
+def tokens() -> torch.Tensor:
+    return torch.from_numpy(film(7, 2, 2, dim=24, seed=1, scenes=3, shot_frames=3, dtype=np.float32))
+
+
+def test_select_takes_ragged_sets(device: torch.device) -> None:
+    matrices, depths = [case("centred", n, n) for n in (12, 1, 9)], [5, 1, 9]
+    on_device = [torch.from_numpy(matrix).to(device) for matrix in matrices]
+    picks, gains = select(on_device, depths, symmetric=True)
+    wanted = [reference.greedy(matrix, depth) for matrix, depth in zip(matrices, depths, strict=True)]
+    np.testing.assert_array_equal(picks.cpu(), np.concatenate([each[0] for each in wanted]))
+    np.testing.assert_array_equal(gains.cpu(), np.concatenate([each[1] for each in wanted]))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_front_door(weighted: bool, device: torch.device) -> None:
+    rng = np.random.default_rng(0)
+    similarity = rng.integers(-16384, 16384, (14, 9)).astype(np.int16)
+    weights = rng.integers(0, 9, 9) if weighted else None
+    got = floc.select(torch.from_numpy(similarity).to(device), 6, weights, backend="gpu")
+    picks, gains = reference.greedy(similarity, 6, weights)
+    assert got.picks.device.type == device.type
+    np.testing.assert_array_equal(got.picks.cpu(), picks)
+    np.testing.assert_array_equal(got.gains.cpu(), gains)
+
+
+def test_floats_and_columns_first(device: torch.device) -> None:
+    similarity = torch.rand(6, 5, generator=torch.Generator().manual_seed(0))
+    turned = similarity.to(device).T.contiguous().T
+    got, want = floc.select(turned, 4, backend="gpu"), floc.select(similarity, 4, backend="reference")
+    assert torch.equal(got.picks.cpu(), want.picks)
+    assert torch.equal(got.gains.cpu(), want.gains)
+
+
+@pytest.mark.parametrize("dedupe", [1, 2])
+def test_gaussian(tokens: torch.Tensor, dedupe: int, device: torch.device) -> None:
+    options = dict(budget=7, block=2, metric="gaussian", dedupe=dedupe)
+    got = floc.compress(tokens.to(device), backend="gpu", **options)
+    want = floc.compress(tokens, backend="reference", **options)
+    np.testing.assert_array_equal(got.indices.cpu(), want.indices)
+    np.testing.assert_array_equal(got.represents.cpu(), want.represents)
+    np.testing.assert_allclose(got.gains.cpu(), want.gains, atol=1e-3)
+    assert got.coverage == pytest.approx(want.coverage, abs=1e-5)
+    assert got.bound == pytest.approx(want.bound, abs=1e-3)
+
+
+@pytest.mark.parametrize("options", [dict(ratio="1/4"), dict(budget=6)], ids=str)
+def test_stream(tokens: torch.Tensor, options: dict, device: torch.device) -> None:
+    streams = {backend: floc.Stream(block=2, backend=backend, **options) for backend in ("gpu", "reference")}
+    streams["gpu"].push(tokens.to(device))
+    streams["reference"].push(tokens)
+    got, want = (streams[backend].kept() for backend in ("gpu", "reference"))
+    np.testing.assert_array_equal(got.indices.cpu(), want.indices)
+    np.testing.assert_allclose(got.gains.cpu(), want.gains, rtol=1e-3, atol=1e-3)
+    assert got.coverage == pytest.approx(want.coverage, abs=1e-3)
+
+
+def test_windows_keep_their_matrices_under_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_bytes = 1 << 20
+    monkeypatch.setattr("floc.selection.gpu.engine.LIMIT_BYTES", limit_bytes)
+    sizes = np.full(50, 200)
+    survivors = 1000
+    window_blocks = GpuEngine().survivors_together(sizes, survivors) / (survivors / len(sizes))
+    assert 0.9 * limit_bytes < window_blocks * 2 * 200**2 <= limit_bytes
+
+
+def test_memory_for_the_matrix_and_its_transpose() -> None:
+    n = 1000
+    assert GpuEngine().bytes_needed(n, 8, Similarity()) >= 2 * 2 * n * n
+    assert GpuEngine().bytes_needed(n, 8, Similarity("gaussian")) >= 2 * 2 * n * n

@@ -1,0 +1,50 @@
+"""Which backend runs, and what is said where the one asked for cannot."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+
+from floc.selection import resolve
+
+ON_THE_CPU = """
+import numpy as np, floc
+try:
+    {call}
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["floc.select(np.eye(3), 1, backend='gpu')", "floc.compress(np.ones((2, 3, 4)), budget=1, backend='gpu')"],
+)
+def test_the_gpu_backend_does_not_quietly_run_on_the_cpu(call: str) -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    code = [sys.executable, "-c", ON_THE_CPU.format(call=call)]
+    done = subprocess.run(code, capture_output=True, text=True, check=False, env=environment)
+    assert done.stdout == "backend 'gpu' cannot run on cpu: the tokens are on the CPU; pass backend='auto'\n", (
+        done.stderr
+    )
+
+
+def test_auto_takes_the_compiled_backend_on_the_cpu() -> None:
+    assert resolve("auto", torch.device("cpu")) == "cpu"
+
+
+def test_other_devices_take_torch_and_say_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for device, hip in (("mps", None), ("xpu", None), ("cuda:7", "6.2")):
+        monkeypatch.setattr(torch.version, "hip", hip)
+        with pytest.warns(UserWarning, match=f"backend='torch' on {device.split(':')[0]}.*for NVIDIA GPUs"):
+            assert resolve("auto", torch.device(device)) == "torch"
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert resolve("auto", torch.device(device)) == "torch"
+        with pytest.raises(ValueError, match=f"cannot run on {device}: its kernels are for NVIDIA GPUs"):
+            resolve("gpu", torch.device(device))
