@@ -35,6 +35,7 @@ class Chosen(NamedTuple):
     gains: torch.Tensor  # [K] float64
     group: torch.Tensor  # [K] int64, which of the groups that were chosen from separately a pick is from
     next_gains: torch.Tensor  # [G] float64, what the best further pick of each group would add
+    openings: torch.Tensor  # [G, 2] float64, the first and second gain of each group, also where neither was chosen
     wrong: torch.Tensor  # [1] int32, not 0 if any token is not finite
 
 
@@ -58,6 +59,7 @@ class Path:
     shared: bool  # whether a budget is shared out among groups by size, or simply cut off
     n: int  # tokens there are
     history: History | None  # who represented whom; None: unknown
+    openings: np.ndarray | None = None  # [G, 2] float64, the first and second gain of each group; None: all are here
 
     def upto(self, budget: int) -> Path:
         """The path that ends where the answer for `budget` does, in every group."""
@@ -155,16 +157,20 @@ class Path:
             limit = sum(_limit(self.gains[self.group == g], self.next_gains[g], int(counts[g])) for g in groups)
         else:
             # no group may be empty for a limit to hold: see `_limit`
-            first = np.unique(self.group, return_index=True)[1]
-            if len(first) < len(self.group_sizes):
-                return None  # the path ends before every group has a pick
-            if first.max() < budget or budget == 1:
-                limit = _limit(self.gains, self.next_gains.max(), budget, int(first.max()))
+            present, first = np.unique(self.group, return_index=True)
+            if budget == 1 or (len(present) == len(self.group_sizes) and first.max() < budget):
+                limit = _limit(self.gains, self.next_gains.max(), budget, int(first.max()) if budget > 1 else 0)
             else:
-                second = [np.append(self.gains[self.group == g], self.next_gains[g])[1] for g in self.group[first]]
-                limit = self.gains[first].sum() + budget * max(second)
+                openings = self._openings() if self.openings is None else self.openings
+                limit = openings[:, 0].sum() + budget * openings[:, 1].max()
         value = self.gains[taken].sum()
         return float(min(1.0, value / limit)) if limit > 0 else 1.0
+
+    def _openings(self) -> np.ndarray:
+        """[G, 2] the first and second gain of each group that has picks."""
+        assert self.next_gains is not None, "they belong to the certificate"
+        groups = np.unique(self.group)
+        return np.array([np.append(self.gains[self.group == g], self.next_gains[g])[:2] for g in groups])
 
 
 class Choice(NamedTuple):

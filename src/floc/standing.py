@@ -94,8 +94,8 @@ class Grouped:
     def find(self) -> Standing:
         if self.tokens is None:
             raise ValueError(
-                "who stands for whom is found from all tokens, and those were let go after the choice to save the GPU's "
-                "memory; compress them with floc.compress, or with backend='torch', to have it"
+                "who stands for whom is found from all tokens, and those were let go after the choice, to save "
+                "memory on the GPU; compress them with floc.compress, or with backend='torch', to have it"
             )
         sizes = self.path.group_sizes
         indices = self.indices.cpu().numpy()

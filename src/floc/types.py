@@ -132,8 +132,8 @@ class TokenGrid:
         def fetch() -> Path:
             if int(chosen.wrong):
                 self.require_finite()
-            picks, gains, group, next_gains = (each.cpu().numpy() for each in chosen[:4])
-            return Path(picks, gains, group, sizes, next_gains, shared, self.n, history=None)
+            picks, gains, group, next_gains, openings = (each.cpu().numpy() for each in chosen[:5])
+            return Path(picks, gains, group, sizes, next_gains, shared, self.n, None, openings)
 
         def given(values: torch.Tensor) -> Array:
             return values if self.numpy_dtype is None else numpy_of(values)

@@ -96,7 +96,7 @@ class CpuEngine:
         return 2 * n * n + triangle + 4 * n * dim + threads() * 4 * tiles.RECTANGLE_SIDE * (tiles.RECTANGLE_SIDE + dim)
 
     def survivors_together(self, sizes: np.ndarray, survivors: int) -> int:
-        return survivors  # two blocks' matrices exist at a time
+        return int(sizes.sum())  # two blocks' matrices exist at a time
 
 
 @contextlib.contextmanager

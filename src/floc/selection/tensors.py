@@ -97,7 +97,7 @@ class TorchEngine:
         return 2 * n * n + median + 4 * n * dim + 16 * _PIECE
 
     def survivors_together(self, sizes: np.ndarray, survivors: int) -> int:
-        return survivors  # one block's matrix exists at a time
+        return int(sizes.sum())  # one block's matrix exists at a time
 
     def _choose(
         self, matrices: Sequence[torch.Tensor], budgets: Sequence[int], weights: np.ndarray | None = None

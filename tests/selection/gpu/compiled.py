@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import triton
-import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -38,6 +37,8 @@ TEAM = dict(
     tokens_each="i32",
     ROWS=8,
     WAIT=256,
+    histogram="*i32",
+    enough="i32",
     AT_ONCE=8,
 )
 FILL = dict(
@@ -77,21 +78,21 @@ EVERYWHERE = {
     "first": (greedy._first, dict(now="*i32", picks="*i32", gains="*i32", table="*i64", BLOCK=4096), 8, 3),
     "solo": (
         greedy._solo,
-        dict(CHOOSING, **SOLO, WEIGHTED=False, BOUNDED=True, CANDIDATES_=2048, TOKENS_=2048),
+        dict(CHOOSING, **SOLO, WEIGHTED=False, BOUNDED=True, FIRSTS=True, CANDIDATES_=2048, TOKENS_=2048),
         8,
         3,
     ),
     "team": (
         greedy._team,
         dict(CHOOSING, **TEAM, BITS=16, WEIGHTED=False, MEMBERS=256, RING=1 << 17, CANDIDATES_=512, TOKENS_=512)
-        | dict(LANES=4, LOSS=tl.int32),
+        | dict(LANES=4, BOUNDED=True, FIRSTS=False),
         8,
         3,
     ),
     "team, weighted": (
         greedy._team,
         dict(WEIGHTED, **TEAM, BITS=14, WEIGHTED=True, MEMBERS=256, RING=1 << 15, CANDIDATES_=128, TOKENS_=128)
-        | dict(LANES=8, LOSS=tl.int64),
+        | dict(LANES=8, BOUNDED=False, FIRSTS=False),
         4,
         3,
     ),

@@ -93,9 +93,6 @@ def test_budgets_at_the_ends(tokens: torch.Tensor, options: dict, budget: int, d
     assert got.coverage == pytest.approx(want.coverage, abs=1e-3)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the path ends at the budget, the plain engine's with the last block's first pick"
-)
 def test_a_certificate_where_some_blocks_have_no_pick(tokens: torch.Tensor, device: torch.device) -> None:
     options = dict(budget=2, block=1, dedupe=1, allocate="global")
     want = floc.compress(tokens[:5, :1], backend="reference", **options)
@@ -136,7 +133,6 @@ def test_every_block_has_a_survivor(device: torch.device) -> None:
     assert kept.indices[0] == 0
 
 
-@pytest.mark.xfail(strict=True, reason="first picks survive in the order of their blocks, not of their gains")
 def test_ties_among_survivors_go_to_the_one_that_gained_more(device: torch.device) -> None:
     tokens = torch.ones(3, 1, 1, 4)
     options = dict(budget=1, dedupe=2, block=[0, 1])
@@ -145,7 +141,6 @@ def test_ties_among_survivors_go_to_the_one_that_gained_more(device: torch.devic
     assert floc.compress(tokens.to(device), backend="gpu", **options).indices.tolist() == [1]
 
 
-@pytest.mark.xfail(strict=True, reason="other engines split windows where a block's share of survivors is rounded up")
 def test_windows_are_those_of_the_plain_engine() -> None:
     tokens = torch.rand(13, 1, 1, 5)
     kept = floc.compress(tokens, budget=4, dedupe=1.5, block=[0, 1, 7], backend="reference")
@@ -212,7 +207,6 @@ def test_of_what_gains_nothing_the_worst_covered_comes_first(device: torch.devic
     np.testing.assert_array_equal(got.indices.cpu(), want.indices)
 
 
-@pytest.mark.xfail(strict=True, reason="first picks count among the larger ones whatever they gain: see `enough`")
 def test_black_frames_take_nothing_from_a_busy_block(device: torch.device) -> None:
     """A block that has nothing to offer makes a first pick all the same, which must not count for more than it is."""
     busy = torch.rand(16, 1, 1, 3, generator=torch.Generator().manual_seed(0))
@@ -281,8 +275,6 @@ def test_a_coverage_waits_for_the_device_so_it_complains_at_once(tokens: torch.T
         floc.compress(broken, coverage=0.9, block=BLOCK, backend="gpu")
 
 
-@pytest.mark.xfail(strict=True, reason="the kernels see zeros, which are finite, so nobody looks at the tokens")
 def test_tokens_that_are_too_small_for_float32_are_named(tokens: torch.Tensor, device: torch.device) -> None:
-    kept = floc.compress(tokens.to(device).double() * 1e-50, budget=5, block=BLOCK, dedupe=1, backend="gpu")
     with pytest.raises(ValueError, match="too small for float32"):
-        _ = kept.coverage
+        floc.compress(tokens.to(device).double() * 1e-50, budget=5, block=BLOCK, dedupe=1, backend="gpu")

@@ -44,7 +44,7 @@ def sums(rows: Rows, cluster: torch.Tensor, count: int, dtype: torch.dtype) -> t
 
 
 def gathered(rows: Rows, places: torch.Tensor, dtype: torch.dtype) -> Rows:
-    """Some rows, in fp16 or float32, at a length of 1 to 2.
+    """Some rows, in fp16 or float32, at a length between 1/2 and 1.
 
     They are scaled by powers of two, so that fp16 loses nothing of bf16 but what is below 2**-17 of a row's length.
     """

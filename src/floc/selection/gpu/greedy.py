@@ -68,6 +68,7 @@ def greedy(
     *,
     spread: int = 1 << 15,
     enough: int = 0,
+    firsts: bool = False,
     team: int | None = None,
 ) -> Picked:
     """Pick from every set until its depth is reached, or nothing gains any more.
@@ -76,8 +77,9 @@ def greedy(
         matrix: the int16 matrices of all sets.
         weights: [tokens of all sets] int64 >= 0, how much each counts.
         spread: no two similarities differ by more.
-        enough: stop in sets where so many picks of all sets have larger gains; 0: never. A set's first pick is larger
-            than any other, whatever its gain, and no pick is larger than its set's first.
+        enough: stop in sets where so many picks of all sets have larger gains; 0: never. No pick counts for more than
+            its set's first.
+        firsts: let the first pick of every set count for more than any other.
         team: programs for each set; chosen by size where not given.
     """
     device = matrix.device
@@ -109,9 +111,9 @@ def greedy(
             _first[(len(sets),)](now, picked.picks, picked.gains, sets.table, BLOCK=4096, num_warps=8)
     members = _team_size(sets) if team is None else team
     if members == 0:
-        _run_solo(matrix, given, now, picked, sets, weighted=weighted, enough=enough)
+        _run_solo(matrix, given, now, picked, sets, weighted=weighted, enough=enough, firsts=firsts)
     else:
-        _run_team(matrix, given, now, picked, sets, members, weighted=weighted, enough=enough)
+        _run_team(matrix, given, now, picked, sets, members, weighted=weighted, enough=enough, firsts=firsts)
     return picked
 
 
@@ -153,6 +155,7 @@ def _run_solo(
     *,
     weighted: bool,
     enough: int,
+    firsts: bool,
 ) -> None:
     candidates = triton.next_power_of_2(max(sets.candidates))
     tokens = triton.next_power_of_2(max(sets.tokens))
@@ -172,6 +175,7 @@ def _run_solo(
         sets.table,
         WEIGHTED=weighted,
         BOUNDED=enough > 0,
+        FIRSTS=firsts,
         CANDIDATES_=candidates,
         TOKENS_=tokens,
         ROWS=16,
@@ -190,6 +194,7 @@ def _run_team(
     *,
     weighted: bool,
     enough: int,
+    firsts: bool,
 ) -> None:
     padded = triton.next_power_of_2(members)
     # multiples of 16, so that members read whole vectors
@@ -220,6 +225,7 @@ def _run_team(
         BITS=max(1, (max(sets.candidates) - 1).bit_length()),
         WEIGHTED=weighted,
         BOUNDED=enough > 0,
+        FIRSTS=firsts,
         MEMBERS=padded,
         RING=ring,
         CANDIDATES_=width,
@@ -295,9 +301,9 @@ def _first(now, picks, gains, table, BLOCK: tl.constexpr):
 
 @triton.jit
 def _bin(gain):
-    """The place of a positive gain on a scale of 16 steps to a factor of 2."""
+    """The place of a gain on a scale of 16 steps to a factor of 2; of none at all, the lowest."""
     place = (gain.to(tl.float32).to(tl.int32, bitcast=True) >> 19) - 127 * 16
-    return tl.minimum(place, _BINS - 2)
+    return tl.minimum(tl.where(gain > 0, place + 1, 0), _BINS - 2)
 
 
 @triton.jit
@@ -306,6 +312,12 @@ def _is_enough(histogram, enough, gain):
     bins = tl.arange(0, _BINS)
     larger = tl.load(histogram + bins, mask=bins > _bin(gain), other=0, volatile=True)
     return tl.sum(larger, 0) >= enough
+
+
+@triton.jit
+def _count_first(histogram, highest, counts, FIRSTS: tl.constexpr):
+    place = _BINS - 1 if FIRSTS else _bin(highest)
+    tl.atomic_add(histogram + place, 1, mask=counts, sem="relaxed")
 
 
 @triton.jit
@@ -379,6 +391,7 @@ def _solo(
     table,
     WEIGHTED: tl.constexpr,
     BOUNDED: tl.constexpr,
+    FIRSTS: tl.constexpr,
     CANDIDATES_: tl.constexpr,
     TOKENS_: tl.constexpr,
     ROWS: tl.constexpr,
@@ -405,7 +418,7 @@ def _solo(
     cover = tl.load(rows + first * stride + v, mask=v < stride, other=0)
     cover = tl.where(v < n, cover, 32767)
     if BOUNDED:
-        tl.atomic_add(histogram + _BINS - 1, 1, sem="relaxed")
+        _count_first(histogram, highest, depth > 0, FIRSTS)
     count = depth * 0 + 1
     step = depth * 0
     going = depth > 1
@@ -511,6 +524,7 @@ def _team(
     BITS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     BOUNDED: tl.constexpr,
+    FIRSTS: tl.constexpr,
     MEMBERS: tl.constexpr,
     RING: tl.constexpr,
     CANDIDATES_: tl.constexpr,
@@ -552,7 +566,7 @@ def _team(
     cover = tl.load(rows + first * stride + v, mask=my_tokens, other=0)
     cover = tl.where(my_tokens & (v < n), cover, 32767)
     if BOUNDED:
-        tl.atomic_add(histogram + _BINS - 1, 1, mask=me == 0, sem="relaxed")
+        _count_first(histogram, highest, me == 0, FIRSTS)
     count = depth * 0 + 1
     step = depth * 0
     tail = depth * 0  # of the entries in the ring, modulo 4 rings: what the stamps of entries can tell apart

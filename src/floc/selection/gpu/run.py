@@ -52,6 +52,7 @@ def _in_blocks(tokens: torch.Tensor, sizes: tuple[int, ...], budget: int, detail
         gains.index_select(0, order).double() / SCALE,
         lists.group.index_select(0, order),
         lists.next_gains(gains, following).double() / SCALE,
+        lists.openings(gains).double() / SCALE,
         rows.seen[1:],
     )
 
@@ -96,15 +97,18 @@ def _in_two_passes(tokens: torch.Tensor, plan: WindowPlan, budget: int, detail: 
         gains.index_select(0, order).double() / unit,
         lists.group.index_select(0, order),
         lists.next_gains(gains, following).double() / unit,
+        lists.openings(gains).double() / unit,
         rows.seen[1:],
     )
 
 
-def _first_pass(rows: Rows, sets: Sets, detail: float, *, enough: int) -> tuple[Picked, torch.Tensor]:
+def _first_pass(
+    rows: Rows, sets: Sets, detail: float, *, enough: int, firsts: bool = False
+) -> tuple[Picked, torch.Tensor]:
     """Picks from every set, and the matrices they were made from."""
     matrix = torch.empty(sets.elements, dtype=torch.int16, device=sets.device)
     similarity.fill(matrix, rows, rows, sets, detail)
-    picked = greedy.greedy(matrix, sets, enough=enough)
+    picked = greedy.greedy(matrix, sets, enough=enough, firsts=firsts)
     later = None
     if detail > 1:
         # all similarities near 1 snap to 1 then, so gains end while there is something to gain: see engine.py
@@ -124,7 +128,7 @@ class Survivors(NamedTuple):
 
 def survivors(rows: Rows, window: Window, detail: float) -> Survivors:
     """Choose in the blocks of a window, and prepare to choose from what they chose."""
-    picked, matrix = _first_pass(rows, window.first, detail, enough=window.survivors)
+    picked, matrix = _first_pass(rows, window.first, detail, enough=window.survivors, firsts=True)
     order = window.lists.best(picked.gains, window.survivors, firsts=True)[0]
     group = window.lists.group.index_select(0, order)
     counts = torch.zeros(len(window.first), dtype=torch.int32, device=order.device)
@@ -208,7 +212,8 @@ class _Lists:
         """
         due = torch.minimum(gains, gains.index_select(0, self.first))
         if firsts:
-            due = due.index_fill(0, self.bounds[0], torch.iinfo(due.dtype).max)
+            due = due.long()
+            due = due.index_add(0, self.bounds[0], torch.full_like(self.bounds[0], 1 << 40))  # above any gain
         by_due = torch.sort(due.index_select(0, self.by_rank), descending=True, stable=True).indices
         order = self.by_rank.index_select(0, by_due[:budget])
         taken = torch.zeros_like(self.bounds[0])
@@ -219,6 +224,11 @@ class _Lists:
         """[G] the gains at these places, one for each group, or 0 where a group has no more."""
         there = gains.index_select(0, following.clamp(max=len(gains) - 1))
         return torch.where(following < self.bounds[1], there, 0)
+
+    def openings(self, gains: torch.Tensor) -> torch.Tensor:
+        """[G, 2] the first and the second gain of each group."""
+        begin = self.bounds[0]
+        return torch.stack([self.next_gains(gains, begin), self.next_gains(gains, begin + 1)], 1)
 
 
 @dataclass(frozen=True)
