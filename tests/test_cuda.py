@@ -71,7 +71,8 @@ def test_500_cases_equal_the_reference(seed: int) -> None:
         k = int(rng.integers(1, m + 1))
         weights = [rng.integers(0, 1 + 10 ** rng.integers(0, 6), n)] if rng.random() < 0.5 else None
         want = reference.greedy(matrix, k, None if weights is None else weights[0])
-        for team in (0, int(rng.integers(1, PROCESSORS + 1))):
+        # few teams, as each is compiled for anew; some that leave threads to copies of what they wait for
+        for team in (0, int(rng.choice([2, 5, 10, 26, 66, PROCESSORS]))):
             [(picks, gains, _)] = selected([matrix], [k], GPU, weights, symmetric=symmetric, team=team)
             np.testing.assert_array_equal(picks, want[0], err_msg=f"team of {team}, {m} x {n}, {k} picks")
             np.testing.assert_array_equal(gains, want[1], err_msg=f"team of {team}, {m} x {n}, {k} picks")

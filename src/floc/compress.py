@@ -46,6 +46,9 @@ def compress(
             backend: "auto", "cpu", "torch", "gpu" or "reference".
             progress: a function that is called with the share of the work done.
 
+    Tokens on an NVIDIA GPU are chosen from there, and the call returns before the choice is made: what is fetched from
+    the result waits for it. Values that are not finite are reported by `coverage`, `represents`, `bound` and `at` then.
+
     Returns:
         Kept: indices, features, positions, order, gains, represents, coverage, bound, and `at` for smaller budgets.
 

@@ -37,6 +37,7 @@ class Chosen(NamedTuple):
     next_gains: torch.Tensor  # [G] float64, what the best further pick of each group would add
     openings: torch.Tensor  # [G, 2] float64, the first and second gain of each group, also where neither was chosen
     wrong: torch.Tensor  # [1] int32, not 0 if any token is not finite
+    plan: object  # what a CUDA graph that made this reads when it is replayed
 
 
 class History(NamedTuple):

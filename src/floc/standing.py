@@ -7,8 +7,8 @@ when somebody asks: the product of all tokens with all kept ones, which can cost
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Protocol
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from .path import Path, nearest_place
+from .path import Chosen, Path, nearest_place
 
 TILE_BYTES = 1 << 26  # of cosines held at a time: large enough for a fast product, small beside the tokens
 
@@ -79,12 +79,20 @@ class Grouped:
     tokens: torch.Tensor | None  # [T, H, W, D]; None: they were let go
     kept: torch.Tensor  # [K, D]
     indices: torch.Tensor  # [K] int64, where in the video they are, ascending
-    fetch: Callable[[], Path]  # the path without its history; complains of tokens that are not finite
+    chosen: Chosen | Path  # on the device, or fetched from there
+    sizes: np.ndarray  # [G] tokens in each group
+    shared: bool  # whether a budget is shared out among groups by size
 
     @cached_property
     def path(self) -> Path:
         """The picks in order, without the history of representatives."""
-        return self.fetch()
+        if isinstance(self.chosen, Path):
+            return self.chosen
+        if int(self.chosen.wrong):
+            raise ValueError(f"tokens must be finite in float32: {self._first_wrong()}")
+        picks, gains, group, next_gains, openings = (each.cpu().numpy() for each in self.chosen[:5])
+        n = int(self.sizes.sum())
+        return Path(picks, gains, group, self.sizes, next_gains, self.shared, n, None, openings)
 
     @property
     def bound(self) -> float | None:
@@ -110,6 +118,15 @@ class Grouped:
                 total += float(cosine.double().sum())
         represents[indices] = np.arange(len(indices))
         return Standing(represents, total / len(rows))
+
+    def smaller(self, path: Path, places: torch.Tensor) -> Grouped:
+        """Of the kept ones at some places, along a path that ends earlier."""
+        return replace(self, kept=self.kept[places], indices=self.indices[places], chosen=path)
+
+    def _first_wrong(self) -> str:
+        if self.tokens is None:
+            return "some are not"
+        return first_wrong(self.tokens) or "some were not"
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,3 +218,17 @@ def projected(tokens: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
 def normalised(tokens: torch.Tensor) -> torch.Tensor:
     """Tokens at length 1, in float32: half precision has too few digits for a cosine."""
     return F.normalize(tokens.detach().float(), dim=-1)
+
+
+def first_wrong(tokens: torch.Tensor) -> str | None:
+    """Where in [T, H, W, D] the first value is that float32 cannot hold, and what to do; None where all can be held."""
+    largest = torch.finfo(torch.float32).max
+    for t in range(tokens.shape[0]):
+        frame = tokens[t].detach().double()
+        wrong = torch.nonzero(~(frame.abs() <= largest).all(-1))
+        if len(wrong):
+            y, x = wrong[0].tolist()
+            cell = frame[y, x]
+            bad = float(cell[~(cell.abs() <= largest)][0])
+            return f"{bad:g} in frame {t}, row {y}, column {x}; drop or repair that frame first"
+    return None

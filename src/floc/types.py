@@ -13,7 +13,7 @@ import torch
 from .arrays import Array, as_given, like, numpy_of, tensor_of
 from .dials import Dial, fewest
 from .path import Answer, Chosen, Path
-from .standing import Assigned, Findable, Grouped, Nearest, Standing, Summed
+from .standing import Assigned, Findable, Grouped, Nearest, Standing, Summed, first_wrong
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,8 @@ class TokenGrid:
     def chosen(self, chosen: Chosen, sizes: np.ndarray, *, shared: bool) -> Kept:
         """Keep what was chosen on the tokens' device, without waiting for it.
 
+        Who stands for whom is found when it is asked for, from the tokens, which stay in memory and must not change.
+
         Args:
             sizes: [G] tokens in each of the groups that were chosen from separately.
             shared: whether a budget is shared out among groups by size.
@@ -129,12 +131,6 @@ class TokenGrid:
         frame, cell = indices // (rows * columns), indices % (rows * columns)
         kept = self.tokens.reshape(-1, self.dim).index_select(0, indices)
 
-        def fetch() -> Path:
-            if int(chosen.wrong):
-                self.require_finite()
-            picks, gains, group, next_gains, openings = (each.cpu().numpy() for each in chosen[:5])
-            return Path(picks, gains, group, sizes, next_gains, shared, self.n, None, openings)
-
         def given(values: torch.Tensor) -> Array:
             return values if self.numpy_dtype is None else numpy_of(values)
 
@@ -144,7 +140,7 @@ class TokenGrid:
             positions=given(torch.stack([frame, cell // columns, cell % columns], 1)),
             order=given(order),
             gains=given(chosen.gains),
-            standing=Grouped(self.tokens, kept, indices, fetch),
+            standing=Grouped(self.tokens, kept, indices, chosen, sizes, shared),
             shape=self.shape,
             nested=True,
         )
@@ -185,17 +181,8 @@ class TokenGrid:
             if 0 < max(-low, high) < torch.finfo(torch.float32).tiny and self.tokens.dtype == torch.float64:
                 raise ValueError(f"tokens of at most {max(-low, high):g} are too small for float32; scale them first")
             return
-        for t in range(self.tokens.shape[0]):
-            frame = self.tokens[t].detach().double()
-            wrong = torch.nonzero(~(frame.abs() <= largest).all(-1))
-            if len(wrong):
-                y, x = wrong[0].tolist()
-                cell = frame[y, x]
-                bad = float(cell[~(cell.abs() <= largest)][0])
-                raise ValueError(
-                    f"tokens must be finite in float32: {bad:g} in frame {t}, row {y}, column {x}; "
-                    "drop or repair that frame first"
-                )
+        if wrong := first_wrong(self.tokens):
+            raise ValueError(f"tokens must be finite in float32: {wrong}")
 
 
 def _reducible(tokens: torch.Tensor) -> torch.Tensor:
@@ -313,9 +300,7 @@ class Kept:
         features = self.features[places]
         standing = None
         if isinstance(self.standing, Grouped):
-            kept = self.standing.kept[torch.as_tensor(places)]
-            indices = self.standing.indices[torch.as_tensor(places)]
-            standing = replace(self.standing, kept=kept, indices=indices, fetch=lambda: path)
+            standing = self.standing.smaller(path, torch.as_tensor(places))
         smaller = Kept.from_answer(answer, features, self.shape, path, standing)
         return replace(smaller, times_s=None if self.times_s is None else self.times_s[places])
 

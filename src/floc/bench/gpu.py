@@ -22,7 +22,9 @@ import torch
 import floc
 
 from ..dials import Dial
-from . import tables
+from . import harness, tables
+from .blocks import BlockTokens
+from .peers import PEERS
 from .tables import Echo, Table
 
 PAPER_S = 0.99  # FLoC's table of computation times: 784 x 60 tokens, 1/8, one H100
@@ -96,7 +98,26 @@ def run(quick: bool, echo: Echo) -> dict[str, Any]:
         )
     result["torch_ms"] = _torch_backend(QUICK[0] if quick else CASES[0], device)
     echo(f"the torch backend: {result['torch_ms']:.0f} ms")
+    result["apricot"] = apricot(QUICK[0] if quick else CASES[0])
+    echo("apricot: " + ("not installed" if result["apricot"] is None else f"{result['apricot']['ms']:.0f} ms a block"))
     return result
+
+
+def apricot(case: Case) -> dict[str, Any] | None:
+    """apricot on the CPU, on one block's similarities: all of it is choosing, without what it compiles at each call."""
+    peer = next(each for each in PEERS if each.name == "apricot, compilation excluded")
+    if peer.why_not(case.n):
+        return None
+    n = _sizes(case)[0]
+    tokens = film(case.frames, case.cells, case.dim, torch.device("cpu")).reshape(case.n, -1)[:n]
+    choose = peer.prepare(BlockTokens(tokens.half().numpy()), n // 8)
+    choose()
+    times = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        choose()
+        times.append(1e3 * (time.perf_counter() - begun))
+    return {"ms": statistics.median(times), "blocks": case.n / n, "cpu": harness.environment()["device"]["cpu"]}
 
 
 def film(frames: int, cells: int, dim: int, device: torch.device, seed: int = 0) -> torch.Tensor:
@@ -360,6 +381,10 @@ def _peers_view(document: dict) -> str:
         ["floc, backend torch", f"{document['torch_ms']:.0f}", f"{document['torch_ms'] / ours['ms']:.0f}x", "the same"],
         ["the paper's own", f"{1e3 * PAPER_S:.0f}", f"{1e3 * PAPER_S / ours['ms']:.0f}x", "one H100, as published"],
     ]
+    if (peer := document["apricot"]) is not None:
+        all_blocks = peer["ms"] * peer["blocks"]
+        where = f"one core of an {peer['cpu']}, {peer['blocks']:g} times one block; without the similarities"
+        rows.insert(2, ["apricot, compilation excluded", f"{all_blocks:.0f}", f"{all_blocks / ours['ms']:.0f}x", where])
     head = [f"choosing {ours['kept']:,} of 784 x 60 tokens, d = {ours['d']}", "ms", "against floc", "on"]
     return f"{tables.grid(head, rows)}\n\n{_where(document)}"
 

@@ -9,7 +9,8 @@ ICLR 2026) selects within blocks of 32 frames by greedy facility location on cos
   survivors keeps the budget, which removes what blocks repeat from one another. A survivor stands for its cluster: the
   cosines of a cluster's tokens with u add up to exactly (the sum of its normalised tokens) . u, so the second selection
   sees every survivor as a target with the direction and the length of that sum, and needs no other token. Blocks share
-  the survivors by gain, not by size: a still scene leaves room for a busy one.
+  the survivors by gain, not by size: a still scene leaves room for a busy one. (The blocks of a long film do so in
+  windows, which share them by size.)
 * `detail`. The similarity is 1 - (1 - cos)^detail, so that what is badly covered weighs more and rare things survive.
 
 Algorithm 1 of the paper starts lazy greedy from the bound f({v}), which negative cosines break; here the picks are
@@ -164,7 +165,7 @@ class _Run:
         found = blocks.windows(self.sizes, count, together)
         largest = max(survivors for _, survivors in found)
         self.progress.total += sum(survivors**2 for _, survivors in found) * self.grid.dim
-        self._require_memory(largest, "dedupe=1, which has no second pass, or keep fewer tokens")
+        self._require_memory(largest, "dedupe=1, which has no second pass, or keep fewer tokens", weighted=True)
         return found
 
     def depths_in(self, windows: Sequence[tuple[range, int]]) -> np.ndarray:
@@ -175,6 +176,12 @@ class _Run:
 
     def on_device(self, budget: int) -> Kept:
         """Choose without waiting for the device."""
+        kept = self._on_device(budget)
+        if self.options.progress is not None:
+            self.options.progress(1.0)
+        return kept
+
+    def _on_device(self, budget: int) -> Kept:
         from ..selection.gpu import run
 
         tokens = self.grid.tokens.reshape(-1, self.grid.dim)
@@ -305,8 +312,8 @@ class _Run:
         place = self.places[block]
         return slice(place.start - window.tokens.start, place.stop - window.tokens.start)
 
-    def _require_memory(self, n: int, remedy: str) -> None:
-        needed = self.engine.bytes_needed(n, self.grid.dim, self.similarity)
+    def _require_memory(self, n: int, remedy: str, *, weighted: bool = False) -> None:
+        needed = self.engine.bytes_needed(n, self.grid.dim, self.similarity, weighted=weighted)
         if self.grid.tokens.device.type == "cuda" and needed < _SMALL:
             return  # asking a GPU takes longer than it takes to choose
         available = available_bytes(self.grid.tokens.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import warnings
 from functools import lru_cache
@@ -16,6 +17,7 @@ from .engine import Engine
 from .objective import SCALE
 
 BACKENDS = ("auto", "reference", "cpu", "torch", "gpu")
+OLDEST_TRITON = (3, 6)
 
 
 class Selection(NamedTuple):
@@ -118,6 +120,9 @@ def _why_no_kernels(device: torch.device) -> str:
     """What keeps the kernels from running on a device; empty where nothing does."""
     if not _installed("triton"):
         return "Triton is not installed (pip install triton)"
+    version = importlib.metadata.version("triton")
+    if tuple(map(int, version.split(".")[:2])) < OLDEST_TRITON:
+        return f"it needs Triton {'.'.join(map(str, OLDEST_TRITON))} or newer, and this is {version}"
     if device.type == "cpu":
         from .gpu.launch import interpreted
 

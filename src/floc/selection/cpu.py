@@ -91,7 +91,7 @@ class CpuEngine:
             )
         return out
 
-    def bytes_needed(self, n: int, dim: int, similarity: Similarity) -> int:
+    def bytes_needed(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
         triangle = 2 * n * n if similarity.metric == "gaussian" else 0  # of distances in float32
         return 2 * n * n + triangle + 4 * n * dim + threads() * 4 * tiles.RECTANGLE_SIDE * (tiles.RECTANGLE_SIDE + dim)
 

@@ -114,8 +114,8 @@ class Engine(Protocol):
         """[E] float64: the cosine of row i[e] of `left` and row j[e] of `right`."""
         ...
 
-    def bytes_needed(self, n: int, dim: int, similarity: Similarity) -> int:
-        """Memory for choosing from a set of `n` tokens."""
+    def bytes_needed(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
+        """Memory for choosing from a set of `n` tokens, or of as many that stand for others."""
         ...
 
     def survivors_together(self, sizes: np.ndarray, survivors: int) -> int:

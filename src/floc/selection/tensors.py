@@ -92,7 +92,7 @@ class TorchEngine:
             out.append((_unit(a) * _unit(b)).sum(-1).double().cpu().numpy())
         return np.concatenate(out) if out else np.zeros(0)
 
-    def bytes_needed(self, n: int, dim: int, similarity: Similarity) -> int:
+    def bytes_needed(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
         median = 28 * n * n if similarity.metric == "gaussian" else 0  # it sorts all distances
         return 2 * n * n + median + 4 * n * dim + 16 * _PIECE
 
@@ -130,7 +130,7 @@ class ReferenceEngine(TorchEngine):
 
     name = "reference"
 
-    def bytes_needed(self, n: int, dim: int, similarity: Similarity) -> int:
+    def bytes_needed(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
         return super().bytes_needed(n, dim, similarity) + 24 * n * n  # plain greedy computes in int64
 
     def _choose(

@@ -19,7 +19,7 @@ from triton.compiler import ASTSource
 from floc.selection.gpu import clusters, greedy, similarity
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-NOT_ALIGNED = {"members", "enough", "count", "dim"}  # any number; all else is a multiple of 16
+NOT_ALIGNED = {"members", "enough", "count", "dim", "bits", "ring_bits"}  # any number; all else is a multiple of 16
 
 ROWS = dict(values="*bf16", scale="*fp32", power="*fp32")
 PICKED = dict(picks="*i32", gains="*i32", made="*i32", steps="*i32")
@@ -39,6 +39,8 @@ TEAM = dict(
     WAIT=256,
     histogram="*i32",
     enough="i32",
+    bits="i32",
+    ring_bits="i32",
     AT_ONCE=8,
 )
 FILL = dict(
@@ -84,14 +86,14 @@ EVERYWHERE = {
     ),
     "team": (
         greedy._team,
-        dict(CHOOSING, **TEAM, BITS=16, WEIGHTED=False, MEMBERS=256, RING=1 << 17, CANDIDATES_=512, TOKENS_=512)
+        dict(CHOOSING, **TEAM, WEIGHTED=False, MEMBERS=256, CANDIDATES_=512, TOKENS_=512)
         | dict(LANES=4, BOUNDED=True, FIRSTS=False),
         8,
         3,
     ),
     "team, weighted": (
         greedy._team,
-        dict(WEIGHTED, **TEAM, BITS=14, WEIGHTED=True, MEMBERS=256, RING=1 << 15, CANDIDATES_=128, TOKENS_=128)
+        dict(WEIGHTED, **TEAM, WEIGHTED=True, MEMBERS=256, CANDIDATES_=128, TOKENS_=128)
         | dict(LANES=8, BOUNDED=False, FIRSTS=False),
         4,
         3,

@@ -15,6 +15,7 @@ import torch
 from ...blocks import interleaved
 from ...encoders import in_groups
 from ...encoders.hf import STEP, Visual, around, of_frames, of_patches
+from ...standing import Standing
 from ...types import Frames
 from .captured import Captured
 from .families import Shape, family_of
@@ -113,7 +114,7 @@ class _Kept:
         kept = part.kept
         arrays = (torch.as_tensor(each) for each in (kept.features, kept.indices, kept.order, kept.gains))
         features, indices, order, gains = arrays
-        known = kept.path is not None  # else it would cost more than choosing did
+        known = isinstance(kept.standing, Standing)  # else it would cost more than choosing did
         return cls(
             features,
             indices,

@@ -23,11 +23,10 @@ class GpuEngine(TorchEngine):
 
     name = "gpu"
 
-    def bytes_needed(self, n: int, dim: int, similarity: Similarity) -> int:
+    def bytes_needed(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
         if similarity.metric == "gaussian":
             return super().bytes_needed(n, dim, similarity) + 4 * n * n
-        # in a second pass the matrix and its transpose
-        return 4 * n * n + 8 * n * dim
+        return (4 if weighted else 2) * n * n + 4 * n * dim  # what is not its own transpose is there twice
 
     def survivors_together(self, sizes: np.ndarray, survivors: int) -> int:
         # the matrices of all blocks of a window exist together
@@ -38,7 +37,8 @@ class GpuEngine(TorchEngine):
     ) -> list[tuple[np.ndarray, np.ndarray, int]]:
         depths = [min(budget + 1, len(matrix)) for matrix, budget in zip(matrices, budgets, strict=True)]
         given = None if weights is None else torch.from_numpy(weights).to(matrices[0].device)
-        picks, gains = (each.cpu().numpy() for each in select(matrices, depths, given, symmetric=weights is None))
+        # whether a product is its own transpose to the last bit is up to the library that made it
+        picks, gains = (each.cpu().numpy() for each in select(matrices, depths, given, symmetric=False))
         ends = np.cumsum(depths)
         return [
             until_next(picks[end - depth : end], gains[end - depth : end], budget)

@@ -7,14 +7,15 @@ in any order: picks and gains are those of `reference.greedy`, bit for bit.
 
 Several picks are made in one step. Of the candidates with the largest gains, in order, the second is greedy's next pick
 if it raises no token that the first one raises: its gain has not changed then, and no gain ever rises. So it goes on
-until two meet. On videos two to four picks in a step are common, and a step takes about as long as one pick would.
+until two meet. On videos two to six picks in a step are common, and a step takes about as long as one pick would.
 
 Two kernels do this. `_solo` has one program for each set, which holds all gains and covers of the set in registers.
 `_team` has many programs for each set. Each holds the gains of some candidates and the cover of some tokens, and in a
 step they meet twice: to find the best candidates, and to tell which tokens rose. They meet by words in memory that
 carry a stamp in their lowest bits: who sees this step's stamp has this step's word, so there are no locks, no fences,
 and nothing to reset. Two buffers suffice, as nobody writes a step's words before everybody has read those of the step
-before.
+before. This relies on what all NVIDIA GPUs do and the memory model of PTX does not say of plain stores: that a store
+of 64 bits arrives whole, and in the end.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ def fill_up(picked: Picked, sets: Sets, later: torch.Tensor | None = None) -> No
 def _team_size(sets: Sets) -> int:
     """How many programs to each set; 0: one that needs no team."""
     largest = max(*sets.candidates, *sets.tokens)
-    shares = 1 if interpreted() else multiprocessors(sets.device) // len(sets)
+    shares = 1 if interpreted() else min(multiprocessors(sets.device) // len(sets), -(-largest // 64))
     if largest <= WIDEST_SOLO and shares < SMALLEST_TEAM:
         return 0
     return max(1, shares)
@@ -178,7 +179,7 @@ def _run_solo(
         FIRSTS=firsts,
         CANDIDATES_=candidates,
         TOKENS_=tokens,
-        ROWS=16,
+        ROWS=16 if max(candidates, tokens) < 8192 else 8,  # as many as 64 registers hold
         AT_ONCE=4,
         num_warps=min(32, max(4, max(candidates, tokens) // 256)),
     )
@@ -222,12 +223,12 @@ def _run_team(
         members,
         candidates,
         tokens,
-        BITS=max(1, (max(sets.candidates) - 1).bit_length()),
+        max(1, (max(sets.candidates) - 1).bit_length()),
+        ring.bit_length() - 1,
         WEIGHTED=weighted,
         BOUNDED=enough > 0,
         FIRSTS=firsts,
         MEMBERS=padded,
-        RING=ring,
         CANDIDATES_=width,
         TOKENS_=triton.next_power_of_2(tokens),
         ROWS=8,
@@ -376,7 +377,7 @@ def _without(gain, u, p, taken, AT_ONCE: tl.constexpr):
     return gain
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["enough"])
 def _solo(
     matrix,
     weights,
@@ -479,30 +480,19 @@ def _solo(
 
 
 @triton.jit
-def _late(ring, tail, at, many, RING: tl.constexpr):
-    """The entries of a step at places `at`, and how many of them have not arrived yet."""
-    entry = tl.load(ring + ((tail + at) & (RING - 1)), mask=at < many, other=0, volatile=True)
-    late = (at < many) & (((entry >> 32) & 3) != (((tail + at) // RING + 1) & 3))
-    return entry, tl.sum(tl.ravel(late.to(tl.int32)), 0)
+def _wait_for(words, present, stamp):
+    """Wait until all words carry the stamp.
+
+    They are to be read once more after that: threads may hold copies of a tensor that each loaded for itself, at a
+    moment of its own, and only one of the copies is looked at here.
+    """
+    missing = 1
+    while missing > 0:
+        word = tl.load(words, mask=present, other=0, volatile=True)
+        missing = tl.sum((present & ((word & 3) != stamp)).to(tl.int32), 0)
 
 
-@triton.jit
-def _lost(entry, there, taken, turned, turned_stride, u, mine, weights, WEIGHTED: tl.constexpr):
-    """[LANES, candidates] what candidates lose by [LANES, ROWS] tokens that rose."""
-    place, covers = (entry >> 32).to(tl.int32), entry.to(tl.int32)
-    counts = there & (((place >> 2) & 7) < taken)
-    covers = tl.where(counts, covers, 0)
-    old, new = (covers >> 16)[:, :, None], covers.to(tl.int16).to(tl.int32)[:, :, None]
-    column = turned + (place >> 5).to(tl.int64)[:, :, None] * turned_stride + u[None, None, :]
-    s = tl.load(column, mask=counts[:, :, None] & mine[None, None, :], other=0).to(tl.int32)
-    between = tl.minimum(tl.maximum(s, old), new) - old
-    if WEIGHTED:
-        weight = tl.load(weights + (place >> 5), mask=counts, other=0)
-        between = between.to(tl.int64) * weight[:, :, None]
-    return tl.sum(between, 1)
-
-
-@triton.jit
+@triton.jit(do_not_specialize=["enough", "members", "bits", "ring_bits"])
 def _team(
     matrix,
     weights,
@@ -521,12 +511,12 @@ def _team(
     members,
     candidates_each,
     tokens_each,
-    BITS: tl.constexpr,
+    bits,
+    ring_bits,
     WEIGHTED: tl.constexpr,
     BOUNDED: tl.constexpr,
     FIRSTS: tl.constexpr,
     MEMBERS: tl.constexpr,
-    RING: tl.constexpr,
     CANDIDATES_: tl.constexpr,
     TOKENS_: tl.constexpr,
     ROWS: tl.constexpr,
@@ -548,7 +538,7 @@ def _team(
     best_words += which * 4 * MEMBERS
     risen_words += which * 2 * MEMBERS
     tails += which
-    ring = rings + which.to(tl.int64) * RING
+    ring = rings + (which.to(tl.int64) << ring_bits)
 
     u = me * candidates_each + tl.arange(0, CANDIDATES_)
     mine = (tl.arange(0, CANDIDATES_) < candidates_each) & (u < m)
@@ -556,7 +546,9 @@ def _team(
     v = me * tokens_each + tl.arange(0, TOKENS_)
     my_tokens = (tl.arange(0, TOKENS_) < tokens_each) & (v < stride)
     member, both = tl.arange(0, MEMBERS), tl.arange(0, 2 * MEMBERS)
-    complement = ((1 << BITS) - 1 - u).to(tl.int64) << 2
+    all_bits = (1 << bits) - 1
+    in_ring = (1 << ring_bits) - 1
+    complement = (all_bits - u).to(tl.int64) << 2
 
     first = tl.load(picks)
     highest = tl.load(gains)
@@ -574,16 +566,15 @@ def _team(
     while going:
         # my two best candidates, to all
         stamp = ((step >> 1) + 1) & 3
-        key = tl.where(mine, (gain << (BITS + 2)) | complement, _LOWEST)
+        key = tl.where(mine, (gain << (bits + 2)) | complement, _LOWEST)
         best = tl.max(key, 0)
         second = tl.max(tl.where(key == best, _LOWEST, key), 0)
         words = best_words + (step & 1) * 2 * MEMBERS
         tl.atomic_xchg(words + me, best | stamp, sem="relaxed")
         tl.atomic_xchg(words + MEMBERS + me, second | stamp, sem="relaxed")
         present = both % MEMBERS < members
+        _wait_for(words + both, present, stamp)
         word = tl.load(words + both, mask=present, other=0, volatile=True)
-        while tl.sum((present & ((word & 3) != stamp)).to(tl.int32), 0) > 0:
-            word = tl.load(words + both, mask=present, other=0, volatile=True)
         word = tl.where(present, word & -4, _LOWEST)
 
         # the best of all, in order; a member's third best is not known, so nothing after its second may be taken
@@ -592,8 +583,8 @@ def _team(
         for j in tl.static_range(AT_ONCE):
             best = tl.max(word, 0)
             word = tl.where(word == best, _LOWEST, word)
-            candidate = ((1 << BITS) - 1 - ((best >> 2) & ((1 << BITS) - 1))).to(tl.int32)
-            p, g = p + (candidate,), g + (best >> (BITS + 2),)
+            candidate = (all_bits - ((best >> 2) & all_bits)).to(tl.int32)
+            p, g = p + (candidate,), g + (best >> (bits + 2),)
             allowed = allowed + (known & (g[j] > 0) & (depth - count > j),)
             for i in tl.static_range(j):
                 known = known & (owners[i] != candidate // candidates_each)
@@ -610,31 +601,38 @@ def _team(
             tl.atomic_xchg(headers + me, (met << 2) | stamp, sem="relaxed")
             if met >> 8 > 0:
                 at = tl.atomic_add(tails, met >> 8, sem="relaxed") + tl.cumsum((by < AT_ONCE).to(tl.int32), 0) - 1
-                place = (v << 5) | (by << 2) | ((at // RING + 1) & 3)
-                change = (place.to(tl.int64) << 32) | ((cover.to(tl.int64) & 0xFFFF) << 16) | (to.to(tl.int64) & 0xFFFF)
-                tl.store(ring + (at & (RING - 1)), change, mask=by < AT_ONCE)
+                at = at & (4 * in_ring + 3)
+                covers = ((cover.to(tl.int64) & 0xFFFF) << 16) | (to.to(tl.int64) & 0xFFFF)
+                change = (((v << 3) | by).to(tl.int64) << 34) | (covers << 2) | (((at >> ring_bits) + 1) & 3)
+                tl.store(ring + (at & in_ring), change, mask=by < AT_ONCE)
+            _wait_for(headers + member, member < members, stamp)
             header = tl.load(headers + member, mask=member < members, other=0, volatile=True)
-            while tl.sum(((member < members) & ((header & 3) != stamp)).to(tl.int32), 0) > 0:
-                header = tl.load(headers + member, mask=member < members, other=0, volatile=True)
             met = tl.reduce(header >> 2, 0, _together)
             many = met >> 8
             taken = _accepted(allowed, met, AT_ONCE)
+            for start in range(0, many, WAIT):
+                at = start + tl.arange(0, WAIT)
+                _wait_for(ring + ((tail + at) & in_ring), at < many, (((tail + at) >> ring_bits) + 1) & 3)
+
             # what my candidates lose by them: every warp adds up its own ROWS of them, and waits for no other
-            at = tl.arange(0, LANES)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
-            entry, late = _late(ring, tail, at, many, RING)
-            while late > 0:
-                entry, late = _late(ring, tail, at, many, RING)
-            lost = _lost(entry, at < many, taken, turned, turned_stride, u, my_columns, weights, WEIGHTED)
-            for start in range(ROWS * LANES, many, WAIT):
-                late = many
-                while late > 0:
-                    late = _late(ring, tail, start + tl.arange(0, WAIT), many, RING)[1]
-            for start in range(ROWS * LANES, many, ROWS * LANES):
-                there = start + at < many
-                entry = tl.load(ring + ((tail + start + at) & (RING - 1)), mask=there, other=0, cache_modifier=".cg")
-                lost += _lost(entry, there, taken, turned, turned_stride, u, my_columns, weights, WEIGHTED)
+            lost = tl.zeros([LANES, CANDIDATES_], now.dtype.element_ty)
+            for start in range(0, many, ROWS * LANES):
+                at = start + tl.arange(0, LANES)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
+                entry = tl.load(ring + ((tail + at) & in_ring), mask=at < many, other=0, volatile=True)
+                place, covers = (entry >> 34).to(tl.int32), (entry >> 2).to(tl.int32)
+                counts = (at < many) & ((place & 7) < taken)
+                covers = tl.where(counts, covers, 0)
+                old, new = (covers >> 16)[:, :, None], covers.to(tl.int16).to(tl.int32)[:, :, None]
+                column = turned + (place >> 3).to(tl.int64)[:, :, None] * turned_stride + u[None, None, :]
+                s = tl.load(column, mask=counts[:, :, None] & my_columns[None, None, :], other=0).to(tl.int32)
+                between = tl.minimum(tl.maximum(s, old), new) - old
+                if WEIGHTED:
+                    weight = tl.load(weights + (place >> 3), mask=counts, other=0)
+                    lost += tl.sum(between.to(tl.int64) * weight[:, :, None], 1)
+                else:
+                    lost += tl.sum(between, 1).to(now.dtype.element_ty)
             gain -= tl.sum(lost, 0)
-            tail = (tail + many) & (4 * RING - 1)
+            tail = (tail + many) & (4 * in_ring + 3)
             cover = tl.where(by < taken, to, cover)
             if me == 0:
                 _note(picks, gains, count, p, g, taken, AT_ONCE)

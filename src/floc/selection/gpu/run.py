@@ -54,6 +54,7 @@ def _in_blocks(tokens: torch.Tensor, sizes: tuple[int, ...], budget: int, detail
         lists.next_gains(gains, following).double() / SCALE,
         lists.openings(gains).double() / SCALE,
         rows.seen[1:],
+        plan,
     )
 
 
@@ -85,6 +86,7 @@ def _in_two_passes(tokens: torch.Tensor, plan: WindowPlan, budget: int, detail: 
         greedy.fill_up(chosen, window.second)
         flat.append(window.start + found.places)
         picked.append(chosen)
+        del found  # its matrices, before the next ones are made
     gains = torch.cat([each.gains for each in picked])
     places = torch.cat([each.picks for each in picked])
     lists = plan.lists
@@ -99,6 +101,7 @@ def _in_two_passes(tokens: torch.Tensor, plan: WindowPlan, budget: int, detail: 
         lists.next_gains(gains, following).double() / unit,
         lists.openings(gains).double() / unit,
         rows.seen[1:],
+        plan,
     )
 
 
@@ -241,7 +244,7 @@ class BlockPlan:
     following: torch.Tensor  # [B] what follows them in each block
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def block_plan(sizes: tuple[int, ...], budget: int, shared: bool, limit: int, device: torch.device) -> BlockPlan:
     """Plan a choice in blocks; plans are kept."""
     each = np.array(sizes)
@@ -278,7 +281,7 @@ class Window:
     @cached_property
     def arange(self) -> torch.Tensor:
         """[M] int64."""
-        return torch.arange(self.survivors, device=self.first.device)
+        return torch.arange(self.survivors).to(self.first.device)
 
 
 @dataclass(frozen=True)
@@ -291,7 +294,7 @@ class WindowPlan:
     following: torch.Tensor
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def window_plan(
     sizes: tuple[int, ...], windows: tuple[tuple[range, int], ...], budget: int, device: torch.device
 ) -> WindowPlan:
@@ -316,7 +319,7 @@ def window_plan(
     lists = _Lists(
         tuple(window.second.depths[0] for window in planned), _ints(survivors_each.cumsum() - survivors_each), device
     )
-    return WindowPlan(planned, lists, torch.arange(budget, device=device), torch.tensor([budget], device=device))
+    return WindowPlan(planned, lists, torch.arange(budget).to(device), torch.tensor([budget], device=device))
 
 
 def _groups(sizes: Sequence[int], limit: int) -> list[range]:

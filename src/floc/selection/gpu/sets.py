@@ -105,7 +105,7 @@ class Sets:
     @cached_property
     def set_of_token(self) -> torch.Tensor:
         """[tokens of all sets] int32."""
-        return repeated(range(len(self)), self.tokens, self.device).to(torch.int32)
+        return repeated(range(len(self)), self.tokens, self.device, torch.int32)
 
     @cached_property
     def first_of_token(self) -> torch.Tensor:
@@ -148,6 +148,12 @@ def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def repeated(values: Sequence[int], counts: Sequence[int], device: torch.device) -> torch.Tensor:
-    """[sum of counts] int64 on the device: each value as often as its count says."""
-    return torch.repeat_interleave(torch.tensor(values), torch.tensor(counts)).to(device)
+def repeated(
+    values: Sequence[int], counts: Sequence[int], device: torch.device, dtype: torch.dtype = torch.int64
+) -> torch.Tensor:
+    """[sum of counts] on the device: each value as often as its count says.
+
+    What is kept for later calls is made on the host and copied: a kernel of this stream might not have run when another
+    stream reads it.
+    """
+    return torch.repeat_interleave(torch.tensor(values, dtype=dtype), torch.tensor(counts)).to(device)
