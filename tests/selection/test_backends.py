@@ -48,3 +48,9 @@ def test_other_devices_take_torch_and_say_so_once(monkeypatch: pytest.MonkeyPatc
             assert resolve("auto", torch.device(device)) == "torch"
         with pytest.raises(ValueError, match=f"cannot run on {device}: its kernels are for NVIDIA GPUs"):
             resolve("gpu", torch.device(device))
+
+
+def test_an_old_triton_leaves_it_to_torch_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("triton.__version__", "3.2.0")
+    with pytest.warns(UserWarning, match=r"Triton 3\.6 or newer, and this is 3\.2\.0"):
+        assert resolve("auto", torch.device("cuda:6")) == "torch"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import warnings
 from functools import lru_cache
@@ -118,17 +117,18 @@ def _installed(package: str) -> bool:
 @lru_cache
 def _why_no_kernels(device: torch.device) -> str:
     """What keeps the kernels from running on a device; empty where nothing does."""
+    if device.type not in ("cpu", "cuda") or torch.version.hip is not None:
+        return "its kernels are for NVIDIA GPUs"
     if not _installed("triton"):
         return "Triton is not installed (pip install triton)"
-    version = importlib.metadata.version("triton")
-    if tuple(map(int, version.split(".")[:2])) < OLDEST_TRITON:
-        return f"it needs Triton {'.'.join(map(str, OLDEST_TRITON))} or newer, and this is {version}"
+    import triton
+
+    if tuple(map(int, triton.__version__.split(".")[:2])) < OLDEST_TRITON:
+        return f"it needs Triton {'.'.join(map(str, OLDEST_TRITON))} or newer, and this is {triton.__version__}"
     if device.type == "cpu":
         from .gpu.launch import interpreted
 
         return "" if interpreted() else "the tokens are on the CPU"
-    if device.type != "cuda" or torch.version.hip is not None:
-        return "its kernels are for NVIDIA GPUs"
     capability = torch.cuda.get_device_capability(device)
     return (
         ""
