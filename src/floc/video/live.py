@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -37,6 +37,7 @@ PROTOCOLS = {
     "http": "http,https,httpproxy,tcp,tls,crypto,data",
     "https": "http,https,httpproxy,tcp,tls,crypto,data",
 }
+FOLLOWED = {"mode": "r", "metadata_errors": "replace", "container_options": {"protocol_whitelist": "file,crypto,data"}}
 
 
 def kind(source: str) -> Literal["address", "device", "file"]:
@@ -125,8 +126,12 @@ def frames(
         for warning in film.warnings:
             warn(warning)
         return
-    with _opened(source, patience_s, stopped) as container:
-        yield from _as_they_come(_Rewound(container), public_name(source), fps, size, stopped, warn)
+    try:
+        with _opened(source, patience_s, stopped) as container:
+            yield from _as_they_come(_Rewound(container), public_name(source), fps, size, stopped, warn)
+    except (OSError, ValueError):
+        if not stopped():  # what is too short to be read because nobody waited for the rest is no mistake
+            raise
 
 
 @contextmanager
@@ -137,22 +142,24 @@ def _opened(source: str, patience_s: float, stopped: Callable[[], bool]) -> Iter
         raise ImportError("reading video needs PyAV: pip install 'floc[video]'") from error
 
     name = public_name(source)
-    try:
+    with ExitStack() as held:
+        given: dict[str, Any]
         if kind(source) == "file":
-            files = {"protocol_whitelist": "file,crypto,data"}
             growing = _Growing(Path(source), patience_s, stopped)
-            container = av.open(growing, "r", container_options=files, metadata_errors="replace")
+            held.callback(growing.close)
+            given = {**FOLLOWED, "file": growing}
         else:
-            container = av.open(**arguments(source))
-    except av.FFmpegError as error:
-        reason = f"no answer in {ANSWER_S:g} s" if isinstance(error, av.ExitError) else error.strerror
-        advice = {
-            "file": "a file can be followed in a container that is readable while it is written: MPEG-TS, Matroska",
-            "device": "look whether another program has it open, and whether it is a camera",
-            "address": "look whether the address is right and the camera can be reached from here",
-        }[kind(source)]
-        raise OSError(f"{name}: cannot be opened ({reason}); {advice}") from None
-    with container:
+            given = arguments(source)
+        try:
+            container = held.enter_context(av.open(**given))
+        except av.FFmpegError as error:
+            reason = f"no answer in {ANSWER_S:g} s" if isinstance(error, av.ExitError) else error.strerror
+            advice = {
+                "file": "a file can be followed in a container that is readable while it is written: MPEG-TS, Matroska",
+                "device": "look whether another program has it open, and whether it is a camera",
+                "address": "look whether the address is right and the camera can be reached from here",
+            }[kind(source)]
+            raise OSError(f"{name}: cannot be opened ({reason}); {advice}") from None
         yield container
 
 
