@@ -7,6 +7,7 @@ import http.server
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -234,6 +235,30 @@ def test_an_address_is_read_and_its_password_noted_nowhere(
     for each in (state, folder / "latest.safetensors"):
         assert b"secret" not in each.read_bytes()
         assert served.encode() in each.read_bytes()
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_an_address_that_falls_silent_has_ended(film: Path, folder: Path, answers: bool, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(live, "ANSWER_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            caller, _ = server.accept()
+            with caller:
+                if answers:
+                    caller.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + film.read_bytes())
+                while caller.recv(4096):  # until the other side hangs up
+                    pass
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/a.ts"
+        status = run(monkeypatch, address, "--budget", 20, "--encoder", "pixels", "-o", folder)
+        thread.join()
+    assert "(no answer in 1 s)" in capsys.readouterr().err
+    assert status == (0 if answers else 2)
+    if answers:
+        require_same(folder / "latest.safetensors", by_hand(film, budget=20))
 
 
 def test_devices_and_addresses_are_opened_with_their_options() -> None:

@@ -153,13 +153,12 @@ def _opened(source: str, patience_s: float, stopped: Callable[[], bool]) -> Iter
         try:
             container = held.enter_context(av.open(**given))
         except av.FFmpegError as error:
-            reason = f"no answer in {ANSWER_S:g} s" if isinstance(error, av.ExitError) else error.strerror
             advice = {
                 "file": "a file can be followed in a container that is readable while it is written: MPEG-TS, Matroska",
                 "device": "look whether another program has it open, and whether it is a camera",
                 "address": "look whether the address is right and the camera can be reached from here",
             }[kind(source)]
-            raise OSError(f"{name}: cannot be opened ({reason}); {advice}") from None
+            raise OSError(f"{name}: cannot be opened ({_in_words(error.strerror)}); {advice}") from None
         yield container
 
 
@@ -244,4 +243,9 @@ def _as_they_come(
         yield convert(frame), clock.seconds(ticks)
     tell(told + 1)
     if run.stopped and not stopped():
-        warn(f"{name}: ended early ({run.stopped})")
+        warn(f"{name}: ended early ({_in_words(run.stopped)})")
+
+
+def _in_words(reason: str | None) -> str:
+    """Why ffmpeg stopped; a time limit makes it speak of an exit."""
+    return f"no answer in {ANSWER_S:g} s" if reason == "Immediate exit requested" else str(reason)
