@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shlex
+import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -15,9 +18,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 import floc
 from floc import store
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     from floc.blocks import Block
     from floc.compare import Comparison
     from floc.footage import Film
+    from floc.watch import Status, Watch
 
 app = typer.Typer(
     help="Keep the few visual tokens of a long video that best stand in for all the others.",
@@ -36,6 +42,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 screen = Console(stderr=True, highlight=False)
+LINE_EVERY_S = 10.0  # of `floc stream`, where there is no terminal to show one line that changes
 # what `floc compare` prints of its measures, under names short enough for a terminal
 COLUMNS = {"coverage": "cover", "worst": "worst", "bound": "bound", "averaged_distance": "dist", "redundancy": "redund"}
 
@@ -251,6 +258,155 @@ def _show_answers(told: list[dict[str, Any]]) -> None:
     screen.print(table)
 
 
+@app.command(
+    epilog="Examples: floc stream rtsp://camera/main --budget 4096 --state camera.state\n\n"
+    "floc stream recording.ts --follow --ratio 1/32 --segment 60 -o segments"
+)
+def stream(
+    source: Annotated[str, typer.Argument(help="A video, a camera (/dev/video0), or an rtsp:// or http:// address.")],
+    ratio: Annotated[str | None, typer.Option(help="Kept / total: what is kept grows with the video.")] = None,
+    budget: Annotated[int | None, typer.Option(help="How many tokens to keep of all, in bounded memory.")] = None,
+    encoder: EncoderName = None,
+    fps: Fps = None,
+    segment: Annotated[float, typer.Option(help="Seconds of video from one segment to the next.")] = 300,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for the segments. [dim](floc-stream, made here)[/]")
+    ] = None,
+    state: Annotated[Path | None, typer.Option(help="Where to go on from, and to save it to at every segment.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="A file still grows (MPEG-TS, Matroska): wait.")] = False,
+    patience: Annotated[float, typer.Option(help="--follow: seconds without growth that end it.")] = 10,
+    seconds: Annotated[float | None, typer.Option(help="Stop after so much of the video. [dim](never)[/]")] = None,
+    device: Device = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was kept last as JSON on stdout.")] = False,
+) -> None:
+    """Watch a video that may not end, and write what is kept of it as time goes by.
+
+    Every segment, segment-000001.safetensors and so on, is what is kept of all that was seen until then, in the format
+    of `floc compress`; the newest is latest.safetensors, too. (.floc files are for one model of transformers and are
+    made by `floc ask`; here tokens come from an encoder.) Ctrl-C ends it and writes the last segment and the state.
+    """
+    from floc import encoders, watch
+    from floc.video import live
+
+    dial = Dial.of(ratio, budget, None)
+    for name, value in {"segment": segment, "seconds": seconds, "patience": patience}.items():
+        if value is not None and not value > 0:
+            raise ValueError(f"--{name} must be a number of seconds above 0, got {value:g}")
+    frames_per_s = _fps(fps)
+    live.check(source, follow=follow)
+    folder = _segment_folder(output)
+    if state is not None:
+        _require_place(state, Path(source))
+    network = encoders.get(encoder or "auto", device=device)
+    options: dict[str, Any] = dict(fps=frames_per_s, segment_s=segment, folder=folder, state=state, device=device)
+    watched = watch.begin(source, network, dial, **options)
+    if encoder in (None, "auto"):
+        screen.print(f"encoder: {network.name}", style="dim", markup=False)
+    if watched.resumes:
+        told = f"going on from {state}: {watched.stream.frames} frames until {_clock(watched.read_s)}"
+        screen.print(told, markup=False, soft_wrap=True)
+    with _stoppable() as stopped, _status_line() as show:
+        watched.run(
+            follow=follow,
+            patience_s=patience,
+            seconds=math.inf if seconds is None else seconds,
+            stopped=stopped,
+            show=show,
+            wrote=lambda path: screen.print(f"written  {path}", style="dim", markup=False, soft_wrap=True),
+            warn=lambda text: screen.print(text, style="yellow", markup=False, soft_wrap=True),
+        )
+    if as_json:
+        about = {} if watched.kept is None else store.summary(watched.kept)
+        files = {"segments": [str(each) for each in watched.written], "warnings": watched.warnings}
+        print(json.dumps({**about, "encoder": network.name, **files, "state": None if state is None else str(state)}))
+    _show_watched(watched)
+
+
+def _segment_folder(given: Path | None) -> Path:
+    """The folder to write to. One that was named must be there: a disk that is not mounted is no place for days."""
+    folder = given or Path("floc-stream")
+    _require_folder(folder)
+    if given is not None and not given.is_dir():
+        raise ValueError(f"{given}: this folder does not exist; create it first")
+    return folder
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C was pressed, or the system asked to end: work in hand is finished first. Twice is at once."""
+    asked = threading.Event()
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def ask(number: int, frame: object) -> None:
+        asked.set()
+        restore()
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield asked.is_set
+    finally:
+        restore()
+
+
+@contextlib.contextmanager
+def _status_line() -> Iterator[Callable[[Status], None]]:
+    """A function that shows where a watch stands: a line that changes on a terminal, now and then one elsewhere."""
+    if screen.is_terminal:
+        with Live(console=screen, transient=True) as line:
+            yield lambda status: line.update(Text(_in_a_line(status), overflow="ellipsis", no_wrap=True))
+        return
+    next_s = 0.0
+
+    def show(status: Status) -> None:
+        nonlocal next_s
+        if time.monotonic() >= next_s:
+            screen.print(_in_a_line(status), markup=False, soft_wrap=True)
+            next_s = time.monotonic() + LINE_EVERY_S
+
+    yield show
+
+
+def _in_a_line(status: Status) -> str:
+    from floc.machine import in_words
+
+    parts = [
+        _clock(status.time_s),
+        f"{status.frames:,} {'frame' if status.frames == 1 else 'frames'}",
+        f"{status.tokens:,} tokens",
+        f"kept {status.kept:,} (1 in {status.tokens / status.kept:.3g})",
+        f"{status.pushes_per_s:.1f} pushes/s",
+    ]
+    if status.memory_bytes is not None:
+        parts.append(in_words(status.memory_bytes))
+    return "  ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    from floc.footage import clock
+
+    return clock(seconds)
+
+
+def _show_watched(watched: Watch) -> None:
+    if watched.kept is None:
+        screen.print("no new frame; nothing was written")
+        return
+    start_s, end_s = watched.kept.span_s or (0.0, 0.0)
+    count = "1 segment" if len(watched.written) == 1 else f"{len(watched.written)} segments"
+    state = "" if watched.state is None else f", and the state {watched.state}"
+    screen.print(
+        f"kept {len(watched.kept):,} of {watched.kept.n:,} tokens, {_clock(start_s)} to {_clock(end_s)}; "
+        f"written: {count} to {watched.folder}, the last is {watched.written[-1].name}{state}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
 @app.command(epilog="Example: floc demo -o floc-demo")
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the film and the report.")] = Path(
@@ -363,6 +519,11 @@ def _require_writable(output: Path, suffix: str, source: Path) -> None:
     """Complain now of what would fail, or destroy the input, after minutes of work."""
     if output.suffix != suffix:
         raise ValueError(f"{output}: the output is a {suffix} file; name it {output.with_suffix(suffix)}")
+    _require_place(output, source)
+
+
+def _require_place(output: Path, source: Path) -> None:
+    """Complain of where no file can be written, or only over the input."""
     if output.exists() and source.exists() and output.samefile(source):
         raise ValueError(f"{output}: that would overwrite the input; name another file")
     if output.is_dir():

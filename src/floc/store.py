@@ -7,15 +7,16 @@ A kept-tokens file is a safetensors file with these tensors, K kept of n = T*H*W
     positions   [K, 3]  (t, y, x)
     order       [K]     places in `indices`, most important first
     gains       [K]     what each added, in that order
-    represents  [n]     for every input token, the place in `indices` of its representative
+    represents  [n]     for every input token, the place in `indices` of its representative; not of a stream with a
+                        budget, which forgets its tokens
 
 where they come from a video, also
 
     times_s        [K]  when each kept token is shown, in seconds from the start
-    frame_times_s  [T]  the same for every frame there was
+    frame_times_s  [T]  the same for every frame there was; not of a stream
 
 and one metadata entry, "floc": JSON with shape [T, H, W], method, settings, coverage, bound, seconds, source, version,
-and for a video its length, size, sampling and encoder.
+for a video its length, size, sampling and encoder, and for a stream span_s: from when to when it covers.
 """
 
 from __future__ import annotations
@@ -98,7 +99,10 @@ def write_kept(
 
     from . import __version__
 
-    tensors = {name: torch.as_tensor(getattr(kept, name)).cpu().contiguous() for name in ARRAYS}
+    names = [name for name in ARRAYS if name != "represents" or not kept.forgets]
+    if kept.times_s is not None:
+        names.append("times_s")
+    tensors = {name: torch.as_tensor(getattr(kept, name)).cpu().contiguous() for name in names}
     if times_s is not None:
         tensors["frame_times_s"] = torch.from_numpy(np.array(times_s, np.float64))
         tensors["times_s"] = tensors["frame_times_s"][tensors["positions"][:, 0]]
@@ -113,13 +117,18 @@ def read_kept(path: Path) -> Kept:
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["floc"])
-            arrays: dict[str, Any] = {name: file.get_tensor(name) for name in ARRAYS}
+            forgets = about["method"] == "stream" and "represents" not in file.keys()  # noqa: SIM118 - no mapping
+            names = [name for name in ARRAYS if name != "represents" or not forgets]
+            arrays: dict[str, Any] = {name: file.get_tensor(name) for name in names}
+            times_s = file.get_tensor("times_s") if "times_s" in file.keys() else None  # noqa: SIM118
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise ValueError(f"{path}: not a kept-tokens file of floc ({error})") from error
-    represents = arrays.pop("represents").numpy()
+    represents = None if forgets else arrays.pop("represents").numpy()
     return Kept(
         **arrays,
         shape=tuple(about["shape"]),
+        times_s=times_s,
+        span_s=tuple(about["span_s"]) if "span_s" in about else None,
         standing=Standing(represents, about["coverage"], about["bound"]),
         **{name: about[name] for name in ("method", "settings", "seconds")},
     )
@@ -138,6 +147,7 @@ def summary(kept: Kept) -> dict[str, Any]:
         "method": kept.method,
         "settings": dict(kept.settings),
         "seconds": kept.seconds,
+        **({} if kept.span_s is None else {"span_s": list(kept.span_s)}),
     }
 
 

@@ -221,6 +221,11 @@ class Kept:
         return like(self.features, represents)
 
     @property
+    def forgets(self) -> bool:
+        """Whether `represents` is not known any more."""
+        return self._stood_for.represents is None
+
+    @property
     def bound(self) -> float | None:
         """At least this share of the best choice from the same blocks or, after two passes, survivors."""
         return self.standing.bound

@@ -19,7 +19,7 @@ av = pytest.importorskip("av", reason="PyAV is not installed: pip install 'floc[
 
 from floc import video  # noqa: E402
 from floc.types import Frames  # noqa: E402
-from floc.video.read import _Run  # noqa: E402
+from floc.video.read import Run  # noqa: E402
 
 FOOTAGE = Path(os.environ.get("FLOC_DATA", Path(__file__).parents[3] / "shared" / "data")) / "videos"
 footage = pytest.mark.skipif(not FOOTAGE.is_dir(), reason=f"no real footage in {FOOTAGE}; set FLOC_DATA")
@@ -41,13 +41,13 @@ def times_of(opened: Iterable[Frames]) -> list[float]:
 @pytest.fixture
 def fed(monkeypatch) -> list:
     """What decoders are given from here on."""
-    decode, packets = _Run._decode, []
+    decode, packets = Run._decode, []
 
     def noted(run, packet):
         packets.append(packet)
         return decode(run, packet)
 
-    monkeypatch.setattr(_Run, "_decode", noted)
+    monkeypatch.setattr(Run, "_decode", noted)
     return packets
 
 
@@ -114,7 +114,7 @@ def test_frames_that_lead_a_keyframe(film, numbers, fed) -> None:
 
 def test_packets_too_many_to_hold_are_decoded(film, numbers, fed, monkeypatch) -> None:
     path = film("a.mp4", 67, options={"g": "30", "bf": "2"})
-    monkeypatch.setattr(sys.modules[_Run.__module__], "HELD_BYTES", 200)
+    monkeypatch.setattr(sys.modules[Run.__module__], "HELD_BYTES", 200)
     assert numbers(video.read(path, max_frames=2)) == [0, 33]
     assert len(fed) > 33
 

@@ -96,6 +96,7 @@ class Stream:
         self._frames = 0  # in complete blocks
         self._first_s = self._last_s = 0.0
         self._is_closed = False
+        self.note: dict[str, Any] = {}  # what its owner wants saved with it, as JSON takes it
         self._past: Growing | Bounded = (
             Growing(self._dial) if budget is None else Bounded(int(budget), float(dedupe), half_life_s)
         )
@@ -166,6 +167,7 @@ class Stream:
             "device": None if self._room is None else str(self._room.device),
             "closed": self._is_closed,
             "past": self._past.about(),
+            "note": self.note,
         }
         write_whole(Path(path), lambda temporary: save_file(tensors, temporary, {"floc-stream": json.dumps(about)}))
 
@@ -201,6 +203,7 @@ class Stream:
             stream._first_s, stream._last_s = about["span_s"]
             stream._numpy_dtype = None if about["numpy_dtype"] is None else np.dtype(about["numpy_dtype"])
             stream._is_closed = about["closed"]
+            stream.note = about.get("note", {})
             if stream.frames:
                 stream._engine = engine_for(settings["backend"], place)
         except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""Video in: a film is opened, and a few of its frames come out in batches."""
+"""Video in: a film is opened, and a few of its frames come out in batches; `live` is for what may not end."""
 
 from .container import check_file
 from .read import Video, read

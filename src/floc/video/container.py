@@ -77,6 +77,11 @@ class Upright:
         """A stored size as it is shown, or a shown size as it is stored."""
         return (height, width) if self.swaps else (width, height)
 
+    def size_of(self, frame: VideoFrame, stream: VideoStream) -> tuple[int, int]:
+        """Width and height of the film as it is shown, in square pixels."""
+        # a pixel is as wide as the sample aspect ratio says, before the picture is turned
+        return self.turned(max(1, round(frame.width * (stream.sample_aspect_ratio or 1))), frame.height)
+
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
         pixels = pixels.swapaxes(0, 1) if self.swaps else pixels
         pixels = pixels[:, ::-1] if self.mirrors_x else pixels
@@ -140,14 +145,15 @@ def _check_moov(path: Path) -> None:
     )
 
 
-def video_stream(container: InputContainer, path: Path) -> VideoStream:
+def video_stream(container: InputContainer, path: Path | str) -> VideoStream:
     """The film in a container: its best video that is not a cover picture."""
     from av.stream import Disposition
 
     cover = Disposition.attached_pic | Disposition.timed_thumbnails
     films = [each for each in container.streams.video if not each.disposition & cover]
     if not films:
-        _check_moov(path)
+        if isinstance(path, Path):  # else it is no file, but the name of another source
+            _check_moov(path)
         kinds = ["cover picture" if each.type == "video" else str(each.type) for each in container.streams]
         raise ValueError(f"{path}: there is no video in it, only {', '.join(kinds) or 'nothing'}; give a video file")
     best = container.streams.best("video")
@@ -174,7 +180,7 @@ def demuxed(container: InputContainer, *streams: VideoStream) -> Generator[Packe
     return ""
 
 
-def probe(container: InputContainer, stream: VideoStream, path: Path) -> tuple[VideoFrame, Clock]:
+def probe(container: InputContainer, stream: VideoStream, path: Path | str) -> tuple[VideoFrame, Clock]:
     """The first frame, and the clock that the first few agree with."""
     import av
 

@@ -13,7 +13,7 @@ Memory is one batch, one frame not yet decided upon, the packets held back and w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import islice
@@ -55,15 +55,14 @@ def read(
         size: (width, height) of the upright film, in square pixels -> (width, height) of the pictures wanted.
         batch: frames in each `Frames`; the last has what is left.
     """
-    _check(fps, max_frames, batch)
+    check_sampling(fps, max_frames, batch)
     path = Path(path)
     check_file(path)
     with opened(path) as container:
         stream = video_stream(container, path)
         frame, clock = probe(container, stream, path)
         upright = Upright.of(frame)
-        # a pixel is as wide as the sample aspect ratio says, before the picture is turned
-        source = upright.turned(max(1, round(frame.width * (stream.sample_aspect_ratio or 1))), frame.height)
+        source = upright.size_of(frame, stream)
         duration_s, whole_file = stated_duration(container, stream, clock)
         count = stream.frames or None
         codec = stream.codec_context.name
@@ -71,13 +70,11 @@ def read(
         scanned_s, count = scan(path, clock)
         duration_s = scanned_s if duration_s is None else duration_s
     step = step_s(fps, max_frames, duration_s, count)
-    width, height = source if size is None else size(*source)
-    if not (_is_count(width) and _is_count(height)):
-        raise ValueError(f"size= must give a width and a height of at least 1, got {width!r} x {height!r}")
+    width, height = wanted_size(size, source)
     return Video(
         path=path,
-        width=int(width),
-        height=int(height),
+        width=width,
+        height=height,
         source_width=source[0],
         source_height=source[1],
         duration_s=float(duration_s),
@@ -124,7 +121,7 @@ class Video:
     def __iter__(self) -> Iterator[Frames]:
         self.warnings, self.frames = [], None
         given = filled = 0
-        convert = self._converter()
+        convert = converter(self._upright, self.width, self.height)
         for ticks, frame in self._wanted():
             if not filled:
                 pixels = np.empty((self.batch, self.height, self.width, 3), np.uint8)
@@ -174,42 +171,58 @@ class Video:
         step = None if self._step_s is None else self._step_s / tick_s
         sampler = Sampler(step, ROUNDING_S / tick_s, self.max_frames)
         with opened(self.path) as container:
-            run = _Run(container, video_stream(container, self.path), self._clock, sampler, skipping)
-            on_screen: tuple[Ticks, VideoFrame] | None = None
-            for ticks, frame in run.frames(self._whole_file):
-                if on_screen and sampler.wants(until=ticks):
-                    yield on_screen
-                    if sampler.done:
-                        break
-                on_screen = ticks, frame
-            if on_screen and not sampler.done:
-                ticks, frame = on_screen
-                if sampler.wants(until=ticks + (frame.duration or self._clock.frame_ticks)):
-                    yield on_screen
+            run = Run(container, video_stream(container, self.path), self._clock, sampler, skipping)
+            yield from taken(run.frames(self._whole_file), sampler, self._clock)
         self.warnings.extend(run.complaints(self.path.name, self.duration_s))
 
-    def _converter(self) -> Callable[[VideoFrame], np.ndarray]:
-        """From a decoded frame to [height, width, 3] uint8 RGB: colours and size in one step, then turned upright."""
-        from av.video.reformatter import Interpolation, VideoReformatter
 
-        reformatter = VideoReformatter()
-        stored_width, stored_height = self._upright.turned(self.width, self.height)
+def wanted_size(size: Callable[[int, int], tuple[int, int]] | None, source: tuple[int, int]) -> tuple[int, int]:
+    """The width and height of the pictures to give of a film of this size."""
+    width, height = source if size is None else size(*source)
+    if not (_is_count(width) and _is_count(height)):
+        raise ValueError(f"size= must give a width and a height of at least 1, got {width!r} x {height!r}")
+    return int(width), int(height)
 
-        def convert(frame: VideoFrame) -> np.ndarray:
-            # the film may change its size on the way, the pictures do not
-            shrinks = stored_width < frame.width or stored_height < frame.height
-            how = Interpolation.AREA if shrinks else Interpolation.BILINEAR
-            rgb = reformatter.reformat(frame, stored_width, stored_height, "rgb24", interpolation=how)
-            return self._upright(rgb.to_ndarray())
 
-        return convert
+def taken(
+    frames: Iterable[tuple[Ticks, VideoFrame]], sampler: Sampler, clock: Clock
+) -> Iterator[tuple[Ticks, VideoFrame]]:
+    """Of frames in order those on screen when the sampler wants one."""
+    on_screen: tuple[Ticks, VideoFrame] | None = None
+    for ticks, frame in frames:
+        if on_screen and sampler.wants(until=ticks):
+            yield on_screen
+            if sampler.done:
+                return
+        on_screen = ticks, frame
+    if on_screen:
+        ticks, frame = on_screen
+        if sampler.wants(until=ticks + (frame.duration or clock.frame_ticks)):
+            yield on_screen
+
+
+def converter(upright: Upright, width: int, height: int) -> Callable[[VideoFrame], np.ndarray]:
+    """From a decoded frame to [height, width, 3] uint8 RGB: colours and size in one step, then turned upright."""
+    from av.video.reformatter import Interpolation, VideoReformatter
+
+    reformatter = VideoReformatter()
+    stored_width, stored_height = upright.turned(width, height)
+
+    def convert(frame: VideoFrame) -> np.ndarray:
+        # the film may change its size on the way, the pictures do not
+        shrinks = stored_width < frame.width or stored_height < frame.height
+        how = Interpolation.AREA if shrinks else Interpolation.BILINEAR
+        rgb = reformatter.reformat(frame, stored_width, stored_height, "rgb24", interpolation=how)
+        return upright(rgb.to_ndarray())
+
+    return convert
 
 
 class _NoEntry(Exception):
     """A packet is marked as a keyframe, but a decoder cannot start there."""
 
 
-class _Run:
+class Run:
     """One pass over a film: packets in, frames with their times out, and what went wrong on the way."""
 
     def __init__(
@@ -222,10 +235,10 @@ class _Run:
         self._decoded = 0
         self._entry: int | None = None  # timestamp of the keyframe that the decoder was just started at
         self._end_s = Fraction(0)  # where the packets read so far end
-        self._damage: list[str] = []  # what was wrong with each frame that could not be decoded whole
+        self.damage: list[str] = []  # what was wrong with each frame that could not be decoded whole
         self._damage_s = 0.0  # where the first of them was
         self._ended = False  # whether reading came to where the file ends, not only to the last frame wanted
-        self._stopped = ""  # why that was before the film does
+        self.stopped = ""  # why that was before the film does
 
     def frames(self, whole_file: bool) -> Iterator[tuple[Ticks, VideoFrame]]:
         held: list[Packet] = []
@@ -264,7 +277,7 @@ class _Run:
                 packet = next(packets)
             except StopIteration as end:
                 self._ended = True
-                self._stopped = end.value or ("its last frame is incomplete" if torn else "")
+                self.stopped = end.value or ("its last frame is incomplete" if torn else "")
                 return
             if packet.pts is not None and packet.time_base and not packet.is_corrupt:
                 self._end_s = max(self._end_s, (packet.pts + (packet.duration or 0)) * packet.time_base)
@@ -298,34 +311,35 @@ class _Run:
             yield self._shown, frame
 
     def _note(self, reason: str, stamp: int | None) -> None:
-        if not self._damage:
+        if not self.damage:
             shown = self._shown if stamp is None or self._clock.counts else stamp - self._clock.origin
             self._damage_s = self._clock.seconds(max(0, shown))
-        self._damage.append(reason)
+        self.damage.append(reason)
 
     def complaints(self, name: str, duration_s: float) -> Iterator[str]:
         """What to tell of the film, as far as it was read."""
-        if self._damage:
-            frames = "1 frame" if len(self._damage) == 1 else f"{len(self._damage)} frames"
+        if self.damage:
+            frames = "1 frame" if len(self.damage) == 1 else f"{len(self.damage)} frames"
             yield (
                 f"{name} is damaged: {frames} could not be decoded, or not whole, the first at {self._damage_s:.1f} s "
-                f"({self._damage[0]}); the others are used"
+                f"({self.damage[0]}); the others are used"
             )
         if self._clock.counts:
             reached_s = self._clock.seconds(max(0, self._shown) + self._clock.frame_ticks)
         else:
             # not the last frame decoded: what comes after the last target need not be
             reached_s = float(self._end_s) - self._clock.seconds(self._clock.origin)
-        if self._ended and not self._stopped and reached_s < duration_s - max(0.5, 2 / float(self._clock.rate)):
-            self._stopped = "the file ends there"
-        if self._stopped:
+        if self._ended and not self.stopped and reached_s < duration_s - max(0.5, 2 / float(self._clock.rate)):
+            self.stopped = "the file ends there"
+        if self.stopped:
             yield (
                 f"{name} is damaged or cut off: decoding stopped at {reached_s:.1f} s of {duration_s:.1f} s "
-                f"({self._stopped}); the frames up to there are used"
+                f"({self.stopped}); the frames up to there are used"
             )
 
 
-def _check(fps: float | None, max_frames: int | None, batch: int) -> None:
+def check_sampling(fps: float | None, max_frames: int | None = None, batch: int = 1) -> None:
+    """Complain of what cannot be sampled by."""
     if fps is not None and (isinstance(fps, bool) or not isinstance(fps, Real) or not 0 < fps < math.inf):
         raise ValueError(f"fps must be a number above 0, the frames to take a second, or None for all; got {fps!r}")
     if max_frames is not None and not _is_count(max_frames):
