@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from floc import bench
-from floc.bench import blocks, peers, scenes, second_pass, select
+from floc.bench import blocklength, blocks, peers, scenes, second_pass, select
 from floc.bench.blocks import Shape
 from floc.selection import lazy
 
@@ -75,6 +75,29 @@ def test_scenes_runs_quick(tmp_path):
     assert set(by_block) == {*scenes.BLOCKS, *scenes.FLOORS}
     assert by_block["random"] < by_block["8"] < by_block["whole video"] < 1
     assert any("recall, long scenes" in line for line in lines)
+
+
+def test_blocks_runs_quick(tmp_path):
+    lines = []
+    document = bench.run("blocks", quick=True, results=tmp_path, echo=lines.append)
+    assert len(document["figure"]) == len(blocklength.RATIOS) * len({*blocklength.WAYS, *blocklength.FLOORS})
+    by_way = {each["contender"]: each for each in document["figure"] if each["keep"] == "1/8"}
+    assert by_way["1"]["true"] < by_way["8"]["true"] < by_way["32"]["true"] < by_way["whole video"]["true"] < 1
+    assert by_way["32, dedupe=2"]["redundancy"] < by_way["32"]["redundancy"] < by_way["1"]["redundancy"]
+    assert all(each["worst"] < each["true"] for each in document["figure"])
+    plain, *_, whole = document["rounds"]
+    assert (plain["way"], whole["way"], plain["ratio"]) == ("blocks", "whole", 1)
+    choices = {(each["way"], each["block"]): each["choices"] for each in document["rounds"] if each["survivors"] == 1.5}
+    assert choices["once", 8] == 1 < choices["stream", 8]
+    assert any("stream, again and again" in line for line in lines)
+
+
+def test_redundancy_is_between_spans():
+    unit = np.eye(4, dtype=np.float32)[[0, 0, 1, 1]]
+    picks = np.arange(4)
+    assert blocklength.redundancy(unit, picks, np.array([0, 0, 1, 1])) == 0  # twins are of one span
+    assert blocklength.redundancy(unit, picks, np.array([0, 1, 0, 1])) == 1
+    assert blocklength.redundancy(unit, picks, np.zeros(4, int)) is None
 
 
 def test_a_montage_knows_its_cuts():
