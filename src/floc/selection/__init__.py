@@ -59,7 +59,7 @@ def select(
         from .gpu.engine import select as select_on_gpu
 
         on_device = None if counts is None else torch.from_numpy(counts).to(matrix.device)
-        picks, gains = select_on_gpu([matrix], [int(k)], on_device, symmetric=False)
+        picks, gains = select_on_gpu([matrix], [int(k)], on_device)
     elif name == "torch":
         from . import batched
 

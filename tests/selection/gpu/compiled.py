@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from floc.selection.gpu import clusters, greedy, similarity
+from floc.selection.gpu import clusters, greedy, similarity, solo, team
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 NOT_ALIGNED = {"members", "enough", "count", "dim", "bits", "ring_bits"}  # any number; all else is a multiple of 16
@@ -79,20 +79,20 @@ EVERYWHERE = {
     ),
     "first": (greedy._first, dict(now="*i32", picks="*i32", gains="*i32", table="*i64", BLOCK=4096), 8, 3),
     "solo": (
-        greedy._solo,
+        solo._solo,
         dict(CHOOSING, **SOLO, WEIGHTED=False, BOUNDED=True, FIRSTS=True, CANDIDATES_=2048, TOKENS_=2048),
         8,
         3,
     ),
     "team": (
-        greedy._team,
+        team._team,
         dict(CHOOSING, **TEAM, WEIGHTED=False, MEMBERS=256, CANDIDATES_=512, TOKENS_=512)
         | dict(LANES=4, BOUNDED=True, FIRSTS=False),
         8,
         3,
     ),
     "team, weighted": (
-        greedy._team,
+        team._team,
         dict(WEIGHTED, **TEAM, WEIGHTED=True, MEMBERS=256, CANDIDATES_=128, TOKENS_=128)
         | dict(LANES=8, BOUNDED=False, FIRSTS=False),
         4,

@@ -10,6 +10,7 @@ import torch
 
 from floc.selection.gpu import greedy
 from floc.selection.gpu.sets import Sets
+from floc.selection.gpu.steps import Enough
 
 # programs for each set: 0 is the kernel that has one; the interpreter runs one program after another, so no larger team
 TEAMS = [0, 1, 2, 5, 16] if torch.cuda.is_available() else [0, 1]
@@ -65,7 +66,7 @@ def selected(
     """For each set picks, gains, and how many of them were made before nothing gained any more."""
     memory, sets = laid_out(matrices, depths, device, symmetric=symmetric)
     given = None if weights is None else torch.from_numpy(np.concatenate(weights)).to(device)
-    picked = greedy.greedy(memory, sets, given, spread=1 << 16, team=team, enough=enough)
+    picked = greedy.greedy(memory, sets, given, spread=1 << 16, team=team, enough=Enough(enough))
     greedy.fill_up(picked, sets)
     picks, gains = picked.picks.cpu().numpy(), picked.gains.cpu().numpy()
     ends = np.cumsum(depths)

@@ -26,7 +26,7 @@ def tokens() -> torch.Tensor:
 def test_select_takes_ragged_sets(device: torch.device) -> None:
     matrices, depths = [case("centred", n, n) for n in (12, 1, 9)], [5, 1, 9]
     on_device = [torch.from_numpy(matrix).to(device) for matrix in matrices]
-    picks, gains = select(on_device, depths, symmetric=True)
+    picks, gains = select(on_device, depths)
     wanted = [reference.greedy(matrix, depth) for matrix, depth in zip(matrices, depths, strict=True)]
     np.testing.assert_array_equal(picks.cpu(), np.concatenate([each[0] for each in wanted]))
     np.testing.assert_array_equal(gains.cpu(), np.concatenate([each[1] for each in wanted]))

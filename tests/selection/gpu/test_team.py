@@ -16,7 +16,7 @@ import torch
 from triton.runtime import interpreter
 
 from floc.selection import reference
-from floc.selection.gpu import greedy
+from floc.selection.gpu import team as teams
 from floc.selection.objective import SCALE
 
 from ..test_greedy import case
@@ -75,7 +75,7 @@ def run_one_program(kernel: Any, grid: tuple[int], i: int, given: list[Any], opt
 
 @pytest.fixture
 def in_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(greedy, "_team", InProcesses(greedy._team))
+    monkeypatch.setattr(teams, "_team", InProcesses(teams._team))
 
 
 @pytest.mark.usefixtures("in_processes")

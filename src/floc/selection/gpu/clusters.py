@@ -6,9 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
-from .greedy import Picked
 from .sets import COLUMNS, DEPTH, FIRST_PICK, FIRST_TOKEN, MATRIX, MATRIX_STRIDE, PIECE_OF_TOKENS, TOKENS, Sets
 from .similarity import Rows
+from .steps import Picked
 
 
 def represent(matrix: torch.Tensor, sets: Sets, picks: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
@@ -16,7 +16,7 @@ def represent(matrix: torch.Tensor, sets: Sets, picks: torch.Tensor, counts: tor
 
     Args:
         matrix: the int16 matrices of all sets.
-        picks: [P] int32, as in `greedy.Picked`.
+        picks: [P] int32, as in `Picked`.
         counts: [B] int32, how many picks of each set, at least 1, stand for its tokens. Each of them stands for itself.
     """
     by = torch.empty(sum(sets.tokens), dtype=torch.int32, device=matrix.device)

@@ -37,8 +37,7 @@ class GpuEngine(TorchEngine):
     ) -> list[tuple[np.ndarray, np.ndarray, int]]:
         depths = [min(budget + 1, len(matrix)) for matrix, budget in zip(matrices, budgets, strict=True)]
         given = None if weights is None else torch.from_numpy(weights).to(matrices[0].device)
-        # whether a product is its own transpose to the last bit is up to the library that made it
-        picks, gains = (each.cpu().numpy() for each in select(matrices, depths, given, symmetric=False))
+        picks, gains = (each.cpu().numpy() for each in select(matrices, depths, given))
         ends = np.cumsum(depths)
         return [
             until_next(picks[end - depth : end], gains[end - depth : end], budget)
@@ -47,28 +46,26 @@ class GpuEngine(TorchEngine):
 
 
 def select(
-    matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: torch.Tensor | None = None, *, symmetric: bool
+    matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Pick from each of some [M, N] int16 matrices: the picks and gains of all, end to end, int64.
 
     Args:
         depths: how many from each.
         weights: [tokens of all] int64.
-        symmetric: whether every matrix is its own transpose.
     """
     device = matrices[0].device
     sets = Sets(
         tuple(len(each) for each in matrices),
         tuple(each.shape[1] for each in matrices),
         tuple(depths),
-        symmetric,
+        False,  # whether a product is its own transpose to the last bit is up to the library that made it
         device,
     )
     laid_out = torch.empty(sets.elements, dtype=torch.int16, device=device)
     for matrix, place, turned in zip(matrices, sets.matrices(laid_out), sets.transposes(laid_out), strict=True):
         place.copy_(matrix)
-        if not symmetric:
-            turned.copy_(matrix.T)
+        turned.copy_(matrix.T)
     with on(device):
         picked = greedy.greedy(laid_out, sets, weights, spread=1 << 16)
         greedy.fill_up(picked, sets)

@@ -18,10 +18,10 @@ from ... import blocks
 from ...path import Chosen
 from ..objective import SCALE, WEIGHT_SCALE
 from . import clusters, greedy, similarity
-from .greedy import Picked
 from .launch import LIMIT_BYTES, on
 from .sets import Sets, repeated
 from .similarity import Rows
+from .steps import Enough, Picked
 
 
 def in_blocks(
@@ -43,19 +43,12 @@ def _in_blocks(tokens: torch.Tensor, sizes: tuple[int, ...], budget: int, detail
     picked = []
     for start, sets in plan.parts:
         part = rows.part(start, start + sum(sets.tokens))
-        picked.append(_first_pass(part, sets, detail, enough=0 if shared else budget)[0])
+        picked.append(_first_pass(part, sets, detail, Enough(0 if shared else budget))[0])
     picks, gains = torch.cat([each.picks for each in picked]), torch.cat([each.gains for each in picked])
     lists = plan.lists
     order, following = (plan.order, plan.following) if shared else lists.best(gains, budget)
-    return Chosen(
-        lists.start.index_select(0, order) + picks.index_select(0, order),
-        gains.index_select(0, order).double() / SCALE,
-        lists.group.index_select(0, order),
-        lists.next_gains(gains, following).double() / SCALE,
-        lists.openings(gains).double() / SCALE,
-        rows.seen[1:],
-        plan,
-    )
+    flat = lists.start.index_select(0, order) + picks.index_select(0, order)
+    return Chosen(flat, *lists.told(gains, order, following, SCALE), rows.seen[1:], plan)
 
 
 def in_two_passes(
@@ -93,30 +86,20 @@ def _in_two_passes(tokens: torch.Tensor, plan: WindowPlan, budget: int, detail: 
     order, following = (plan.order, plan.following) if len(plan.windows) == 1 else lists.best(gains, budget)
     # survivors of all windows end to end
     places = places.index_select(0, order) + lists.start.index_select(0, order)
-    unit = SCALE * WEIGHT_SCALE
-    return Chosen(
-        torch.cat(flat).index_select(0, places),
-        gains.index_select(0, order).double() / unit,
-        lists.group.index_select(0, order),
-        lists.next_gains(gains, following).double() / unit,
-        lists.openings(gains).double() / unit,
-        rows.seen[1:],
-        plan,
-    )
+    told = lists.told(gains, order, following, SCALE * WEIGHT_SCALE)
+    return Chosen(torch.cat(flat).index_select(0, places), *told, rows.seen[1:], plan)
 
 
-def _first_pass(
-    rows: Rows, sets: Sets, detail: float, *, enough: int, firsts: bool = False
-) -> tuple[Picked, torch.Tensor]:
+def _first_pass(rows: Rows, sets: Sets, detail: float, enough: Enough) -> tuple[Picked, torch.Tensor]:
     """Picks from every set, and the matrices they were made from."""
     matrix = torch.empty(sets.elements, dtype=torch.int16, device=sets.device)
     similarity.fill(matrix, rows, rows, sets, detail)
-    picked = greedy.greedy(matrix, sets, enough=enough, firsts=firsts)
+    picked = greedy.greedy(matrix, sets, enough=enough)
     later = None
     if detail > 1:
         # all similarities near 1 snap to 1 then, so gains end while there is something to gain: see engine.py
         by = clusters.represent(matrix, sets, picked.picks, picked.made)
-        later = clusters.worst_first(rows, sets, picked, by, enough)
+        later = clusters.worst_first(rows, sets, picked, by, enough.count)
     greedy.fill_up(picked, sets, later)
     return picked, matrix
 
@@ -131,7 +114,7 @@ class Survivors(NamedTuple):
 
 def survivors(rows: Rows, window: Window, detail: float) -> Survivors:
     """Choose in the blocks of a window, and prepare to choose from what they chose."""
-    picked, matrix = _first_pass(rows, window.first, detail, enough=window.survivors, firsts=True)
+    picked, matrix = _first_pass(rows, window.first, detail, Enough(window.survivors, firsts=True))
     order = window.lists.best(picked.gains, window.survivors, firsts=True)[0]
     group = window.lists.group.index_select(0, order)
     counts = torch.zeros(len(window.first), dtype=torch.int32, device=order.device)
@@ -227,6 +210,14 @@ class _Lists:
         """[G] the gains at these places, one for each group, or 0 where a group has no more."""
         there = gains.index_select(0, following.clamp(max=len(gains) - 1))
         return torch.where(following < self.bounds[1], there, 0)
+
+    def told(
+        self, gains: torch.Tensor, order: torch.Tensor, following: torch.Tensor, unit: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What a `Chosen` tells beside its picks: gains, groups, next gains and openings."""
+        mine, group = gains.index_select(0, order), self.group.index_select(0, order)
+        after, openings = self.next_gains(gains, following), self.openings(gains)
+        return mine.double() / unit, group, after.double() / unit, openings.double() / unit
 
     def openings(self, gains: torch.Tensor) -> torch.Tensor:
         """[G, 2] the first and the second gain of each group."""
