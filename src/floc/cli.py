@@ -68,7 +68,7 @@ def compress(
     detail: Annotated[float | None, typer.Option(help="Weight of what is badly covered, 1: none. (floc: 2)")] = None,
     metric: Annotated[str | None, typer.Option(help="cosine or gaussian. (floc: cosine)")] = None,
     allocate: Annotated[str | None, typer.Option(help="uniform or global, over blocks. (floc: uniform)")] = None,
-    backend: Annotated[str | None, typer.Option(help="auto, cpu, torch or reference. (floc: auto)")] = None,
+    backend: Annotated[str | None, typer.Option(help="auto, cpu, gpu, torch or reference. (floc: auto)")] = None,
     fps: Fps = None,
     max_frames: MaxFrames = None,
     encoder: EncoderName = None,
