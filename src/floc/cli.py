@@ -449,11 +449,13 @@ def methods(
     out.print("[dim]floc methods NAME tells the paper, the options and every difference from the published program.[/]")
 
 
-@app.command(epilog="Example: floc bench select --quick")
+@app.command(epilog="Example: floc bench select --small")
 def bench(
-    table: Annotated[str, typer.Argument(help="Which table: see `floc bench list`.")],
-    quick: Annotated[bool, typer.Option("--quick", help="A few small cases, nothing is recorded.")] = False,
-    results: Annotated[Path, typer.Option(help="Where results are kept.")] = Path("benchmarks/results"),
+    table: Annotated[str, typer.Argument(help="Which table: see `floc bench list`; `all` for all of them.")],
+    small: Annotated[bool, typer.Option("--small", help="Sizes that two cores measure in a minute or two.")] = False,
+    results: Annotated[
+        Path | None, typer.Option(help="Where results go: by default benchmarks/results, or benchmarks/small.")
+    ] = None,
 ) -> None:
     """Measure, and record the result."""
     from floc import bench as benchmarks
@@ -462,7 +464,8 @@ def bench(
         for name in benchmarks.names():
             print(name)
         return
-    benchmarks.run(table, quick=quick, results=results, echo=print)
+    for name in benchmarks.names() if table == "all" else [table]:
+        benchmarks.run(name, small=small, results=results, echo=print)
 
 
 @app.callback(invoke_without_command=True)

@@ -15,9 +15,9 @@ def no_peers(monkeypatch):
     monkeypatch.setattr(select, "PEERS", [replace(peer, package="no_such_package") for peer in peers.PEERS])
 
 
-def test_select_runs_quick_without_peers_and_says_so(no_peers, tmp_path):
+def test_select_runs_small_without_peers_and_says_so(no_peers, tmp_path):
     lines = []
-    document = bench.run("select", quick=True, results=tmp_path, echo=lines.append)
+    document = bench.run("select", small=True, results=tmp_path, echo=lines.append)
     ours, *others = document["select"]
     assert (ours["contender"], ours["ratio"], ours["k"]) == ("floc", 1, 20)
     assert ours["objective"] == pytest.approx(1, abs=1e-4)
@@ -31,20 +31,26 @@ def test_select_runs_quick_without_peers_and_says_so(no_peers, tmp_path):
     }
     assert all(each["objective"] > 0.999 for each in timed)
     assert len(document["memory"]) == 2
-    assert not list(tmp_path.iterdir())  # quick numbers must not replace real ones
+    assert [path.name for path in tmp_path.iterdir()] == ["select.json"]
 
 
-def test_second_pass_runs_quick(tmp_path):
-    document = bench.run("second-pass", quick=True, results=tmp_path, echo=lambda _: None)
+def test_small_numbers_never_replace_real_ones(no_peers, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bench.run("select", small=True, echo=lambda _: None)
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.json")] == ["benchmarks/small/select.json"]
+
+
+def test_second_pass_runs_small(tmp_path):
+    document = bench.run("second-pass", small=True, results=tmp_path, echo=lambda _: None)
     assert {each["contender"] for each in document["time"]} == set(second_pass.TIMED)
     by_choice = {each["choice"]: each for each in document["quality"] if each["keep"] == "1/32"}
     assert by_choice["random"]["true"] < by_choice["blocks"]["true"] < by_choice["whole video"]["true"] < 1
     assert all(each["worst"] < each["true"] for each in document["quality"])
 
 
-def test_answer_runs_quick(tmp_path):
+def test_answer_runs_small(tmp_path):
     pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc[hf]'")
-    document = bench.run("answer", quick=True, results=tmp_path, echo=lambda _: None)
+    document = bench.run("answer", small=True, results=tmp_path, echo=lambda _: None)
     bare, *others = document["questions"]
     assert bare["held"] == document["tokens"] + 42
     assert [each["held"] for each in others] == [document["tokens"] // 8 + 42] * 3
@@ -52,18 +58,18 @@ def test_answer_runs_quick(tmp_path):
     assert all(each["prefill_s"] > 0 for each in document["questions"])
 
 
-def test_capture_runs_quick(tmp_path):
+def test_capture_runs_small(tmp_path):
     for package in ("av", "PIL", "transformers"):
         pytest.importorskip(package, reason="capturing a film needs pip install 'floc[video,hf]'")
-    document = bench.run("capture", quick=True, results=tmp_path, echo=lambda _: None)
+    document = bench.run("capture", small=True, results=tmp_path, echo=lambda _: None)
     short, long = document["films"]
     assert short["frames"] < long["frames"]
     assert short["kept"] == long["kept"] == 40
 
 
-def test_scenes_runs_quick(tmp_path):
+def test_scenes_runs_small(tmp_path):
     lines = []
-    document = bench.run("scenes", quick=True, results=tmp_path, echo=lines.append)
+    document = bench.run("scenes", small=True, results=tmp_path, echo=lines.append)
     (judged,) = document["cuts"]
     assert 0 < judged["right"] <= judged["long_right"] + judged["cuts"] - judged["long"]
     assert judged["right"] <= min(judged["cuts"], judged["found"])
@@ -77,9 +83,9 @@ def test_scenes_runs_quick(tmp_path):
     assert any("recall, long scenes" in line for line in lines)
 
 
-def test_blocks_runs_quick(tmp_path):
+def test_blocks_runs_small(tmp_path):
     lines = []
-    document = bench.run("blocks", quick=True, results=tmp_path, echo=lines.append)
+    document = bench.run("blocks", small=True, results=tmp_path, echo=lines.append)
     assert len(document["figure"]) == len(blocklength.RATIOS) * len({*blocklength.WAYS, *blocklength.FLOORS})
     by_way = {each["contender"]: each for each in document["figure"] if each["keep"] == "1/8"}
     assert by_way["1"]["true"] < by_way["8"]["true"] < by_way["32"]["true"] < by_way["whole video"]["true"] < 1
@@ -116,8 +122,8 @@ def test_a_montage_knows_its_cuts():
     assert judged["found"] == judged["right"]
 
 
-def test_stream_runs_quick(tmp_path):
-    document = bench.run("stream", quick=True, results=tmp_path, echo=lambda _: None)
+def test_stream_runs_small(tmp_path):
+    document = bench.run("stream", small=True, results=tmp_path, echo=lambda _: None)
     for each in document["hours"]:
         assert len(each["hours"]) == 10
         assert all(now["push_s"] > 0 and now["plain_s"] > 0 for now in each["hours"])

@@ -12,33 +12,36 @@ from pathlib import Path
 from . import harness, tables
 from .tables import names
 
-__all__ = ["names", "run"]
+__all__ = ["RESULTS", "SMALL_RESULTS", "names", "run"]
+
+RESULTS = Path("benchmarks/results")
+SMALL_RESULTS = Path("benchmarks/small")  # never kept: such numbers only say that all works
 
 
 def run(
     table: str,
     *,
-    quick: bool = False,
-    results: Path = Path("benchmarks/results"),
+    small: bool = False,
+    results: Path | None = None,
     echo: Callable[[str], object] = print,
 ) -> dict:
-    """Measure one table, show it, and put it into `results` as JSON in place of what was measured before.
+    """Measure one table, show it, and put it into `results` as JSON, with its plots, in place of what was there.
 
     Args:
         table: see `names()`.
-        quick: tiny sizes, to see that all works. Nothing is written then: such numbers say nothing.
-        results: the folder to write to.
+        small: sizes that two cores measure within a minute or two.
+        results: the folder to write to; where not given, RESULTS, or SMALL_RESULTS for a small run.
         echo: called with each line to show.
 
     Returns:
         What was measured, as it stands in the JSON.
     """
     chosen = tables.get(table)
-    document = {"table": table, "quick": quick, **harness.environment(), **chosen.run(quick, echo)}
+    folder = results if results is not None else SMALL_RESULTS if small else RESULTS
+    document = {"table": table, "small": small, **harness.environment(), **chosen.run(small, echo)}
     for name, view in chosen.views.items():
         echo(f"\n{name}\n\n{view(document)}")
-    if quick:
-        echo("\na quick run: nothing was written")
-    else:
-        echo(f"\nwritten to {harness.write(document, results / f'{table}.json')}")
+    echo(f"\nwritten to {harness.write(document, folder / f'{table}.json')}")
+    for path in tables.plot(chosen, document, folder):
+        echo(f"drawn in {path}")
     return document

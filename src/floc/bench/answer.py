@@ -26,20 +26,20 @@ ROUNDS = 12  # the steps of a large model wait for the CPU, which others use too
 TEXT = 40  # tokens of a question
 
 
-def run(quick: bool, echo: Echo) -> dict[str, Any]:
+def run(small: bool, echo: Echo) -> dict[str, Any]:
     """Measure one question, a second one, and the steps of an answer."""
     import transformers
 
-    quick = quick or not torch.cuda.is_available()
+    small = small or not torch.cuda.is_available()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = _model(device, quick)
-    shape = (8, 2, 3) if quick else (SLICES, ROWS, COLUMNS)
+    model = _model(device, small)
+    shape = (8, 2, 3) if small else (SLICES, ROWS, COLUMNS)
     inputs = _prompt(model, shape)
     few = _prompt(model, (2, *shape[1:]))
     model.generate(**few, max_new_tokens=2)  # compiles and loads
     parts = sum(each.numel() * each.element_size() for each in model.parameters())
     result: dict[str, Any] = {
-        "model": "Qwen2.5-VL-7B" if not quick else "tiny Qwen2.5-VL",
+        "model": "Qwen2.5-VL-7B" if not small else "tiny Qwen2.5-VL",
         "gpu": torch.cuda.get_device_name() if device.type == "cuda" else "no GPU",
         "transformers": transformers.__version__,
         "tokens": shape[0] * shape[1] * shape[2],
@@ -52,14 +52,14 @@ def run(quick: bool, echo: Echo) -> dict[str, Any]:
         seconds = ", ".join(f"{name} {record[f'{name}_s']:.4f} s" for name in ("vision", "select", "own", "prefill"))
         echo(f"{record['what']}: {seconds}, peak {record['prefill_peak_bytes'] / 2**30:.1f} GiB")
     result["questions"].append(_replayed(model, inputs, echo))
-    result["steps"] = _steps(model, inputs, result["questions"][1]["held"], 8 if quick else STEPS, echo)
+    result["steps"] = _steps(model, inputs, result["questions"][1]["held"], 8 if small else STEPS, echo)
     return result
 
 
-def _model(device: torch.device, quick: bool) -> Any:
+def _model(device: torch.device, small: bool) -> Any:
     import transformers
 
-    if quick:
+    if small:
         text = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2)
         vision = dict(depth=2, hidden_size=16, intermediate_size=24, num_heads=2, fullatt_block_indexes=[1])
         sections, heads = [2, 3, 3], 2

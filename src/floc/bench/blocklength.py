@@ -55,11 +55,11 @@ class Film:
     tokens: np.ndarray  # [T, H, W, D]
 
 
-def run(quick: bool, echo: Echo) -> dict[str, Any]:
+def run(small: bool, echo: Echo) -> dict[str, Any]:
     """Both parts of the table."""
-    if quick:
-        small = Film("made up", KINDS[2].tokens(Shape(80, 2, 5, 32)))
-        return {"encoder": "", "figure": _figure(small, 1, echo), "rounds": _rounds(small, 1, echo)}
+    if small:
+        film = Film("made up", KINDS[2].tokens(Shape(80, 2, 5, 32)))
+        return {"encoder": "", "figure": _figure(film, 1, echo), "rounds": _rounds(film, 1, echo)}
     films, longest, encoder = _films()
     figure = [record for film in films for record in _figure(film, 1, echo)]
     return {"encoder": encoder, "figure": figure, "rounds": _rounds(longest, 2, echo)}

@@ -23,14 +23,14 @@ FRAMES = (256, 1024, 7200)
 BUDGET = 4096
 
 
-def run(quick: bool, echo: Echo) -> dict[str, Any]:
+def run(small: bool, echo: Echo) -> dict[str, Any]:
     """Capture films of several lengths."""
     records = []
-    with films(quick) as paths, tempfile.TemporaryDirectory() as folder:
-        for frames in (8, 16) if quick else FRAMES:
+    with films(small) as paths, tempfile.TemporaryDirectory() as folder:
+        for frames in (8, 16) if small else FRAMES:
             film = Path(folder) / f"{frames}.mkv"
             loop(paths[0], film, frames)
-            command = [sys.executable, "-m", __name__, str(film), str(BUDGET if not quick else 40)]
+            command = [sys.executable, "-m", __name__, str(film), str(BUDGET if not small else 40)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             film.unlink()
             if done.returncode:
@@ -50,7 +50,7 @@ def _peak(path: Path, budget: int) -> dict[str, Any]:
 
     from .answer import _model
 
-    model = _model(torch.device("cpu"), quick=True)
+    model = _model(torch.device("cpu"), small=True)
     with tempfile.TemporaryDirectory() as folder:
         values = dict(image_mean=[0.5] * 3, image_std=[0.5] * 3, min_pixels=28 * 28, max_pixels=80 * 28 * 28)
         (Path(folder) / "preprocessor_config.json").write_text(json.dumps(values))

@@ -66,21 +66,21 @@ CASES = (
     Case("whole video as one set, 1/8", 784, 60, {"ratio": "1/8"}, {**PAPER, "block": None}, 70, 40),
     Case("whole video as one set, 1/32", 784, 60, {"ratio": "1/32"}, {**PAPER, "block": None}, 50, 30),
 )
-QUICK = (
+SMALL = (
     Case("blocks, 1/8", 12, 6, {"ratio": "1/8"}, {**PAPER, "block": 4}, dim=32),
     Case("with the second pass, 1/8", 12, 6, {"ratio": "1/8"}, {"block": 4}, dim=32),
     Case("whole video as one set, 1/8", 12, 6, {"ratio": "1/8"}, {**PAPER, "block": None}, dim=32),
 )
 
 
-def run(quick: bool, echo: Echo) -> dict[str, Any]:
-    """Check and time all cases; a quick run needs no GPU, but TRITON_INTERPRET=1."""
+def run(small: bool, echo: Echo) -> dict[str, Any]:
+    """Check and time all cases; a small run needs no GPU, but TRITON_INTERPRET=1."""
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    if device.type == "cpu" and not quick:
-        raise RuntimeError("floc bench gpu needs a CUDA device; with --quick it runs in Triton's interpreter")
+    if device.type == "cpu" and not small:
+        raise RuntimeError("floc bench gpu needs a CUDA device; with --small it runs in Triton's interpreter")
     import triton
 
-    rates = _rates(device, quick)
+    rates = _rates(device, small)
     result: dict[str, Any] = {
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else "interpreted",
         "triton": triton.__version__,
@@ -88,17 +88,17 @@ def run(quick: bool, echo: Echo) -> dict[str, Any]:
         "cases": [],
     }
     echo(f"{rates['flops'] / 1e12:.0f} TFLOP/s in bf16, {rates['bytes_a_s'] / 1e12:.2f} TB/s")
-    cases = QUICK if quick else (*CASES, *_real_cases(echo))
+    cases = SMALL if small else (*CASES, *_real_cases(echo))
     for case in cases:
-        record = _measured(case, device, rates, quick)
+        record = _measured(case, device, rates, small)
         result["cases"].append(record)
         echo(
             f"{case.name}: {record['ms']:.2f} ms, as a graph {record['graph_ms']:.2f} ms; similarity "
             f"{record['similarity_ms']:.2f}, selection {record['selection_ms']:.2f}, floor {record['floor_ms']:.2f}"
         )
-    result["torch_ms"] = _torch_backend(QUICK[0] if quick else CASES[0], device)
+    result["torch_ms"] = _torch_backend(SMALL[0] if small else CASES[0], device)
     echo(f"the torch backend: {result['torch_ms']:.0f} ms")
-    result["apricot"] = apricot(QUICK[0] if quick else CASES[0])
+    result["apricot"] = apricot(SMALL[0] if small else CASES[0])
     echo("apricot: " + ("not installed" if result["apricot"] is None else f"{result['apricot']['ms']:.0f} ms a block"))
     return result
 
@@ -159,15 +159,15 @@ def _tokens(case: Case, device: torch.device) -> torch.Tensor:
     return film(case.frames, case.cells, case.dim, device)
 
 
-def _measured(case: Case, device: torch.device, rates: dict[str, float], quick: bool) -> dict[str, Any]:
+def _measured(case: Case, device: torch.device, rates: dict[str, float], small: bool) -> dict[str, Any]:
     tokens = _tokens(case, device)
     steps = _check(case, tokens)
 
     def whole() -> object:
         return floc.compress(tokens, **case.keep, backend="gpu", **case.options)
 
-    call = _median_ms(whole, quick)
-    similarity, selection, bytes_, flops = _stages(case, tokens, quick)
+    call = _median_ms(whole, small)
+    similarity, selection, bytes_, flops = _stages(case, tokens, small)
     return {
         "case": case.name,
         "n": case.n,
@@ -176,7 +176,7 @@ def _measured(case: Case, device: torch.device, rates: dict[str, float], quick: 
         "must_ms": case.must_ms,
         "aim_ms": case.aim_ms,
         "ms": call,
-        "graph_ms": _median_ms(_captured(whole), quick) if device.type == "cuda" else call,
+        "graph_ms": _median_ms(_captured(whole), small) if device.type == "cuda" else call,
         "similarity_ms": similarity,
         "selection_ms": selection,
         "floor_ms": 1e3 * max(flops / rates["flops"], bytes_ / rates["bytes_a_s"]),
@@ -229,7 +229,7 @@ def _sizes(case: Case) -> tuple[int, ...]:
     return tuple(case.cells * min(block, case.frames - start) for start in range(0, case.frames, block))
 
 
-def _stages(case: Case, tokens: torch.Tensor, quick: bool) -> tuple[float, float, float, float]:
+def _stages(case: Case, tokens: torch.Tensor, small: bool) -> tuple[float, float, float, float]:
     """Milliseconds of the similarities and of all else, and the bytes and operations that cannot be spared."""
     from ..selection.gpu import run, similarity
     from ..selection.gpu.similarity import Rows
@@ -254,7 +254,7 @@ def _stages(case: Case, tokens: torch.Tensor, quick: bool) -> tuple[float, float
         return run.in_two_passes(flat, sizes, windows, case.budget, detail)
 
     second = len(sizes) > 1 and case.options.get("dedupe", 2) > 1
-    spent = _median_ms(similarities, quick)
+    spent = _median_ms(similarities, small)
     if second:
         windows = floc.methods.get("floc")(**case.options).windows(tokens, case.budget)
         [window] = run.window_plan(sizes, tuple(windows), case.budget, tokens.device).windows
@@ -262,9 +262,9 @@ def _stages(case: Case, tokens: torch.Tensor, quick: bool) -> tuple[float, float
         bytes_, flops = bytes_ + 2 * 2 * m * dim + 4 * m * m, flops + 2 * m * m * dim
         candidates = Rows.of(flat[:m].half())
         matrix = torch.empty(window.second.elements, dtype=torch.int16, device=tokens.device)
-        spent += _median_ms(lambda: similarity.fill(matrix, candidates, candidates, window.second, detail), quick)
+        spent += _median_ms(lambda: similarity.fill(matrix, candidates, candidates, window.second, detail), small)
         del matrix
-    return spent, _median_ms(everything, quick) - spent, bytes_, flops
+    return spent, _median_ms(everything, small) - spent, bytes_, flops
 
 
 def _captured(call: Callable[[], object]) -> Callable[[], object]:
@@ -279,12 +279,12 @@ def _captured(call: Callable[[], object]) -> Callable[[], object]:
     return replay
 
 
-def _median_ms(call: Callable[[], object], quick: bool) -> float:
+def _median_ms(call: Callable[[], object], small: bool) -> float:
     """By CUDA events, after warming up; by the clock where there is no GPU."""
     call()
     times: list[float] = []
     started = time.perf_counter()
-    while len(times) < (2 if quick else 30) and (len(times) < 5 or time.perf_counter() - started < 3):
+    while len(times) < (2 if small else 30) and (len(times) < 5 or time.perf_counter() - started < 3):
         if torch.cuda.is_available():
             before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             torch.cuda.synchronize()
@@ -297,7 +297,7 @@ def _median_ms(call: Callable[[], object], quick: bool) -> float:
             begun = time.perf_counter()
             call()
             times.append(1e3 * (time.perf_counter() - begun))
-            if quick:
+            if small:
                 break
     return statistics.median(times)
 
@@ -319,14 +319,14 @@ def _wait() -> None:
         torch.cuda.synchronize()
 
 
-def _rates(device: torch.device, quick: bool) -> dict[str, float]:
+def _rates(device: torch.device, small: bool) -> dict[str, float]:
     """What the device reaches: operations a second of a large product, bytes a second of a large copy."""
-    side = 64 if quick else 8192
+    side = 64 if small else 8192
     a, b = (torch.randn(side, side, device=device).to(torch.bfloat16) for _ in range(2))
-    source = torch.randn(side, side, 2 if quick else 16, device=device)
+    source = torch.randn(side, side, 2 if small else 16, device=device)
     target = torch.empty_like(source)
-    product = _median_ms(lambda: torch.mm(a, b), quick)
-    copy = _median_ms(lambda: target.copy_(source), quick)
+    product = _median_ms(lambda: torch.mm(a, b), small)
+    copy = _median_ms(lambda: target.copy_(source), small)
     return {
         "flops": 2 * side**3 / (product / 1e3),
         "bytes_a_s": 2 * source.numel() * source.element_size() / (copy / 1e3),

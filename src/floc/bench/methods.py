@@ -39,10 +39,10 @@ PAPER_S = {
 }
 
 
-def run(quick: bool, echo: Echo) -> dict[str, Any]:
+def run(small: bool, echo: Echo) -> dict[str, Any]:
     """Time every method, the median of a few runs after one to warm up."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    frames, dim = (24, 64) if quick else (784 if device == "cuda" else 98, 3584)
+    frames, dim = (24, 64) if small else (784 if device == "cuda" else 98, 3584)
     tokens = torch.from_numpy(film(frames, 6, 10, dim, seed=0)).to(device)
     # a second film, so that nothing remembered of the first can help
     other = torch.from_numpy(film(frames, 6, 10, dim, seed=1)).to(device)
@@ -51,11 +51,11 @@ def run(quick: bool, echo: Echo) -> dict[str, Any]:
         record = {
             "method": name,
             "paper_s": PAPER_S.get(name),
-            **_measure(name, tokens, other, rounds=1 if quick else 5),
+            **_measure(name, tokens, other, rounds=1 if small else 5),
         }
         echo(f"{name}: {record.get('seconds', record.get('failed'))}")
         records.append(record)
-    textbook = _textbook(480 if quick else 1920, dim, device, rounds=1 if quick else 3)
+    textbook = _textbook(480 if small else 1920, dim, device, rounds=1 if small else 3)
     where_run = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     echo(f"divprune against the textbook loop: {textbook['ratio']:.0f}x")
     return {"methods": records, "textbook": textbook, "ran_on": where_run, "frames": frames, "dim": dim, "ratio": RATIO}

@@ -59,11 +59,11 @@ class Film:
 Load = Callable[[str, str, float], Film]
 
 
-def run(quick: bool, echo: Echo) -> dict[str, Any]:
+def run(small: bool, echo: Echo) -> dict[str, Any]:
     """Both parts of the table."""
-    if quick:
-        small = _made_up(KINDS[2], frames=80, shape=(2, 5, 32))
-        return {"cuts": [_judged([small], echo)], "coverage": _coverage(small, echo)}
+    if small:
+        film = _made_up(KINDS[2], frames=80, shape=(2, 5, 32))
+        return {"cuts": [_judged([film], echo)], "coverage": _coverage(film, echo)}
     with tempfile.TemporaryDirectory() as folder:
         load, names = _loader(Path(folder))
         found = [_judged([_made_up(kind, frames=400, shape=(6, 10, 384))], echo) for kind in KINDS]

@@ -66,9 +66,9 @@ KINDS = (
 )
 
 
-def run(quick: bool, echo: Echo) -> dict:
+def run(small: bool, echo: Echo) -> dict:
     """Both parts of the table."""
-    if quick:
+    if small:
         return {
             "time": time(Shape(70, 2, 5, 32), rounds=2, echo=echo),
             "quality": quality(KINDS[:1], Shape(70, 2, 5, 32), echo),

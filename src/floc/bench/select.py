@@ -26,9 +26,9 @@ DIVISORS: tuple[int, ...] = (8, 16, 32)
 ALLOWANCE_S = 4.0  # for one contender in one case: keeps the whole table under eight minutes
 
 
-def run(quick: bool, echo: Echo) -> dict:
+def run(small: bool, echo: Echo) -> dict:
     """All parts of the table."""
-    if quick:
+    if small:
         shapes, divisors, rounds = [Shape(8, 4, 5, 64)], DIVISORS[:1], 2
         films = [Film(Shape(8, 4, 5, 64), 3)]
     else:

@@ -29,10 +29,10 @@ CHUNK = 600  # frames at a place
 BLOCK = 32
 
 
-def run(quick: bool, echo: Echo) -> dict[str, Any]:
+def run(small: bool, echo: Echo) -> dict[str, Any]:
     """Measure memory and time over many hours, and value over one."""
-    scale = 20 if quick else 1
-    dim = 64 if quick else DIM
+    scale = 20 if small else 1
+    dim = 64 if small else DIM
     hours = [_endless(BUDGET // scale, HOURS, 3600 // scale, dim, echo)]
     values = [_value(budget // scale, 3600 // scale, dim, echo) for budget in BUDGETS]
     return {"hours": hours, "values": values}

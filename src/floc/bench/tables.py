@@ -9,14 +9,21 @@ import importlib
 import json
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..naming import require_known
+from ..store import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Echo = Callable[[str], object]
 View = Callable[[dict], str]
+Plot = Callable[[dict], "Figure"]
 
 _MARKED = re.compile(r"(<!-- bench:([\w-]+) -->\n)(.*?)(<!-- /bench:\2 -->)", re.DOTALL)
 
@@ -26,8 +33,9 @@ class Table:
     """What one file in this package measures, and how it is shown."""
 
     name: str
-    run: Callable[[bool, Echo], dict]  # (quick, echo) -> the results, by part
+    run: Callable[[bool, Echo], dict]  # (small, echo) -> the results, by part
     views: Mapping[str, View]  # Markdown from a results file
+    plots: Mapping[str, Plot] = field(default_factory=dict)  # figures from one
 
 
 def tables() -> dict[str, Table]:
@@ -79,6 +87,18 @@ def markdown(view: str, results: Path = Path("benchmarks/results")) -> str:
     if not path.exists():
         raise FileNotFoundError(f"no results in {path}: run `floc bench {table.name}` first")
     return table.views[view](json.loads(path.read_text()))
+
+
+def plot(table: Table, document: dict, folder: Path) -> Iterator[Path]:
+    """Draw a table's figures as NAME.png, where matplotlib is installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return
+    for name, draw in table.plots.items():
+        path = folder / f"{name}.png"
+        write_whole(path, partial(draw(document).savefig, format="png", dpi=150, bbox_inches="tight"))
+        yield path
 
 
 def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

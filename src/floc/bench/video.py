@@ -29,11 +29,11 @@ MINUTES = (1, 60)
 STAGES = ("read and encode", "and compress to 1/32")
 
 
-def run(quick: bool, echo: Echo) -> dict[str, Any]:
+def run(small: bool, echo: Echo) -> dict[str, Any]:
     """Measure speed on every film there is, and memory on one of them."""
-    with films(quick) as paths:
-        speed = [_speed(path, encoder, echo) for path in paths for encoder in ENCODERS[: 1 if quick else None]]
-        minutes = (0.05, 0.2) if quick else MINUTES
+    with films(small) as paths:
+        speed = [_speed(path, encoder, echo) for path in paths for encoder in ENCODERS[: 1 if small else None]]
+        minutes = (0.05, 0.2) if small else MINUTES
         memory = []
         with tempfile.TemporaryDirectory() as folder:
             for length in minutes:
@@ -51,16 +51,16 @@ def real_films() -> list[Path]:
 
 
 @contextmanager
-def films(quick: bool) -> Iterator[list[Path]]:
+def films(small: bool) -> Iterator[list[Path]]:
     """Real footage where it is there, else the demo's film."""
     found = real_films()
-    if found and not quick:
+    if found and not small:
         yield found
         return
     from ..demo.film import render
 
     with tempfile.TemporaryDirectory() as folder:
-        yield [render(Path(folder) / "keys.mp4", seconds=5 if quick else 120).path]
+        yield [render(Path(folder) / "keys.mp4", seconds=5 if small else 120).path]
 
 
 def loop(source: Path, target: Path, seconds: float) -> None:
