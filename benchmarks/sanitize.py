@@ -18,6 +18,12 @@ if __name__ == "__main__":
             given = {"block": 8} | options
             kept = floc.compress(tokens.to(dtype), ratio="1/4", backend="gpu", **given)
             assert len(set(kept.indices.tolist())) == 26
+    # enough blocks for one program each, and for two
+    many = torch.randn(140, 5, 40, generator=made, device=device)
+    large = torch.randn(40, 150, 40, generator=made, device=device)
+    for given, block in ((many, 1), (large, 2)):
+        kept = floc.compress(given, ratio="1/4", backend="gpu", block=block, dedupe=1)
+        assert len(set(kept.indices.tolist())) == given.shape[0] * given.shape[1] // 4
     similarity = np.random.default_rng(0).integers(-300, 300, (90, 130)).astype(np.int16)
     weights = np.random.default_rng(1).integers(0, 9, 130)
     for given in (None, weights):

@@ -9,9 +9,10 @@ import torch
 import floc
 from floc.selection import reference
 from floc.selection.gpu import greedy
+from floc.selection.gpu.greedy import Programs
 from floc.synthetic import film
 
-from .selection.gpu.launches import laid_out, poison, selected
+from .selection.gpu.launches import KERNELS, laid_out, poison, selected
 from .selection.test_fuzz import similarity_of
 from .selection.test_greedy import case
 
@@ -72,25 +73,32 @@ def test_500_cases_equal_the_reference(seed: int) -> None:
         weights = [rng.integers(0, 1 + 10 ** rng.integers(0, 6), n)] if rng.random() < 0.5 else None
         want = reference.greedy(matrix, k, None if weights is None else weights[0])
         # few teams, as each is compiled for anew; some that leave threads to copies of what they wait for
-        for team in (0, int(rng.choice([2, 5, 10, 26, 66, PROCESSORS]))):
-            [(picks, gains, _)] = selected([matrix], [k], GPU, weights, symmetric=symmetric, team=team)
-            np.testing.assert_array_equal(picks, want[0], err_msg=f"team of {team}, {m} x {n}, {k} picks")
-            np.testing.assert_array_equal(gains, want[1], err_msg=f"team of {team}, {m} x {n}, {k} picks")
+        few, team = int(rng.choice([1, 2, 5, 10, 16])), int(rng.choice([2, 5, 10, 26, 66, PROCESSORS]))
+        for by in (Programs("few", few), Programs("team", team)):
+            [(picks, gains, _)] = selected([matrix], [k], GPU, weights, symmetric=symmetric, by=by)
+            np.testing.assert_array_equal(picks, want[0], err_msg=f"{by}, {m} x {n}, {k} picks")
+            np.testing.assert_array_equal(gains, want[1], err_msg=f"{by}, {m} x {n}, {k} picks")
 
 
-@pytest.mark.parametrize("team", [2, 5, 16, PROCESSORS])
+@pytest.mark.parametrize(
+    "by", [Programs(kernel, members) for kernel in KERNELS for members in (2, 16, PROCESSORS)], ids=str
+)
 @pytest.mark.parametrize("n", [1, 2, 17, 65, 257])
-def test_teams_larger_than_their_sets(team: int, n: int) -> None:
+def test_more_programs_than_there_is_work_for(by: Programs, n: int) -> None:
     for kind in ("centred", "ties", "duplicates"):
         matrix = case(kind, n, seed=n)
         want = reference.greedy(matrix, n)
-        [(picks, gains, _)] = selected([matrix], [n], GPU, team=team)
+        [(picks, gains, _)] = selected([matrix], [n], GPU, by=by)
         np.testing.assert_array_equal(picks, want[0])
         np.testing.assert_array_equal(gains, want[1])
 
 
-@pytest.mark.parametrize(("team", "n", "k"), [(0, 1900, 240), (PROCESSORS, 3000, 375)])
-def test_1000_repetitions_of_a_selection_are_identical(team: int, n: int, k: int) -> None:
+@pytest.mark.parametrize(
+    ("by", "n", "k"),
+    [(Programs("few", 1), 1900, 240), (Programs("few", 5), 1900, 240), (Programs("team", PROCESSORS), 3000, 375)],
+    ids=str,
+)
+def test_1000_repetitions_of_a_selection_are_identical(by: Programs, n: int, k: int) -> None:
     tokens = film(n // 60, 6, 10, dim=64, seed=0, dtype=np.float32).reshape(-1, 64)
     unit = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
     matrix = np.rint(16384 * (unit @ unit.T)).astype(np.int16)
@@ -99,7 +107,7 @@ def test_1000_repetitions_of_a_selection_are_identical(team: int, n: int, k: int
     picks, gains = (torch.from_numpy(each).to(GPU) for each in reference.greedy(matrix, k))
     differing = torch.zeros((), dtype=torch.int64, device=GPU)
     for _ in range(1000):
-        picked = greedy.greedy(memory, sets, team=team)
+        picked = greedy.greedy(memory, sets, by=by)
         greedy.fill_up(picked, sets)
         differing += (picked.picks != picks).any() | (picked.gains != gains).any()
     assert int(differing) == 0

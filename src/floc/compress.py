@@ -64,7 +64,7 @@ def compress(
     if dial is not None:
         _require_one_master(method, dial, options)
     # a method that never waits for the device says what is wrong with the tokens when something is fetched from there
-    stays = isinstance(tokens, torch.Tensor) and isinstance(chosen, methods.Staying) and chosen.stays_on(tokens.device)
+    stays = isinstance(tokens, torch.Tensor) and methods.stays_on(chosen, tokens.device)
     grid = TokenGrid.of(tokens, look=not stays or coverage is not None or tokens.dtype == torch.float64)
     with torch.no_grad():
         kept = _run(chosen, grid, dial)

@@ -6,7 +6,7 @@ the answer for every budget up to its length, with representatives, coverage and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -28,14 +28,20 @@ class Answer(NamedTuple):
     bound: float | None
 
 
+class Groups(NamedTuple):
+    """What is known of groups that were chosen from separately, beside the picks."""
+
+    group: np.ndarray  # [K] int64, which group a pick is from
+    next_gains: np.ndarray  # [G] float64, what the best further pick of each group would add
+    openings: np.ndarray  # [G, 2] float64, the first and second gain of each group, also where neither was chosen
+
+
 class Chosen(NamedTuple):
     """What was chosen on a device, most important first, and is still there."""
 
     picks: torch.Tensor  # [K] int64 flat token index
     gains: torch.Tensor  # [K] float64
-    group: torch.Tensor  # [K] int64, which of the groups that were chosen from separately a pick is from
-    next_gains: torch.Tensor  # [G] float64, what the best further pick of each group would add
-    openings: torch.Tensor  # [G, 2] float64, the first and second gain of each group, also where neither was chosen
+    groups: Callable[[], Groups]  # fetches what is known of the groups that were chosen from separately
     wrong: torch.Tensor  # [1] int32, not 0 if any token is not finite
     plan: object  # what a CUDA graph that made this reads when it is replayed
 

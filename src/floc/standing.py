@@ -90,7 +90,8 @@ class Grouped:
             return self.chosen
         if int(self.chosen.wrong):
             raise ValueError(f"tokens must be finite in float32: {self._first_wrong()}")
-        picks, gains, group, next_gains, openings = (each.cpu().numpy() for each in self.chosen[:5])
+        picks, gains = self.chosen.picks.cpu().numpy(), self.chosen.gains.cpu().numpy()
+        group, next_gains, openings = self.chosen.groups()
         n = int(self.sizes.sum())
         return Path(picks, gains, group, self.sizes, next_gains, self.shared, n, None, openings)
 

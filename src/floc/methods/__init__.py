@@ -52,15 +52,6 @@ class Native(Method, Protocol):
 
 
 @runtime_checkable
-class Staying(Method, Protocol):
-    """A method that may do all its work on the tokens' device, without waiting for it."""
-
-    def stays_on(self, device: torch.device) -> bool:
-        """Whether it does there."""
-        ...
-
-
-@runtime_checkable
 class Reaching(Method, Protocol):
     """A method that knows how many tokens a coverage takes without trying."""
 
@@ -163,6 +154,12 @@ def make(name: str, given: dict[str, object]) -> Method:
     for option in given:
         require_known(f"option of method {name!r},", option, options(name))
     return cls(**{option: _plain(value) for option, value in given.items()})
+
+
+def stays_on(method: Method, device: torch.device) -> bool:
+    """Whether a method does all its work on a device, without waiting for it: some have a `stays_on` that tells."""
+    tells = getattr(method, "stays_on", None)
+    return tells is not None and tells(device)
 
 
 def _plain(value: object) -> object:

@@ -23,6 +23,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from numbers import Real
 from typing import ClassVar, NamedTuple
 
@@ -140,14 +141,17 @@ class _Run:
         self.spans = scenes.spans(grid, options.block)
         cells = grid.shape[1] * grid.shape[2]
         self.sizes = np.array([(span.stop - span.start) * cells for span in self.spans])
-        self.offsets = self.sizes.cumsum() - self.sizes
-        self.places = [slice(start, start + size) for start, size in zip(self.offsets, self.sizes, strict=True)]
         self.has_second_pass = options.dedupe > 1 and len(self.spans) > 1
         if self.has_second_pass and not grid.tokens.is_contiguous():
             # every block is read three times: one copy is better than three
             self.grid = replace(grid, tokens=grid.tokens.contiguous())
         self.progress = _Progress(options.progress, float((self.sizes.astype(float) ** 2).sum() * grid.dim / 2))
         self._require_memory(int(self.sizes.max()), "block=32, or fewer frames")
+
+    @cached_property
+    def places(self) -> list[slice]:
+        """Where each block's tokens are, as flat indices."""
+        return [slice(end - size, end) for end, size in zip(self.sizes.cumsum(), self.sizes, strict=True)]
 
     def depths(self, budget: int) -> np.ndarray:
         """[B] how far to choose in each block when there is no second pass."""

@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from floc.selection.gpu import clusters, greedy, similarity, solo, team
+from floc.selection.gpu import clusters, few, greedy, similarity, team
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 NOT_ALIGNED = {"members", "enough", "count", "dim", "bits", "ring_bits"}  # any number; all else is a multiple of 16
@@ -26,20 +26,24 @@ PICKED = dict(picks="*i32", gains="*i32", made="*i32", steps="*i32")
 MATRIX = dict(matrix="*i16", table="*i64")
 CHOOSING = {**MATRIX, **PICKED, "weights": "*i64", "now": "*i32"}
 WEIGHTED = {**CHOOSING, "gains": "*i64", "now": "*i64"}
-SOLO = dict(risen="*i64", histogram="*i32", enough="i32", ROWS=16, AT_ONCE=4)
-TEAM = dict(
+TOGETHER = dict(
     best_words="*i64",
+    members="i32",
+    candidates_each="i32",
+    bits="i32",
+    histogram="*i32",
+    enough="i32",
+)
+FEW = dict(TOGETHER, risen="*i64", ROWS=16, AT_ONCE=4)
+TEAM = dict(
+    TOGETHER,
     risen_words="*i32",
     tails="*i32",
     rings="*i64",
-    members="i32",
-    candidates_each="i32",
+    nears="*i64",
     tokens_each="i32",
     ROWS=8,
-    WAIT=256,
-    histogram="*i32",
-    enough="i32",
-    bits="i32",
+    CHUNK=512,
     ring_bits="i32",
     AT_ONCE=8,
 )
@@ -78,9 +82,17 @@ EVERYWHERE = {
         3,
     ),
     "first": (greedy._first, dict(now="*i32", picks="*i32", gains="*i32", table="*i64", BLOCK=4096), 8, 3),
-    "solo": (
-        solo._solo,
-        dict(CHOOSING, **SOLO, WEIGHTED=False, BOUNDED=True, FIRSTS=True, CANDIDATES_=2048, TOKENS_=2048),
+    "few": (
+        few._few,
+        dict(CHOOSING, **FEW, WEIGHTED=False, BOUNDED=True, FIRSTS=True, MEMBERS=8, CANDIDATES_=512, TOKENS_=2048)
+        | dict(LANES=4),
+        8,
+        3,
+    ),
+    "few: one": (
+        few._few,
+        dict(CHOOSING, **FEW, WEIGHTED=False, BOUNDED=False, FIRSTS=False, MEMBERS=1, CANDIDATES_=2048, TOKENS_=2048)
+        | dict(LANES=1),
         8,
         3,
     ),

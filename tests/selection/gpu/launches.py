@@ -2,18 +2,22 @@
 
 # no `from __future__ import annotations`: see tests/integrations/zoo.py
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 
 from floc.selection.gpu import greedy
+from floc.selection.gpu.greedy import Programs
 from floc.selection.gpu.sets import Sets
 from floc.selection.gpu.steps import Enough
 
-# programs for each set: 0 is the kernel that has one; the interpreter runs one program after another, so no larger team
-TEAMS = [0, 1, 2, 5, 16] if torch.cuda.is_available() else [0, 1]
+KERNELS: tuple[Literal["few", "team"], ...] = ("few", "team")
+# the interpreter runs one program after another, so there is only one for each set
+WAYS = [
+    Programs(kernel, members) for kernel in KERNELS for members in ([1, 2, 5, 16] if torch.cuda.is_available() else [1])
+]
 
 MARKS = [
     # numpy complains in the interpreter of what is not used: behind a mask, in the other branch, of NaN tokens
@@ -60,13 +64,13 @@ def selected(
     weights: Sequence[np.ndarray] | None = None,
     *,
     symmetric: bool = False,
-    team: int = 0,
+    by: Programs = WAYS[0],
     enough: int = 0,
 ) -> list[tuple[np.ndarray, np.ndarray, int]]:
     """For each set picks, gains, and how many of them were made before nothing gained any more."""
     memory, sets = laid_out(matrices, depths, device, symmetric=symmetric)
     given = None if weights is None else torch.from_numpy(np.concatenate(weights)).to(device)
-    picked = greedy.greedy(memory, sets, given, spread=1 << 16, team=team, enough=Enough(enough))
+    picked = greedy.greedy(memory, sets, given, spread=1 << 16, by=by, enough=Enough(enough))
     greedy.fill_up(picked, sets)
     picks, gains = picked.picks.cpu().numpy(), picked.gains.cpu().numpy()
     ends = np.cumsum(depths)

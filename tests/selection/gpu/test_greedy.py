@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from floc.selection import reference
 from floc.selection.gpu import greedy
+from floc.selection.gpu.greedy import Programs
 from floc.selection.objective import SCALE
 
 from ..test_greedy import KINDS, case
-from .launches import MARKS, TEAMS, laid_out, selected
+from .launches import MARKS, WAYS, laid_out, selected
 
 pytestmark = MARKS
 
@@ -31,54 +32,54 @@ def assert_reference(
         np.testing.assert_array_equal(gains, want[1])
 
 
-@pytest.mark.parametrize("team", TEAMS)
+@pytest.mark.parametrize("by", WAYS, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_ragged_sets_equal_the_reference(kind: str, team: int, device: torch.device) -> None:
+def test_ragged_sets_equal_the_reference(kind: str, by: Programs, device: torch.device) -> None:
     sizes, depths = (1, 2, 17, 33), (1, 2, 12, 4)
     matrices = [case(kind, n, seed=n) for n in sizes]
-    got = selected(matrices, depths, device, symmetric=kind != "ties", team=team)
+    got = selected(matrices, depths, device, symmetric=kind != "ties", by=by)
     assert_reference(got, matrices)
 
 
-@pytest.mark.parametrize("team", TEAMS)
+@pytest.mark.parametrize("by", WAYS, ids=str)
 @pytest.mark.parametrize(("n", "k"), [(63, 30), (64, 8), (65, 9), (257, 6)])
-def test_sizes_around_vectors_and_tiles(n: int, k: int, team: int, device: torch.device) -> None:
+def test_sizes_around_vectors_and_tiles(n: int, k: int, by: Programs, device: torch.device) -> None:
     matrices = [case("centred", n, seed=n)]
-    assert_reference(selected(matrices, [k], device, symmetric=True, team=team), matrices)
+    assert_reference(selected(matrices, [k], device, symmetric=True, by=by), matrices)
 
 
-@pytest.mark.parametrize("team", TEAMS)
+@pytest.mark.parametrize("by", WAYS, ids=str)
 @pytest.mark.parametrize("largest", [1, 9, 2**20])
-def test_weighted_rectangles(largest: int, team: int, device: torch.device) -> None:
+def test_weighted_rectangles(largest: int, by: Programs, device: torch.device) -> None:
     rng = np.random.default_rng(largest)
     shapes, depths = ((1, 5), (6, 1), (20, 33), (30, 17)), (1, 6, 7, 30)
     matrices = [rng.integers(-SCALE, SCALE + 1, shape).astype(np.int16) for shape in shapes]
     weights = [rng.integers(0, largest + 1, n) for _, n in shapes]
-    assert_reference(selected(matrices, depths, device, weights, team=team), matrices, weights)
+    assert_reference(selected(matrices, depths, device, weights, by=by), matrices, weights)
 
 
-@pytest.mark.parametrize("team", TEAMS)
-def test_weights_that_are_all_zero_leave_the_lowest_indices(team: int, device: torch.device) -> None:
-    [(picks, gains, made)] = selected([case("plain", 9, 0)], [4], device, [np.zeros(9, np.int64)], team=team)
+@pytest.mark.parametrize("by", WAYS, ids=str)
+def test_weights_that_are_all_zero_leave_the_lowest_indices(by: Programs, device: torch.device) -> None:
+    [(picks, gains, made)] = selected([case("plain", 9, 0)], [4], device, [np.zeros(9, np.int64)], by=by)
     assert (picks.tolist(), gains.tolist(), made) == ([0, 1, 2, 3], [0, 0, 0, 0], 1)
 
 
-@pytest.mark.parametrize("team", TEAMS)
-def test_extreme_similarities(team: int, device: torch.device) -> None:
+@pytest.mark.parametrize("by", WAYS, ids=str)
+def test_extreme_similarities(by: Programs, device: torch.device) -> None:
     rng = np.random.default_rng(0)
     matrices = [
         rng.choice(np.array([-32768, -SCALE, 0, SCALE, 32767], np.int16), (m, n)) for m, n in ((12, 9), (9, 30))
     ]
-    assert_reference(selected(matrices, [12, 9], device, team=team), matrices)
+    assert_reference(selected(matrices, [12, 9], device, by=by), matrices)
 
 
-@pytest.mark.parametrize("team", [team for team in TEAMS if team])
-def test_gains_that_need_64_bits(team: int, device: torch.device) -> None:
+@pytest.mark.parametrize("by", [by for by in WAYS if by.kernel == "team"], ids=str)
+def test_gains_that_need_64_bits(by: Programs, device: torch.device) -> None:
     n = 70_000  # more than 2**31 / 2**15 tokens at the extremes
     matrix = np.stack([np.full(n, each, np.int16) for each in (SCALE, -SCALE, 32767, -32768)])
-    [(picks, gains, _)] = selected([matrix], [2], device, team=team)
+    [(picks, gains, _)] = selected([matrix], [2], device, by=by)
     assert (picks.tolist(), gains.tolist()) == ([2, 0], [n * 32767, 0])
-    [(picks, gains, _)] = selected([matrix[[3, 1]].copy()], [2], device, team=team)
+    [(picks, gains, _)] = selected([matrix[[3, 1]].copy()], [2], device, by=by)
     assert (picks.tolist(), gains.tolist()) == ([1, 0], [-n * SCALE, 0])
 
 
@@ -91,28 +92,28 @@ def test_anything_equals_the_reference(data: st.DataObject, device: torch.device
     spread = data.draw(st.sampled_from([1, 3, SCALE]))
     matrices = [rng.integers(-spread, spread + 1, (m, n)).astype(np.int16)]
     weights = [rng.integers(0, 9, n)] if data.draw(st.booleans()) else None
-    for team in TEAMS:
-        assert_reference(selected(matrices, [k], device, weights, team=team), matrices, weights)
+    for by in WAYS:
+        assert_reference(selected(matrices, [k], device, weights, by=by), matrices, weights)
 
 
 @settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 999), kind=st.sampled_from(KINDS), n=st.integers(2, 12))
 def test_gains_never_rise_and_prefixes_nest(seed: int, kind: str, n: int, device: torch.device) -> None:
     matrix = case(kind, n, seed)
-    for team in TEAMS:
-        (picks, gains, _), (opening, _, _) = selected([matrix, matrix], [n, n // 2], device, team=team)
+    for by in WAYS:
+        (picks, gains, _), (opening, _, _) = selected([matrix, matrix], [n, n // 2], device, by=by)
         assert sorted(picks) == list(range(n))
         assert (np.diff(gains[1:]) <= 0).all()  # the first is taken from nothing, where nothing bounds the second
         np.testing.assert_array_equal(opening, picks[: n // 2])
 
 
-@pytest.mark.parametrize("team", TEAMS)
-def test_picks_that_gain_nothing_are_filled_up_in_a_given_order(team: int, device: torch.device) -> None:
+@pytest.mark.parametrize("by", WAYS, ids=str)
+def test_picks_that_gain_nothing_are_filled_up_in_a_given_order(by: Programs, device: torch.device) -> None:
     matrices = [case("duplicates", 12, 0), case("all equal", 5, 0), case("plain", 7, 0)]
     depths = [12, 3, 2]
     later = [np.random.default_rng(b).permutation(len(matrix)) for b, matrix in enumerate(matrices)]
     memory, sets = laid_out(matrices, depths, device, symmetric=True)
-    picked = greedy.greedy(memory, sets, team=team)
+    picked = greedy.greedy(memory, sets, by=by)
     greedy.fill_up(picked, sets, torch.from_numpy(np.concatenate(later)).to(device, torch.int32))
     ends = np.cumsum(depths)
     for matrix, depth, end, order in zip(matrices, depths, ends, later, strict=True):

@@ -1,6 +1,6 @@
-"""Teams of several programs without a GPU: a process for each, all in one memory.
+"""Several programs for a set without a GPU: a process for each, all in one memory.
 
-The interpreter runs the programs of a launch one after the other, and those of a team wait for one another. So each
+The interpreter runs the programs of a launch one after the other, and those of a set wait for one another. So each
 runs in a process of its own here, at the same time as the others, in whatever order the machine comes up with.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -16,11 +16,12 @@ import torch
 from triton.runtime import interpreter
 
 from floc.selection import reference
-from floc.selection.gpu import team as teams
+from floc.selection.gpu import few, team
+from floc.selection.gpu.greedy import Programs
 from floc.selection.objective import SCALE
 
 from ..test_greedy import case
-from .launches import MARKS, selected
+from .launches import KERNELS, MARKS, selected
 
 pytestmark = [
     *MARKS,
@@ -75,25 +76,28 @@ def run_one_program(kernel: Any, grid: tuple[int], i: int, given: list[Any], opt
 
 @pytest.fixture
 def in_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teams, "_team", InProcesses(teams._team))
+    monkeypatch.setattr(few, "_few", InProcesses(few._few))
+    monkeypatch.setattr(team, "_team", InProcesses(team._team))
 
 
 @pytest.mark.usefixtures("in_processes")
-@pytest.mark.parametrize(("team", "kind"), [(2, "centred"), (3, "duplicates"), (5, "plain")])
-def test_a_team_equals_the_reference(team: int, kind: str) -> None:
-    matrix = case(kind, 70, seed=team)
-    [(picks, gains, _)] = selected([matrix], [14], torch.device("cpu"), symmetric=True, team=team)
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("members", "kind"), [(2, "centred"), (3, "duplicates"), (5, "plain")])
+def test_several_programs_equal_the_reference(kernel: Literal["few", "team"], members: int, kind: str) -> None:
+    matrix = case(kind, 70, seed=members)
+    [(picks, gains, _)] = selected([matrix], [14], torch.device("cpu"), symmetric=True, by=Programs(kernel, members))
     want = reference.greedy(matrix, 14)
     np.testing.assert_array_equal(picks, want[0])
     np.testing.assert_array_equal(gains, want[1])
 
 
 @pytest.mark.usefixtures("in_processes")
-def test_two_teams_with_weights_and_members_that_have_nothing_to_do() -> None:
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_two_sets_with_weights_and_members_that_have_nothing_to_do(kernel: Literal["few", "team"]) -> None:
     rng = np.random.default_rng(0)
     matrices = [rng.integers(-SCALE, SCALE + 1, shape).astype(np.int16) for shape in ((40, 21), (7, 33))]
     weights = [rng.integers(0, 9, matrix.shape[1]) for matrix in matrices]
-    got = selected(matrices, [8, 7], torch.device("cpu"), weights, team=3)
+    got = selected(matrices, [8, 7], torch.device("cpu"), weights, by=Programs(kernel, 3))
     for (picks, gains, _), matrix, weight in zip(got, matrices, weights, strict=True):
         want = reference.greedy(matrix, len(picks), weight)
         np.testing.assert_array_equal(picks, want[0])
@@ -101,24 +105,26 @@ def test_two_teams_with_weights_and_members_that_have_nothing_to_do() -> None:
 
 
 @pytest.mark.usefixtures("in_processes")
-@pytest.mark.parametrize("seed", range(6))
-def test_any_team_on_any_matrix(seed: int) -> None:
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("seed", range(4))
+def test_any_number_of_programs_on_any_matrix(kernel: Literal["few", "team"], seed: int) -> None:
     rng = np.random.default_rng(seed)
-    n, team = int(rng.integers(20, 300)), int(rng.integers(2, 12))
+    n, by = int(rng.integers(20, 300)), Programs(kernel, int(rng.integers(2, 12)))
     matrix = case(str(rng.choice(["plain", "centred", "duplicates", "opposite", "zeros"])), n, seed)
     k = int(rng.integers(1, min(n, 40)))
     weights = [rng.integers(0, 1000, n)] if rng.random() < 0.5 else None
-    [(picks, gains, _)] = selected([matrix], [k], torch.device("cpu"), weights, symmetric=True, team=team)
+    [(picks, gains, _)] = selected([matrix], [k], torch.device("cpu"), weights, symmetric=True, by=by)
     want = reference.greedy(matrix, k, None if weights is None else weights[0])
     np.testing.assert_array_equal(picks, want[0])
     np.testing.assert_array_equal(gains, want[1])
 
 
 @pytest.mark.usefixtures("in_processes")
-def test_teams_stop_together_where_enough_was_chosen() -> None:
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_programs_stop_together_where_enough_was_chosen(kernel: Literal["few", "team"]) -> None:
     matrices = [case("plain", n, seed=n) for n in (60, 45, 30)]
     device, sizes = torch.device("cpu"), [60, 45, 30]
-    got = selected(matrices, sizes, device, symmetric=True, team=2, enough=20)
+    got = selected(matrices, sizes, device, symmetric=True, by=Programs(kernel, 2), enough=20)
     assert sum(made for *_, made in got) < sum(sizes)
     for (picks, gains, made), matrix in zip(got, matrices, strict=True):
         want = reference.greedy(matrix, len(matrix))

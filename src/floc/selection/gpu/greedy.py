@@ -9,17 +9,19 @@ Several picks are made in one step. Of the candidates with the largest gains, in
 if it raises no token that the first one raises: its gain has not changed then, and no gain ever rises. So it goes on
 until two meet. On videos two to five picks in a step are common, and a step takes about as long as one pick would.
 
-Two kernels do this: one program for each set (solo.py), or many (team.py). What both do in a step is in steps.py.
+Two kernels do this: one program for each set or a few (few.py), or many (team.py). What both do in a step is in
+steps.py.
 """
 
 from __future__ import annotations
+
+from typing import Literal, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-from . import solo
-from . import team as teams
+from . import few, team
 from .launch import interpreted, multiprocessors
 from .sets import (
     CANDIDATES,
@@ -39,6 +41,13 @@ from .steps import Enough, Picked
 NEVER = Enough()
 
 
+class Programs(NamedTuple):
+    """A kernel, and how many of its programs work on each set."""
+
+    kernel: Literal["few", "team"]
+    members: int
+
+
 def greedy(
     matrix: torch.Tensor,
     sets: Sets,
@@ -46,7 +55,7 @@ def greedy(
     *,
     spread: int = 1 << 15,
     enough: Enough = NEVER,
-    team: int | None = None,
+    by: Programs | None = None,
 ) -> Picked:
     """Pick from every set until its depth is reached, or nothing gains any more.
 
@@ -55,7 +64,7 @@ def greedy(
         weights: [tokens of all sets] int64 >= 0, how much each counts.
         spread: no two similarities differ by more.
         enough: when to stop in sets whose picks are not wanted. No pick counts for more than its set's first.
-        team: programs for each set; chosen by size where not given.
+        by: what makes the picks; chosen by size where not given.
     """
     device = matrix.device
     weighted = weights is not None
@@ -84,11 +93,9 @@ def greedy(
         )
         if not after:
             _first[(len(sets),)](now, picked.picks, picked.gains, sets.table, BLOCK=4096, num_warps=8)
-    members = _team_size(sets) if team is None else team
-    if members == 0:
-        solo.run(matrix, given, now, picked, sets, weighted=weighted, enough=enough)
-    else:
-        teams.run(matrix, given, now, picked, sets, members, weighted=weighted, enough=enough)
+    kernel, members = _programs(sets) if by is None else by
+    run = few.run if kernel == "few" else team.run
+    run(matrix, given, now, picked, sets, members, weighted=weighted, enough=enough)
     return picked
 
 
@@ -112,13 +119,13 @@ def fill_up(picked: Picked, sets: Sets, later: torch.Tensor | None = None) -> No
     )
 
 
-def _team_size(sets: Sets) -> int:
-    """How many programs to each set; 0: one that needs no team."""
-    largest = max(*sets.candidates, *sets.tokens)
-    shares = 1 if interpreted() else min(multiprocessors(sets.device) // len(sets), -(-largest // 64))
-    if largest <= solo.WIDEST and shares < teams.SMALLEST:
-        return 0
-    return max(1, shares)
+def _programs(sets: Sets) -> Programs:
+    """What suits the sizes."""
+    tokens, candidates = max(sets.tokens), max(sets.candidates)
+    running = 1 if interpreted() else multiprocessors(sets.device) // len(sets)
+    if tokens <= few.WIDEST and running <= few.MOST:
+        return Programs("few", max(1, min(running, -(-candidates // 256))))
+    return Programs("team", max(1, min(running, team.MOST, -(-max(tokens, candidates) // 64))))
 
 
 @triton.jit

@@ -6,16 +6,16 @@ order in which blocks take turns. All else stays on the device, so a call that h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ... import blocks
-from ...path import Chosen
+from ...path import Chosen, Groups
 from ..objective import SCALE, WEIGHT_SCALE
 from . import clusters, greedy, similarity
 from .launch import LIMIT_BYTES, on
@@ -44,7 +44,7 @@ def _in_blocks(tokens: torch.Tensor, sizes: tuple[int, ...], budget: int, detail
     for start, sets in plan.parts:
         part = rows.part(start, start + sum(sets.tokens))
         picked.append(_first_pass(part, sets, detail, Enough(0 if shared else budget))[0])
-    picks, gains = torch.cat([each.picks for each in picked]), torch.cat([each.gains for each in picked])
+    picks, gains = _joined([each.picks for each in picked]), _joined([each.gains for each in picked])
     lists = plan.lists
     order, following = (plan.order, plan.following) if shared else lists.best(gains, budget)
     flat = lists.start.index_select(0, order) + picks.index_select(0, order)
@@ -80,14 +80,13 @@ def _in_two_passes(tokens: torch.Tensor, plan: WindowPlan, budget: int, detail: 
         flat.append(window.start + found.places)
         picked.append(chosen)
         del found  # its matrices, before the next ones are made
-    gains = torch.cat([each.gains for each in picked])
-    places = torch.cat([each.picks for each in picked])
+    gains, places = _joined([each.gains for each in picked]), _joined([each.picks for each in picked])
     lists = plan.lists
     order, following = (plan.order, plan.following) if len(plan.windows) == 1 else lists.best(gains, budget)
     # survivors of all windows end to end
     places = places.index_select(0, order) + lists.start.index_select(0, order)
     told = lists.told(gains, order, following, SCALE * WEIGHT_SCALE)
-    return Chosen(torch.cat(flat).index_select(0, places), *told, rows.seen[1:], plan)
+    return Chosen(_joined(flat).index_select(0, places), *told, rows.seen[1:], plan)
 
 
 def _first_pass(rows: Rows, sets: Sets, detail: float, enough: Enough) -> tuple[Picked, torch.Tensor]:
@@ -135,6 +134,11 @@ def survivors(rows: Rows, window: Window, detail: float) -> Survivors:
     matrix = torch.empty(window.second.elements, dtype=torch.int16, device=order.device)
     similarity.fill(matrix, candidates, targets, window.second, detail)
     return Survivors(places, matrix, weights)
+
+
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    """All parts end to end; one alone as it is."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _readable(tokens: torch.Tensor) -> torch.Tensor:
@@ -185,9 +189,9 @@ class _Lists:
         return self.counts.cumsum()
 
     @cached_property
-    def bounds(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """[G] and [G] int64, where each group begins and ends."""
-        return torch.from_numpy(self.ends - self.counts).to(self.device), torch.from_numpy(self.ends).to(self.device)
+    def begins(self) -> torch.Tensor:
+        """[G] int64 where each group begins."""
+        return torch.from_numpy(self.ends - self.counts).to(self.device)
 
     def best(self, gains: torch.Tensor, budget: int, *, firsts: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """The places of the best of all groups, as `blocks.merged` orders them, and what follows them in each group.
@@ -199,30 +203,28 @@ class _Lists:
         due = torch.minimum(gains, gains.index_select(0, self.first))
         if firsts:
             due = due.long()
-            due = due.index_add(0, self.bounds[0], torch.full_like(self.bounds[0], 1 << 40))  # above any gain
+            due = due.index_add(0, self.begins, torch.full_like(self.begins, 1 << 40))  # above any gain
         by_due = torch.sort(due.index_select(0, self.by_rank), descending=True, stable=True).indices
         order = self.by_rank.index_select(0, by_due[:budget])
-        taken = torch.zeros_like(self.bounds[0])
+        taken = torch.zeros_like(self.begins)
         taken.index_add_(0, self.group.index_select(0, order), torch.ones_like(order))
-        return order, self.bounds[0] + taken
-
-    def next_gains(self, gains: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-        """[G] the gains at these places, one for each group, or 0 where a group has no more."""
-        there = gains.index_select(0, following.clamp(max=len(gains) - 1))
-        return torch.where(following < self.bounds[1], there, 0)
+        return order, self.begins + taken
 
     def told(
         self, gains: torch.Tensor, order: torch.Tensor, following: torch.Tensor, unit: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What a `Chosen` tells beside its picks: gains, groups, next gains and openings."""
-        mine, group = gains.index_select(0, order), self.group.index_select(0, order)
-        after, openings = self.next_gains(gains, following), self.openings(gains)
-        return mine.double() / unit, group, after.double() / unit, openings.double() / unit
+    ) -> tuple[torch.Tensor, Callable[[], Groups]]:
+        """What a `Chosen` tells beside its picks."""
+        return gains.index_select(0, order).double() / unit, partial(self._groups, gains, order, following, unit)
 
-    def openings(self, gains: torch.Tensor) -> torch.Tensor:
-        """[G, 2] the first and the second gain of each group."""
-        begin = self.bounds[0]
-        return torch.stack([self.next_gains(gains, begin), self.next_gains(gains, begin + 1)], 1)
+    def _groups(self, gains: torch.Tensor, order: torch.Tensor, following: torch.Tensor, unit: int) -> Groups:
+        each, begin = gains.cpu().numpy() / unit, self.ends - self.counts
+
+        def at(places: np.ndarray) -> np.ndarray:
+            """[G] the gains at places, one for each group, or 0 where a group has no more."""
+            return np.where(places < self.ends, each[np.minimum(places, len(each) - 1)], 0)
+
+        group = np.repeat(np.arange(len(self.depths)), self.depths)[order.cpu().numpy()]
+        return Groups(group, at(following.cpu().numpy()), np.stack([at(begin), at(begin + 1)], 1))
 
 
 @dataclass(frozen=True)

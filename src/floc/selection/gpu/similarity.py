@@ -59,6 +59,8 @@ class Rows:
 
     def part(self, start: int, stop: int) -> Rows:
         """Some consecutive rows."""
+        if stop - start == len(self.values):
+            return self
         return Rows(self.values[start:stop], self.scale[start:stop], self.power[start:stop], self.seen)
 
 

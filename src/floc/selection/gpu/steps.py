@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from .sets import MATRIX, MATRIX_STRIDE, TURNED, TURNED_STRIDE
+from .words import LOWEST
 
 BINS = 1024  # of gains, on a scale of 16 steps to a factor of 2
 NOTHING = tl.constexpr(-32768)  # covers no token
@@ -83,6 +84,16 @@ def count_picks(histogram, highest, g, taken, AT_ONCE: tl.constexpr):
 def together(a, b):
     """Of words that hold a count above 8 flags: counts add up, flags join."""
     return (((a >> 8) + (b >> 8)) << 8) | ((a | b) & 255)
+
+
+@triton.jit
+def best(words, COUNT: tl.constexpr):
+    """The largest of some words, in order."""
+    found = ()
+    for j in tl.static_range(COUNT):
+        found = found + (tl.max(words, 0),)
+        words = tl.where(words == found[j], LOWEST, words)
+    return found
 
 
 @triton.jit

@@ -1,11 +1,7 @@
 """Many programs for each set, all running at once.
 
 Each holds the gains of some candidates and the cover of some tokens, and in a step they meet twice: to find the best
-candidates, and to tell which tokens rose. They meet by words in memory that carry a stamp in their lowest bits: who
-sees this step's stamp has this step's word, so there are no locks, no fences, and nothing to reset. Two buffers
-suffice, as nobody writes a step's words before everybody has read those of the step before. This relies on what all
-NVIDIA GPUs do and the memory model of PTX does not say of plain stores: that a store of 64 bits arrives whole, and in
-the end.
+candidates, and to tell which tokens rose: see words.py.
 """
 
 from __future__ import annotations
@@ -28,9 +24,10 @@ from .steps import (
     together,
     without,
 )
+from .words import LOWEST, wait_for
 
-SMALLEST = 4  # fewer are no faster than one program alone
-_LOWEST = tl.constexpr(-(2**63))
+MOST = 128  # programs: words are read in powers of two, and twice as many take longer than a few more programs save
+_CHUNK = 512  # tokens that rose that are waited for together
 
 
 def run(
@@ -65,6 +62,7 @@ def run(
         torch.zeros(len(sets), 2, padded, dtype=torch.int32, device=device),
         torch.zeros(len(sets), dtype=torch.int32, device=device),
         torch.zeros(len(sets), ring, dtype=torch.int64, device=device),
+        torch.empty(len(sets) * members, 2, _CHUNK, dtype=torch.int64, device=device),
         enough.histogram(device),
         enough.count,
         sets.table,
@@ -81,24 +79,11 @@ def run(
         TOKENS_=triton.next_power_of_2(tokens),
         ROWS=8,
         LANES=max(1, warps * 256 // width),
-        WAIT=256,
+        CHUNK=_CHUNK,
         AT_ONCE=8 if members > 32 else 4,
         num_warps=warps,
         **({"launch_cooperative_grid": True} if members > 1 else {}),
     )
-
-
-@triton.jit
-def _wait_for(words, present, stamp):
-    """Wait until all words carry the stamp.
-
-    They are to be read once more after that: threads may hold copies of a tensor that each loaded for itself, at a
-    moment of its own, and only one of the copies is looked at here.
-    """
-    missing = 1
-    while missing > 0:
-        word = tl.load(words, mask=present, other=0, volatile=True)
-        missing = tl.sum((present & ((word & 3) != stamp)).to(tl.int32), 0)
 
 
 @triton.jit(do_not_specialize=["enough", "members", "bits", "ring_bits"])
@@ -114,6 +99,7 @@ def _team(
     risen_words,
     tails,
     rings,
+    nears,
     histogram,
     enough,
     table,
@@ -130,7 +116,7 @@ def _team(
     TOKENS_: tl.constexpr,
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
-    WAIT: tl.constexpr,
+    CHUNK: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
     """Many programs for each set, all running at once."""
@@ -145,6 +131,7 @@ def _team(
     risen_words += which * 2 * MEMBERS
     tails += which
     ring = rings + (which.to(tl.int64) << ring_bits)
+    near = nears + tl.program_id(0) * 2 * CHUNK
 
     u = me * candidates_each + tl.arange(0, CANDIDATES_)
     mine = (tl.arange(0, CANDIDATES_) < candidates_each) & (u < m)
@@ -172,23 +159,23 @@ def _team(
     while going:
         # my two best candidates, to all
         stamp = ((step >> 1) + 1) & 3
-        key = tl.where(mine, (gain << (bits + 2)) | complement, _LOWEST)
+        key = tl.where(mine, (gain << (bits + 2)) | complement, LOWEST)
         best = tl.max(key, 0)
-        second = tl.max(tl.where(key == best, _LOWEST, key), 0)
+        second = tl.max(tl.where(key == best, LOWEST, key), 0)
         words = best_words + (step & 1) * 2 * MEMBERS
         tl.atomic_xchg(words + me, best | stamp, sem="relaxed")
         tl.atomic_xchg(words + MEMBERS + me, second | stamp, sem="relaxed")
         present = both % MEMBERS < members
-        _wait_for(words + both, present, stamp)
+        wait_for(words + both, present, stamp)
         word = tl.load(words + both, mask=present, other=0, volatile=True)
-        word = tl.where(present, word & -4, _LOWEST)
+        word = tl.where(present, word & -4, LOWEST)
 
         # the best of all, in order; a member's third best is not known, so nothing after its second may be taken
         p, g, allowed, owners = (), (), (), ()
         known = depth > count
         for j in tl.static_range(AT_ONCE):
             best = tl.max(word, 0)
-            word = tl.where(word == best, _LOWEST, word)
+            word = tl.where(word == best, LOWEST, word)
             candidate = (all_bits - ((best >> 2) & all_bits)).to(tl.int32)
             p, g = p + (candidate,), g + (best >> (bits + 2),)
             allowed = allowed + (known & (g[j] > 0) & (depth - count > j),)
@@ -211,32 +198,39 @@ def _team(
                 covers = ((cover.to(tl.int64) & 0xFFFF) << 16) | (to.to(tl.int64) & 0xFFFF)
                 change = (((v << 3) | by).to(tl.int64) << 34) | (covers << 2) | (((at >> ring_bits) + 1) & 3)
                 tl.store(ring + (at & in_ring), change, mask=by < AT_ONCE)
-            _wait_for(headers + member, member < members, stamp)
+            wait_for(headers + member, member < members, stamp)
             header = tl.load(headers + member, mask=member < members, other=0, volatile=True)
             met = tl.reduce(header >> 2, 0, together)
             many = met >> 8
             taken = accepted(allowed, met, AT_ONCE)
-            for start in range(0, many, WAIT):
-                at = start + tl.arange(0, WAIT)
-                _wait_for(ring + ((tail + at) & in_ring), at < many, (((tail + at) >> ring_bits) + 1) & 3)
 
-            # what my candidates lose by them: every warp adds up its own ROWS of them, and waits for no other
+            # what my candidates lose by them: every warp adds up its own ROWS of them, and waits for no other. All read
+            # the same tokens at the same time: what has come is copied near first
             lost = tl.zeros([LANES, CANDIDATES_], now.dtype.element_ty)
-            for start in range(0, many, ROWS * LANES):
-                at = start + tl.arange(0, LANES)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
-                entry = tl.load(ring + ((tail + at) & in_ring), mask=at < many, other=0, volatile=True)
-                place, covers = (entry >> 34).to(tl.int32), (entry >> 2).to(tl.int32)
-                counts = (at < many) & ((place & 7) < taken)
-                covers = tl.where(counts, covers, 0)
-                old, new = (covers >> 16)[:, :, None], covers.to(tl.int16).to(tl.int32)[:, :, None]
-                column = turned + (place >> 3).to(tl.int64)[:, :, None] * turned_stride + u[None, None, :]
-                s = tl.load(column, mask=counts[:, :, None] & my_columns[None, None, :], other=0).to(tl.int32)
-                between = tl.minimum(tl.maximum(s, old), new) - old
-                if WEIGHTED:
-                    weight = tl.load(weights + (place >> 3), mask=counts, other=0)
-                    lost += tl.sum(between.to(tl.int64) * weight[:, :, None], 1)
-                else:
-                    lost += tl.sum(between, 1).to(now.dtype.element_ty)
+            for begin in range(0, many, CHUNK):
+                coming = begin + tl.arange(0, CHUNK)
+                place = ring + ((tail + coming) & in_ring)
+                wait_for(place, coming < many, (((tail + coming) >> ring_bits) + 1) & 3)
+                come = tl.load(place, mask=coming < many, other=0, volatile=True)
+                held = near + ((begin // CHUNK) & 1) * CHUNK  # by turns, as a slow warp may still read the last
+                tl.store(held + tl.arange(0, CHUNK), come)
+                tl.debug_barrier()
+                left = tl.minimum(many - begin, CHUNK)
+                for start in range(0, left, ROWS * LANES):
+                    at = start + tl.arange(0, LANES)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
+                    entry = tl.load(held + at, mask=at < left, other=0)
+                    token, covers = (entry >> 34).to(tl.int32), (entry >> 2).to(tl.int32)
+                    counts = (at < left) & ((token & 7) < taken)
+                    covers = tl.where(counts, covers, 0)
+                    old, new = (covers >> 16)[:, :, None], covers.to(tl.int16).to(tl.int32)[:, :, None]
+                    column = turned + (token >> 3).to(tl.int64)[:, :, None] * turned_stride + u[None, None, :]
+                    s = tl.load(column, mask=counts[:, :, None] & my_columns[None, None, :], other=0).to(tl.int32)
+                    between = tl.minimum(tl.maximum(s, old), new)
+                    if WEIGHTED:
+                        weight = tl.load(weights + (token >> 3), mask=counts, other=0)
+                        lost += tl.sum((between - old).to(tl.int64) * weight[:, :, None], 1)
+                    else:
+                        lost += (tl.sum(between, 1) - tl.sum(old, 1)).to(now.dtype.element_ty)
             gain -= tl.sum(lost, 0)
             tail = (tail + many) & (4 * in_ring + 3)
             cover = tl.where(by < taken, to, cover)
