@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from numbers import Integral, Real
 
 
@@ -41,7 +41,8 @@ class Dial:
     def count(self, n: int) -> int:
         """How many of `n` tokens to keep: at least one, and all where the budget is larger."""
         if self.ratio is not None:
-            return max(1, math.floor(self.ratio * n + Fraction(1, 2)))
+            part, whole = self.ratio.numerator, self.ratio.denominator
+            return max(1, (2 * part * n + whole) // (2 * whole))  # halves up
         assert self.budget is not None, "a coverage is not a count before it is measured"
         return min(self.budget, n)
 
@@ -71,10 +72,15 @@ def _ratio(given: float | str) -> Fraction:
     try:
         if isinstance(given, bool):
             raise TypeError
-        # a float near a simple fraction means it: 0.1 is 1/10, not the binary number next to it
-        value = Fraction(given) if isinstance(given, str) else Fraction(float(given)).limit_denominator(10**9)
+        value = _fraction(given)
     except (ValueError, TypeError, OverflowError, ZeroDivisionError):
         raise ValueError(f"ratio must be a number such as 0.125 or a fraction such as '1/8', got {given!r}") from None
     if not 0 < value <= 1:
         raise ValueError(f"ratio must be in (0, 1], kept / total; got {given!r}; pass budget= to keep a fixed count")
     return value
+
+
+@lru_cache(maxsize=64, typed=True)
+def _fraction(given: float | str) -> Fraction:
+    """A float near a simple fraction means it: 0.1 is 1/10, not the binary number next to it."""
+    return Fraction(given) if isinstance(given, str) else Fraction(float(given)).limit_denominator(10**9)

@@ -12,6 +12,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -88,9 +89,10 @@ def get(name: str) -> Any:
     return _registry[name]
 
 
-def options(name: str) -> list[str]:
+@lru_cache
+def options(name: str) -> tuple[str, ...]:
     """The options a method takes."""
-    return [each.name for each in fields(get(name)) if each.init]
+    return tuple(each.name for each in fields(get(name)) if each.init)
 
 
 def defaults(name: str) -> dict[str, object]:
