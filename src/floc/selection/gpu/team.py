@@ -77,7 +77,7 @@ def run(
         MEMBERS=padded,
         CANDIDATES_=width,
         TOKENS_=triton.next_power_of_2(tokens),
-        ROWS=8,
+        ROWS=16 if width > 256 else 8,
         LANES=max(1, warps * 256 // width),
         CHUNK=_CHUNK,
         AT_ONCE=8 if members > 32 else 4,
