@@ -32,14 +32,14 @@ class Arguments:
             given: as lmms-eval parsed them: numbers where they look like numbers, else text.
             accepted: the names that the wrapped model takes.
         """
-        method = methods.parse(str(given.get("method", "floc"))).method
-        options = [name for name in methods.options(method) if name != "progress"]
+        method = str(given.get("method", "floc"))
+        options = [name for name in methods.options(methods.parse(method).method) if name != "progress"]
         mine = {name: given[name] for name in given if name in options}
         rest = {name: given[name] for name in given if name not in (*OWN, *options)}
         for name in rest:
             require_known("model argument", name, [*OWN, *options, *accepted])
-        spec = methods.parse(_written(str(given.get("method", "floc")), mine))
-        dial = {name: given.get(name) for name in DIALS}
+        spec = methods.parse(_written(method, mine))
+        dial: dict[str, Any] = {name: given.get(name) for name in DIALS}
         return cls(
             Measured(**dial, method=spec.method, options=spec.options),
             given.get("positions", "keep"),
