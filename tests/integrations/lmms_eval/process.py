@@ -15,7 +15,7 @@ STAND_INS = Path(__file__).parent / "stand_ins"
 NEEDS_TORCHCODEC = "internvl"  # the others read films with decord
 SMALL = "min_pixels=256,max_pixels=4096"
 EIGHT = "max_frames=8"
-# of each of our models: the kind of model it is, what else it is told, and 8 frames in the words of lmms-eval and in ours
+# of each of our models: the kind of model it is, what else it is told, and 8 frames in words of lmms-eval and in ours
 MODELS = {
     "floc_qwen2_5_vl": ("qwen2_5_vl", SMALL, "max_num_frames=8", EIGHT),
     # lmms-eval thins out two frames a second here, and not the film, so there are no words of ours for its eight

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -39,3 +40,21 @@ def test_a_line_that_is_no_sample_is_named(line: Any, tmp_path: Path) -> None:
     log = write(tmp_path / "log.jsonl", sample(0, {"floc": FIGURES.as_json()}), line)
     with pytest.raises(ValueError, match=r"log.jsonl: line 2 is no sample .* --log_samples"):
         list(read(log))
+
+
+def test_the_page_reads_it_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path(__file__).parents[3] / "docs" / "eval.md"
+    (snippet,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    folder = tmp_path / "out" / "Qwen__Qwen2.5-VL-7B-Instruct"
+    folder.mkdir(parents=True)
+    write(folder / "20260101_000000_samples_videomme.jsonl", sample(3, {"floc": FIGURES.as_json()}))
+    monkeypatch.chdir(tmp_path)
+    said: list[tuple[Any, ...]] = []
+    exec(snippet, {"print": lambda *words: said.append(words)})
+    assert said == [(3, 14, "of", 112, 0.87, 0.01, 0.9)]
+
+
+def test_the_page_has_every_figure() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "eval.md").read_text()
+    for name in FIGURES.as_json():
+        assert f"\n| `{name}` |" in page
