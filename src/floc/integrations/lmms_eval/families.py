@@ -27,7 +27,7 @@ FAMILIES = {
     "floc_qwen3_vl": Family("qwen3_vl", sampling.of_qwen),
     # internvl3 there runs the program that comes with its weights, and this one the class of transformers
     "floc_internvl3": Family("internvl_hf", sampling.of_internvl, is_simple=False),
-    # llava_vid there needs a package that is not on PyPI; for chat llava_hf takes every frame of a film
+    # llava_vid there needs a package that is not on PyPI; llava_hf for chat takes all frames, and wants pictures
     "floc_llava_video": Family("llava_hf", sampling.of_llava, is_chat=False),
 }
 
