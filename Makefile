@@ -3,11 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test support format bench clean
+.PHONY: help demo test test-lmms support format bench clean
 
 help:
 	@echo "make demo    render a film with keys in it for a second, see which methods keep them, write a report"
 	@echo "make test    all that CI runs: format, lint, types, tests"
+	@echo "make test-lmms  run the models for lmms-eval, in an environment of its own"
 	@echo "make format  put the code in order"
 	@echo "make support run what touches transformers with two releases of it, and rewrite the table of what works"
 	@echo "make bench   measure this engine against its peers, and rewrite the tables"
@@ -37,6 +38,14 @@ TRANSFORMERS := tests/integrations tests/encoders/test_hf.py tests/docs/test_mod
 .venv/transformers-$(OLDEST): .venv/ready
 	$(BIN)/pip install --quiet --no-deps --target $@ transformers==$(OLDEST)
 
+# lmms-eval needs other releases of what is in the environment
+.venv/lmms/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv/lmms
+	.venv/lmms/bin/pip install --quiet --upgrade pip
+	.venv/lmms/bin/pip install --quiet -c constraints.txt torch
+	.venv/lmms/bin/pip install --quiet -c constraints.txt -e '.[eval]' pytest
+	@touch $@
+
 demo: .venv/ready
 	$(BIN)/floc demo -o out/demo
 
@@ -46,6 +55,9 @@ test: .venv/ready .venv/transformers-$(OLDEST)
 	$(BIN)/mypy
 	$(BIN)/pytest -q -n 2
 	PYTHONPATH=.venv/transformers-$(OLDEST) $(BIN)/pytest -q -n 2 $(TRANSFORMERS)
+
+test-lmms: .venv/lmms/ready
+	.venv/lmms/bin/pytest -q -m lmms tests/integrations/lmms_eval
 
 support: .venv/ready .venv/transformers-$(OLDEST)
 	$(BIN)/pytest -q -n 2 tests/integrations --junitxml .venv/newest.xml

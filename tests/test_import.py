@@ -25,6 +25,7 @@ def test_import_pulls_in_no_optional_package() -> None:
         "matplotlib",
         "scenedetect",
         "cv2",
+        "lmms_eval",
     ):
         assert f"'{name}'" not in loaded, name
 

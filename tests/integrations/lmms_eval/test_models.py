@@ -1,0 +1,143 @@
+"""What stands before a model of lmms-eval, on a model as small as one can be; lmms-eval itself is real."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("lmms_eval", reason="lmms-eval is not installed: make test-lmms runs this where it is")
+pytestmark = [pytest.mark.lmms, pytest.mark.filterwarnings("ignore")]  # other packages' warnings
+
+from lmms_eval.api.instance import GenerationResult, TokenCounts  # noqa: E402
+from lmms_eval.api.model import lmms  # noqa: E402
+from loguru import logger  # noqa: E402
+from tqdm import tqdm  # noqa: E402
+
+import floc  # noqa: E402
+from floc.integrations.lmms_eval import FAMILIES, models  # noqa: E402
+from floc.integrations.transformers.shorten import is_attached  # noqa: E402
+
+from ..zoo import Text, Video, model, prompt  # noqa: E402
+
+FILM = [Text(3), Video(4, 2, 3), Text(5)]
+TEXT = [Text(8)]
+
+
+class Small(lmms):
+    """Answers with ids, and takes an error for an empty answer, as some of lmms-eval's models do."""
+
+    def __init__(self, pretrained: str, device: str = "cpu", batch_size: int = 1, **kwargs: Any) -> None:
+        super().__init__()
+        self._model = model(pretrained)
+        self.bars: list[Any] = []
+
+    @property
+    def model(self) -> Any:
+        return self._model
+
+    def generate_until(self, requests: list[Any]) -> list[Any]:
+        bar = tqdm(total=len(requests))
+        self.bars.append(bar)
+        answers = []
+        for request in requests:
+            inputs = prompt("qwen2_5_vl", [request.parts], seed=request.doc_id).inputs
+            try:
+                ids = self.model.generate(**inputs, max_new_tokens=4, **request.more)
+                answer: Any = GenerationResult(str(ids[0, -4:].tolist()), TokenCounts(output_tokens=4))
+            except Exception:
+                answer = ""
+            answers.append(answer)
+            bar.update(1)
+        bar.close()
+        return answers
+
+    def loglikelihood(self, requests: Any) -> Any:
+        raise NotImplementedError
+
+    def generate_until_multi_round(self, requests: Any) -> Any:
+        raise NotImplementedError
+
+
+class Wrapped(models.Compressed, Small):
+    family = FAMILIES["floc_qwen2_5_vl"]
+
+
+def request(doc_id: int, parts: list[Any] = FILM, **more: Any) -> Any:
+    return SimpleNamespace(doc_id=doc_id, task_name="keys", parts=parts, more=more)
+
+
+def test_answers_are_those_of_the_model_with_floc_attached() -> None:
+    asked = [request(0), request(1)]
+    bare = Small("qwen2_5_vl")
+    with floc.attach(bare.model, ratio=1 / 4):
+        expected = bare.generate_until(asked)
+    found = Wrapped(pretrained="qwen2_5_vl", ratio="1/4").generate_until(asked)
+    assert [each.text for each in found] == [each.text for each in expected]
+    for each in found:
+        logged = each.token_counts.to_dict()
+        assert logged["output_tokens"] == 4
+        assert (logged["floc"]["tokens"], logged["floc"]["kept"]) == (24, 6)
+
+
+def test_with_all_tokens_it_is_the_bare_model() -> None:
+    asked = [request(0), request(1), request(2, TEXT)]
+    found = Wrapped(pretrained="qwen2_5_vl", ratio=1).generate_until(asked)
+    expected = Small("qwen2_5_vl").generate_until(asked)
+    assert [each.text for each in found] == [each.text for each in expected]
+
+
+def test_a_sample_without_a_video_is_told() -> None:
+    heard: list[str] = []
+    place = logger.add(heard.append, level="WARNING", format="{message}")
+    try:
+        (found,) = Wrapped(pretrained="qwen2_5_vl", ratio="1/4").generate_until([request(7, TEXT)])
+    finally:
+        logger.remove(place)
+    assert found.token_counts.to_dict()["floc"]["coverage"] is None
+    assert heard == ["keys, sample 7: floc found no video in it, and compresses nothing else\n"]
+
+
+def test_an_error_is_no_wrong_answer() -> None:
+    wrapped = Wrapped(pretrained="qwen2_5_vl", ratio="1/4")
+    assert Small("qwen2_5_vl").generate_until([request(0, tpyo=1)]) == [""]
+    with pytest.raises(ValueError, match="tpyo"):
+        wrapped.generate_until([request(0, tpyo=1)])
+    assert len(wrapped.generate_until([request(0)])) == 1
+
+
+def test_all_samples_share_a_bar() -> None:
+    wrapped = Wrapped(pretrained="qwen2_5_vl", ratio="1/4")
+    wrapped.generate_until([request(0), request(1)])
+    assert not any(isinstance(bar, tqdm) for bar in wrapped.bars)
+    assert Small.generate_until.__globals__["tqdm"] is tqdm
+
+
+def test_it_leaves_the_model_when_it_is_cleaned() -> None:
+    wrapped = Wrapped(pretrained="qwen2_5_vl", ratio="1/4")
+    bare = wrapped.model
+    assert is_attached(bare.base_model)
+    wrapped.clean()
+    assert not is_attached(bare.base_model)
+    assert not any(isinstance(each, torch.nn.Module) for each in vars(wrapped).values())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"ratio": "1/4", "batch_size": 2}, "batch_size must be 1, so that every sample has its own figures; got 2"),
+        ({"ratio": "1/4", "batch_size": "auto"}, "got 'auto'"),
+        ({"ratio": "1/4", "max_frmaes": 8}, "unknown model argument 'max_frmaes': did you mean 'max_frames'"),
+        ({}, "exactly one of"),
+    ],
+)
+def test_what_is_wrong_is_said_before_weights_are_loaded(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Wrapped(pretrained="no such model", **given)
+
+
+def test_other_names_are_no_models() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'floc_gpt_chat'"):
+        models.floc_gpt_chat  # noqa: B018
