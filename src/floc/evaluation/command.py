@@ -1,0 +1,51 @@
+"""The command that runs a cell: lmms-eval, with a model that `floc.integrations.lmms_eval` adds to it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from .. import methods as registry
+from . import models
+from .plan import FULL, Cell
+
+# (cell, folder for what it writes, GPUs it has) -> what to run
+Command = Callable[[Cell, Path, Sequence[str]], list[str]]
+SELECTIONS = "floc.jsonl"  # the model writes here what it kept of each sample: tokens, kept, seconds, coverage
+
+
+def lmms(*extra: str) -> Command:
+    """The command of lmms-eval, with further arguments of its own."""
+
+    def command(cell: Cell, folder: Path, gpus: Sequence[str]) -> list[str]:
+        limit = [] if cell.limit is None else ["--limit", str(cell.limit)]
+        return [
+            *(sys.executable, "-m", "lmms_eval"),
+            *("--model", models.get(cell.model).runs_as, "--model_args", _arguments(cell, folder, gpus)),
+            *("--tasks", cell.task, "--batch_size", "1", "--output_path", str(folder), "--log_samples"),
+            *limit,
+            *extra,
+        ]
+
+    return command
+
+
+def _arguments(cell: Cell, folder: Path, gpus: Sequence[str]) -> str:
+    given: dict[str, object] = {"pretrained": cell.weights}
+    given |= {"ratio": cell.ratio} if cell.budget is None else {"budget": cell.budget}
+    if cell.method != FULL:
+        given["method"] = cell.method
+        if cell.block is not None and "block" not in registry.parse(cell.method).options:
+            given["block"] = cell.block
+    given["max_frames"] = cell.max_frames
+    if cell.fps is not None:
+        given["fps"] = f"{cell.fps:g}"
+    if len(gpus) > 1:
+        given["device_map"] = "auto"
+    given |= models.get(cell.model).arguments
+    given["log"] = folder / SELECTIONS
+    for name, value in given.items():
+        if "," in str(value):
+            raise ValueError(f"{name}={value}: lmms-eval takes no comma in an argument of a model; rename or move it")
+    return ",".join(f"{name}={value}" for name, value in given.items())
