@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,6 +30,12 @@ def lmms(*extra: str) -> Command:
         ]
 
     return command
+
+
+def require_lmms_eval() -> None:
+    """Complain where lmms-eval is not installed."""
+    if importlib.util.find_spec("lmms_eval") is None:
+        raise ImportError("floc eval needs lmms-eval: pip install 'floc[eval]'")
 
 
 def _arguments(cell: Cell, folder: Path, gpus: Sequence[str]) -> str:

@@ -1,10 +1,10 @@
 """The folder of an evaluation: what is finished, what failed, and what each run wrote.
 
-    results/NAME.json   a finished cell: it is there whole, or the cell is not finished
-    failed/NAME.json    a cell that failed, and why
-    logs/NAME.log       what a cell's run said, the last time
-    runs/NAME/          what lmms-eval wrote, the last time
-    report.md, report.json
+results/NAME.json   a finished cell: it is there whole, or the cell is not finished
+failed/NAME.json    a cell that failed, and why
+logs/NAME.log       what a cell's run said, the last time
+runs/NAME/          what lmms-eval wrote, the last time
+report.md, report.json
 """
 
 from __future__ import annotations

@@ -94,7 +94,9 @@ def get(name: str) -> Model:
     return MODELS[name]
 
 
-def _qwen(name: str, runs_as: str, repository: str, billions: float, patch: int, frames: int, tokens: int, assumed: str):
+def _qwen(
+    name: str, runs_as: str, repository: str, billions: float, patch: int, frames: int, tokens: int, assumed: str
+):
     """A model of the Qwen kind, with so many tokens at most for two frames."""
     side = patch * 2
     pixels = {"min_pixels": 4 * side**2, "max_pixels": tokens * side**2}
@@ -127,8 +129,8 @@ _MODELS = (
         8.0,
         128,
         Squares(14),
-        "14 x 14 tokens a frame, as transformers makes them; the paper has 13 x 13, 21,632 in all. The weights there are "
-        "in a format that transformers does not load: convert them, and pass --models llava-video-7b=FOLDER",
+        "14 x 14 tokens a frame, as transformers makes them; the paper has 13 x 13, 21,632 in all. The weights there "
+        "are in a format that transformers does not load: convert them, and pass --models llava-video-7b=FOLDER",
     ),
     _qwen(
         "qwen3-vl-8b",

@@ -66,15 +66,15 @@ def reason(log: Path) -> str:
 def _count(task: Task, samples: list[dict[str, Any]]) -> dict[str, Any]:
     if not samples:
         raise NoResults(f"{task.name}: no question was answered")
-    parts: dict[str, list[bool]] = {}
-    for sample in samples:
-        part = task.part_of(sample)
-        if part is not None:
-            parts.setdefault(part, []).append(task.is_right(sample))
-    return {
-        **_share([task.is_right(sample) for sample in samples]),
-        "parts": {name: _share(right) for name, right in sorted(parts.items())},
-    }
+    try:
+        judged = [(task.part_of(sample), task.is_right(sample)) for sample in samples]
+    except (KeyError, TypeError) as error:
+        raise NoResults(f"an answer to {task.name} is not as lmms-eval 0.7 writes it ({error!r})") from None
+    parts: dict[str | None, list[bool]] = {}
+    for part, right in judged:
+        parts.setdefault(part, []).append(right)
+    named = {name: _share(right) for name, right in parts.items() if name is not None}
+    return {**_share([right for _, right in judged]), "parts": dict(sorted(named.items()))}
 
 
 def _share(right: list[bool]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..naming import require_known
 
-# where an accuracy is looked up, in this order: Table 4 has a score of MLVU that is another row's, Table 6 the right one
+# where an accuracy is looked up, in this order: a score of MLVU in Table 4 is another row's, Table 6 has the right one
 ACCURACY = ("table1", "table2", "table6", "table4", "table5", "table8")
 # the paper's FLoC is `floc-paper`; `floc` goes beyond it, and is held against the same number
 AS_IN_THE_PAPER = {"floc": "floc-paper"}

@@ -148,22 +148,24 @@ def from_paper(name: str, wish: Wish) -> list[Cell]:
 
 
 def _of_table(table: paper.Table, wish: Wish) -> Iterator[Cell]:
-    held = {row["model"] for row in table.rows}
     for model in wish.models or _in_order(row["model"] for row in table.rows):
         rows = [row for row in table.rows if row["model"] == _name(model)]
-        if _name(model) not in held:
-            continue
         tasks = _in_order(task.partition("/")[0] for row in rows for task in row["scores"])
-        dials = _in_order((row.get("ratio"), row.get("budget")) for row in rows if row["method"] != FULL)
-        if wish.ratios is not None or wish.budget is not None:
-            dials = [(ratio, wish.budget) for ratio in wish.ratios or (None,)]
-        listed = {(row["method"], row.get("ratio"), row.get("budget")) for row in rows}
         for task in [each for each in tasks if wish.tasks is None or each in wish.tasks]:
-            for ratio, budget in dials:
-                for method in wish.methods or _in_order(row["method"] for row in rows):
-                    # the paper has no FastVID for InternVL3
-                    if wish.methods or wish.ratios or wish.budget or method == FULL or (method, ratio, budget) in listed:
-                        yield _cell(wish, model, method, ratio, budget, task)
+            for method, ratio, budget in _wished(rows, wish):
+                yield _cell(wish, model, method, ratio, budget, task)
+
+
+def _wished(rows: Sequence[dict[str, Any]], wish: Wish) -> Iterable[tuple[str, str | None, int | None]]:
+    """Methods with their dials: those that rows have, which need not be all combinations, or what is asked for."""
+    listed = _in_order((row["method"], row.get("ratio"), row.get("budget")) for row in rows)
+    if wish.methods is None and wish.ratios is None and wish.budget is None:
+        return listed
+    dials = _in_order((ratio, budget) for method, ratio, budget in listed if method != FULL)
+    if wish.ratios is not None or wish.budget is not None:
+        dials = [(ratio, wish.budget) for ratio in wish.ratios or (None,)]
+    methods = wish.methods or _in_order(method for method, _, _ in listed)
+    return [(method, *dial) for dial in dials for method in methods]
 
 
 def _cell(wish: Wish, model: str, method: str, ratio: str | None, budget: int | None, task: str) -> Cell:

@@ -20,6 +20,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean
 
+import torch
+
 from . import outcome
 from .command import Command
 from .folder import Folder
@@ -81,6 +83,8 @@ def run(
     with folder.held():
         states = {cell: folder.state(cell) for cell in cells}
         begun = [cell for cell in cells if states[cell] == "to do" or (retry and states[cell] == "failed")]
+        for cell in begun:
+            command(cell, folder.path, ())  # what cannot be run shows before anything is
         failed = sum(state == "failed" for state in states.values()) if not retry else 0
         status = Status(len(cells), sum(state == "done" for state in states.values()), failed)
         _Run(folder, command, status, finished).all_of(begun, gpus, show, stopped)
@@ -109,7 +113,7 @@ class _Run:
                 if stopped() or self.errors:
                     self.stop.set()
                 show(self.status)
-                workers[0].join(POLL_S) if workers[0].is_alive() else time.sleep(POLL_S)
+                time.sleep(POLL_S)
         finally:
             self.stop.set()
             for worker in workers:
@@ -184,6 +188,23 @@ class _Run:
         process.stdin.close()  # the leash: all that it started ends
         process.wait()
         return ended
+
+
+def processes(given: str | None) -> list[str]:
+    """The GPUs of each process, from "0,1" or "0+1,2+3"; all there are, or none, where nothing is given.
+
+    >>> processes("0+1,2")
+    ['0+1', '2']
+    """
+    if given is None:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        there = range(torch.cuda.device_count()) if visible is None else visible.split(",")
+        return [str(each).strip() for each in there if str(each).strip()] or [""]
+    named = [each.strip() for each in given.split(",") if each.strip()]
+    single = [gpu for each in named for gpu in each.split("+")]
+    if not named or "" in single or len(set(single)) < len(single):
+        raise ValueError(f"--gpus must name each GPU once, such as 0,1 or 0+1,2+3; got {given!r}")
+    return named
 
 
 def _now() -> str:

@@ -1,7 +1,8 @@
 """The benchmarks of the paper as lmms-eval has them: where the videos are, and how an answer is counted.
 
-The paper's scores are shares of all questions. lmms-eval gives percent for some tasks and a fraction for others, and for
-MLVU the mean of seven sub-tasks, so scores are counted here from the answers it writes; its own number stands beside.
+The paper's scores are shares of all questions. lmms-eval gives percent for some tasks and a fraction for others, and
+for MLVU the mean of seven sub-tasks, so scores are counted here from the answers it writes; its own number stands
+beside.
 """
 
 from __future__ import annotations
