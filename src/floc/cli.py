@@ -576,24 +576,22 @@ def _show_plan(plan: dict[str, Any]) -> None:
     from floc.evaluation import preview
 
     out = Console(highlight=False)
-    table = Table(box=None, header_style="bold", padding=(0, 1))
-    for name in ("model", "frames", "tokens", "16:9", "kept", "count", "cells", "done", "GPU, h", "reading, h"):
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
+    for name in ("model", "frames", "tokens", "16:9", "kept", "cells", "done", "GPU h", "read h"):
         table.add_column(name, justify="left" if name == "model" else "right", no_wrap=True)
     for cells in preview.groups(plan["cells"]):
         first = cells[0]
-        rate = f" {first['fps']:g}/s" if first["fps"] else ""
         table.add_row(
             first["model"],
-            f"{first['max_frames']:,}{rate}",
+            f"{first['max_frames']:,}" + (f" {first['fps']:g}/s" if first["fps"] else ""),
             f"{first['tokens']:,}",
             f"{first['film_tokens']:,}",
-            "budget" if first["budget"] else first["ratio"],
-            f"{first['kept']:,}",
+            f"{first['kept']:,}" + (f" ({first['ratio']})" if first["ratio"] else ""),
             str(len(cells)),
             str(sum(each["state"] == "done" for each in cells)),
             *_hours(cells),
         )
-    table.add_row("all", *[""] * 5, str(len(plan["cells"])), "", *_hours(plan["cells"]))
+    table.add_row("all", *[""] * 4, str(len(plan["cells"])), "", *_hours(plan["cells"]))
     out.print(table)
     for line in _plan_in_words(plan):
         out.print(line, markup=False, soft_wrap=True)
@@ -617,7 +615,7 @@ def _plan_in_words(plan: dict[str, Any]) -> list[str]:
     return [
         f"methods: {', '.join(methods)}",
         f"tasks: {', '.join(dict.fromkeys(each['task'] for each in plan['cells']))}",
-        "tokens: the most of a video, and those of a 16:9 film as long; count: how many of the most are kept",
+        "tokens: the most that a video has; 16:9: what a long film of that shape has; kept: of the most",
         *(f"assumed of {each}" for each in plan["assumed"]),
         f"time: {time_from}",
     ]

@@ -7,7 +7,7 @@ filled in. All of it can be overruled by the options of `floc eval`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..encoders.hf import Patches
@@ -92,6 +92,14 @@ def get(name: str) -> Model:
     """The model behind a name."""
     require_known("model", name, MODELS)
     return MODELS[name]
+
+
+def assumptions(names: Iterable[str]) -> list[str]:
+    """What was filled in for models, each said once."""
+    told: dict[str, list[str]] = {}
+    for name in names:
+        told.setdefault(get(name).assumed, []).append(name)
+    return [f"{' and '.join(who)}: {what}" for what, who in told.items() if what]
 
 
 def _qwen(

@@ -14,10 +14,9 @@ from .plan import Cell
 def preview(cells: Sequence[Cell], folder: Folder, command: Command) -> dict[str, Any]:
     """A plan in all detail, as JSON takes it."""
     basis = estimate.basis()
-    used = dict.fromkeys(cell.model for cell in cells)
     return {
         "cells": [_cell(cell, folder, command, basis) for cell in cells],
-        "assumed": [f"{name}: {models.get(name).assumed}." for name in used],
+        "assumed": models.assumptions(dict.fromkeys(cell.model for cell in cells)),
         "estimate": None if basis is None else basis.said,
         "missing": [{"repository": each.repository, "get": str(each)} for each in downloads.missing(cells)],
     }

@@ -29,7 +29,7 @@ def make(folder: Folder) -> dict[str, Any]:
     cells.sort(key=_place)
     failed = [{**each["cell"], "reason": each["failure"], "log": each["log"]} for each in folder.failures()]
     held = {each["model"] for each in cells}
-    assumed = [f"{name}: {models.get(name).assumed}." for name in models.MODELS if name in held]
+    assumed = [f"Assumed of {each}." for each in models.assumptions(each for each in models.MODELS if each in held)]
     return {"cells": cells, "failed": failed, "notes": [*NOTES, *assumed]}
 
 
