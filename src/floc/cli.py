@@ -530,8 +530,7 @@ def evaluate(
         plan = preview.preview(cells, folder, command)
         print(json.dumps(plan)) if as_json else _show_plan(plan)
         return
-    waiting = [cell for cell in cells if folder.state(cell) != "done"]
-    if waiting:
+    if waiting := evaluation.pending(cells, folder, retry=retry):
         if needed := downloads.missing(waiting):
             raise ValueError(downloads.explain(needed))
         evaluation.require_lmms_eval()
@@ -553,6 +552,8 @@ def evaluate(
     screen.print(f"written  {page}, {data}", markup=False, soft_wrap=True)
     if status.failed:
         screen.print("cells failed: see the report for why; --retry runs them again", style="red", markup=False)
+    if stopped():
+        screen.print("stopped: the same command goes on from here")
     if status.done < status.cells:
         raise typer.Exit(1)
 

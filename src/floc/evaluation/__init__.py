@@ -10,7 +10,7 @@ from . import paper, report
 from .command import lmms, require_lmms_eval
 from .folder import Folder
 from .plan import Cell, Wish, from_paper, grid
-from .runner import Status, processes, run
+from .runner import Status, pending, processes, run
 
 __all__ = [
     "Cell",
@@ -21,6 +21,7 @@ __all__ = [
     "grid",
     "lmms",
     "paper",
+    "pending",
     "processes",
     "report",
     "require_lmms_eval",

@@ -40,7 +40,7 @@ class Status:
     done: int  # earlier runs included
     failed: int
     running: dict[str, Cell] = field(default_factory=dict)  # by the GPUs they are on
-    seconds: list[float] = field(default_factory=list)  # how long each cell took, in this run
+    seconds: list[float] = field(default_factory=list)  # what each cell took that is done since this run began
 
     @property
     def to_do(self) -> int:
@@ -81,14 +81,19 @@ def run(
         finished: called with each cell that ended, well or not.
     """
     with folder.held():
-        states = {cell: folder.state(cell) for cell in cells}
-        begun = [cell for cell in cells if states[cell] == "to do" or (retry and states[cell] == "failed")]
-        for cell in begun:
+        waiting = pending(cells, folder, retry=retry)
+        for cell in waiting:
             command(cell, folder.path, ())  # what cannot be run shows before anything is
-        failed = sum(state == "failed" for state in states.values()) if not retry else 0
-        status = Status(len(cells), sum(state == "done" for state in states.values()), failed)
-        _Run(folder, command, status, finished).all_of(begun, gpus, show, stopped)
+        done = sum(folder.state(cell) == "done" for cell in cells)
+        status = Status(len(cells), done, failed=len(cells) - done - len(waiting))
+        _Run(folder, command, status, finished).all_of(waiting, gpus, show, stopped)
         return status
+
+
+def pending(cells: Sequence[Cell], folder: Folder, *, retry: bool = False) -> list[Cell]:
+    """The cells that a run would begin."""
+    begun = ("to do", "failed") if retry else ("to do",)
+    return [cell for cell in cells if folder.state(cell) in begun]
 
 
 class _Run:
@@ -147,7 +152,7 @@ class _Run:
             else:
                 self.folder.finish(cell, about)
                 self.status.done += 1
-            self.status.seconds.append(seconds)
+                self.status.seconds.append(seconds)
             self.finished(cell)
 
     def _outcome(self, cell: Cell, gpus: str) -> dict | None:
