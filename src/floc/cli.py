@@ -526,15 +526,15 @@ def evaluate(
     _require_folder(out)
     folder = evaluation.Folder(out)
     command = evaluation.lmms(*shlex.split(lmms))
+    workers = evaluation.processes(gpus)
     if dry_run:
-        plan = preview.preview(cells, folder, command)
+        plan = preview.preview(cells, folder, command, workers[0])
         print(json.dumps(plan)) if as_json else _show_plan(plan)
         return
     if waiting := evaluation.pending(cells, folder, retry=retry):
         if needed := downloads.missing(waiting):
             raise ValueError(downloads.explain(needed))
         evaluation.require_lmms_eval()
-    workers = evaluation.processes(gpus)
     with _stoppable() as stopped, _status_line(lambda status: _cells_in_a_line(status, len(workers))) as show:
         status = evaluation.run(
             cells,

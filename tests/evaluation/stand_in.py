@@ -17,6 +17,14 @@ if TYPE_CHECKING:  # it is started often, and floc takes seconds to import
     from floc.evaluation import Cell
 
 DATE = "20260101_000000"
+# of samples, by turns: one of them came out of a cache
+FIGURES = [
+    {"input_tokens": 9, "floc": {"tokens": 100, "kept": 10, "coverage": 0.5, "select_s": 9.0, "total_s": 30.0}},
+    {"input_tokens": 9, "floc": {"tokens": 300, "kept": 30, "coverage": None, "select_s": 1.0, "total_s": 2.0}},
+    None,
+    {"input_tokens": 9, "floc": {"tokens": 200, "kept": 20, "coverage": 0.7, "select_s": 2.0, "total_s": 3.0}},
+]
+KEPT = dict(samples=3, tokens=200, kept=20, coverage=0.6, select_s=2.0, total_s=3.0)  # what is to be made of them
 
 
 def command(notes: Path, behaviour="well", seconds: float = 0.0):
@@ -39,7 +47,7 @@ def samples() -> list[dict]:
 
 
 def write(folder: Path, task: str, told: list[dict] | None = None) -> None:
-    told = samples() if told is None else told
+    told = [{**each, "token_counts": [noted]} for each, noted in zip(told or samples(), FIGURES * 9, strict=False)]
     folder = folder / "org__model"
     folder.mkdir(parents=True, exist_ok=True)
     results = {
@@ -73,9 +81,6 @@ def main(folder: str, task: str, behaviour: str, seconds: str, notes: str) -> No
     if behaviour == "writes half":
         path = next(Path(folder).rglob("*_results.json"))
         path.write_text(path.read_text()[:40])
-    (Path(folder) / "floc.jsonl").write_text(
-        "".join(json.dumps({"tokens": 800, "kept": kept, "seconds": 0.5, "coverage": 0.9}) + "\n" for kept in (99, 101))
-    )
     note("ends")
 
 

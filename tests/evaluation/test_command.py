@@ -151,22 +151,35 @@ def test_the_command_of_a_cell(tmp_path: Path) -> None:
         max_frames="768",
         min_pixels=str(4 * 28 * 28),
         max_pixels=str(64 * 28 * 28),
-        log=str(tmp_path / "floc.jsonl"),
     )
 
 
 def test_the_command_without_a_method_with_a_budget_and_on_two_gpus(tmp_path: Path) -> None:
     (full,) = grid(Wish(models=["internvl3-8b"], methods=["full"], tasks=["mlvu_dev"]))
-    told = arguments_of(lmms()(full, tmp_path, ()))
-    assert told == dict(
-        pretrained="OpenGVLab/InternVL3-8B-hf", ratio="1", max_frames="64", log=str(tmp_path / "floc.jsonl")
-    )
+    told = arguments_of(lmms()(full, tmp_path, ("0",)))
+    assert told == dict(pretrained="OpenGVLab/InternVL3-8B-hf", ratio="1", max_frames="64")
     (long,) = grid(Wish(methods=["floc:block=none"], budget=24576, tasks=["mlvu_dev"]))
     told = arguments_of(lmms()(long, tmp_path, ("0", "1")))
     wanted = dict(budget="24576", fps="1", max_frames="7200", method="floc:block=none", device_map="auto")
     assert {name: told.get(name) for name in wanted} == wanted
     assert "ratio" not in told
     assert "block" not in told
+
+
+def test_the_command_without_a_gpu(tmp_path: Path) -> None:
+    (cell,) = grid(Wish(methods=["full"], tasks=["mlvu_dev"]))
+    command = lmms()(cell, tmp_path, ())
+    assert command[-2:] == ["--device", "cpu"]
+    assert arguments_of(command)["device_map"] == "cpu"
+
+
+def test_long_films_keep_the_size_of_their_frames(tmp_path: Path) -> None:
+    (long,) = grid(Wish(methods=["floc"], budget=24576, tasks=["mlvu_dev"]))
+    command = lmms()(long, tmp_path, ("0",))
+    assert command[0] == "env"
+    bound = int(command[1].removeprefix("MODEL_SEQ_LEN="))
+    # the rule of qwen_vl_utils: pixels of a frame, which has half a slice
+    assert bound * 28**2 * 0.9 / long.max_frames * 2 >= int(arguments_of(command)["max_pixels"])
 
 
 def test_a_comma_would_be_read_as_two_arguments(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from floc.evaluation import outcome
 
-from .stand_in import samples, write
+from .stand_in import KEPT, samples, write
 
 
 def test_scores_are_counted_from_the_answers(tmp_path: Path) -> None:
@@ -22,7 +22,6 @@ def test_scores_are_counted_from_the_answers(tmp_path: Path) -> None:
         "videomme/long": (50, 2),
     }
     assert told["lmms_eval"] == {"videomme_perception_score": 75.0}
-    assert told["selection"] is None
 
 
 @pytest.mark.parametrize(
@@ -62,9 +61,9 @@ def test_another_task_is_told_as_lmms_eval_tells_it(tmp_path: Path) -> None:
 
 def test_what_was_kept_is_averaged(tmp_path: Path) -> None:
     write(tmp_path, "videomme")
-    records = [{"tokens": 100, "kept": 10, "coverage": 0.5}, {"tokens": 300, "kept": 30, "coverage": None}]
-    (tmp_path / "floc.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
-    assert outcome.read(tmp_path, "videomme")["selection"] == dict(samples=2, tokens=200, kept=20, coverage=0.5)
+    assert outcome.read(tmp_path, "videomme")["selection"] == pytest.approx(KEPT)
+    answers_of(tmp_path).write_text("".join(json.dumps(each) + "\n" for each in samples()))
+    assert outcome.read(tmp_path, "videomme")["selection"] is None
 
 
 def test_the_newest_results_count(tmp_path: Path) -> None:
@@ -83,6 +82,11 @@ def answers_of(folder: Path) -> Path:
     return next(folder.rglob("*_samples_*.jsonl"))
 
 
+def no_question(folder: Path) -> None:
+    results_of(folder).write_text('{"results": {"videomme": {}}}')
+    answers_of(folder).write_text("")
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
@@ -92,7 +96,8 @@ def answers_of(folder: Path) -> Path:
         (lambda folder: answers_of(folder).unlink(), "is missing, which has the answers"),
         (lambda folder: answers_of(folder).write_text('{"a": 1'), "is not readable as lines of JSON"),
         (lambda folder: answers_of(folder).write_text('{"a": 1}\n' * 4), "not as lmms-eval 0.7 writes it"),
-        (lambda folder: answers_of(folder).write_text(""), "no question was answered"),
+        (lambda folder: answers_of(folder).write_text(""), "4 questions were asked, 0 answers"),
+        (no_question, "no question was answered"),
         (lambda folder: answers_of(folder).write_text(json.dumps(samples()[0])), "4 questions were asked, 1 answers"),
     ],
 )

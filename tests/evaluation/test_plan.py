@@ -23,6 +23,11 @@ def test_a_grid_has_every_combination_once() -> None:
     assert {cell.max_frames for cell in cells} == {768}
 
 
+def test_to_keep_everything_is_no_compression() -> None:
+    cells = grid(Wish(methods=["floc", "random"], ratios=["1", "1/8"], tasks=["videomme"]))
+    assert [(cell.method, cell.ratio) for cell in cells] == [("full", "1"), ("floc", "1/8"), ("random", "1/8")]
+
+
 @pytest.mark.parametrize("name", PAPER)
 def test_a_table_of_the_paper_is_planned_number_by_number(name: str) -> None:
     rows = [row for each in PAPER[name] for row in paper.table(each).rows]

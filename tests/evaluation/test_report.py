@@ -80,12 +80,12 @@ def test_rows_go_from_most_to_least(folder: Folder) -> None:
 def test_parts_and_what_was_kept(folder: Folder) -> None:
     (cell,) = grid(Wish(models=["llava-video-7b"], methods=["floc-paper"], ratios=["1/32"], tasks=["mlvu_dev"]))
     parts = {"mlvu_dev/needle": dict(score=70.0, error=2.4, questions=355)}
-    kept = dict(samples=2, tokens=25088.0, kept=784.0, coverage=0.91234)
+    kept = dict(samples=2, tokens=25088.0, kept=784.0, coverage=0.91234, total_s=1.5)
     folder.finish(cell, outcome(61.0, parts=parts, selection=kept))
     rows = rows_of(report.markdown(report.make(folder)))
     part = ["MLVU, needle", "llava-video-7b", "floc-paper", "1/32", "70.00 ± 2.40", "71.27", "355"]
     assert part in rows
-    assert ["llava-video-7b, floc-paper, 1/32", "MLVU", "25,088", "784", "0.9123", "", "1.5"] in rows
+    assert ["llava-video-7b, floc-paper, 1/32", "MLVU", "25,088", "784", "0.9123", "", "1.50", "1.5"] in rows
 
 
 def test_failures_are_in_it(folder: Folder) -> None:

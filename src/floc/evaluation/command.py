@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,9 +12,10 @@ from .. import methods as registry
 from . import models
 from .plan import FULL, Cell
 
-# (cell, folder for what it writes, GPUs it has) -> what to run
+# (cell, folder for what it writes, GPUs it has, none: the CPU) -> what to run
 Command = Callable[[Cell, Path, Sequence[str]], list[str]]
-SELECTIONS = "floc.jsonl"  # the model writes here what it kept of each sample: tokens, kept, seconds, coverage
+# qwen_vl_utils bounds the tokens of a film by MODEL_SEQ_LEN, of which it leaves a tenth for text
+FILM_SHARE, SEQ_LEN = 0.9, 128_000
 
 
 def lmms(*extra: str) -> Command:
@@ -22,14 +24,21 @@ def lmms(*extra: str) -> Command:
     def command(cell: Cell, folder: Path, gpus: Sequence[str]) -> list[str]:
         limit = [] if cell.limit is None else ["--limit", str(cell.limit)]
         return [
+            *_environment(cell),
             *(sys.executable, "-m", "lmms_eval"),
-            *("--model", models.get(cell.model).runs_as, "--model_args", _arguments(cell, folder, gpus)),
+            *("--model", models.get(cell.model).runs_as, "--model_args", _arguments(cell, gpus)),
             *("--tasks", cell.task, "--batch_size", "1", "--output_path", str(folder), "--log_samples"),
             *limit,
+            *([] if gpus else ["--device", "cpu"]),
             *extra,
         ]
 
     return command
+
+
+def gpus_of(process: str) -> list[str]:
+    """The GPUs of a process: "0+1" has two, "" has none."""
+    return [each for each in process.split("+") if each]
 
 
 def require_lmms_eval() -> None:
@@ -38,7 +47,13 @@ def require_lmms_eval() -> None:
         raise ImportError("floc eval needs lmms-eval: pip install 'floc[eval]'")
 
 
-def _arguments(cell: Cell, folder: Path, gpus: Sequence[str]) -> str:
+def _environment(cell: Cell) -> list[str]:
+    """Room for the tokens of a long film, where a model's reader would make its frames smaller."""
+    most = models.get(cell.model).most_tokens(cell.max_frames)
+    return ["env", f"MODEL_SEQ_LEN={math.ceil(most / FILM_SHARE)}"] if most > SEQ_LEN * FILM_SHARE else []
+
+
+def _arguments(cell: Cell, gpus: Sequence[str]) -> str:
     given: dict[str, object] = {"pretrained": cell.weights}
     given |= {"ratio": cell.ratio} if cell.budget is None else {"budget": cell.budget}
     if cell.method != FULL:
@@ -48,10 +63,9 @@ def _arguments(cell: Cell, folder: Path, gpus: Sequence[str]) -> str:
     given["max_frames"] = cell.max_frames
     if cell.fps is not None:
         given["fps"] = f"{cell.fps:g}"
-    if len(gpus) > 1:
-        given["device_map"] = "auto"
+    if len(gpus) != 1:
+        given["device_map"] = "auto" if gpus else "cpu"
     given |= models.get(cell.model).arguments
-    given["log"] = folder / SELECTIONS
     for name, value in given.items():
         if "," in str(value):
             raise ValueError(f"{name}={value}: lmms-eval takes no comma in an argument of a model; rename or move it")

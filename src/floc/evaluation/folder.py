@@ -41,9 +41,13 @@ class Folder:
         """The file for what a cell's run says."""
         return self._file("logs", cell, "log")
 
+    def run(self, cell: Cell) -> Path:
+        """The folder for what a cell's run writes."""
+        return self.path / "runs" / cell.name
+
     def fresh_run(self, cell: Cell) -> Path:
-        """An empty folder for what a cell's run writes."""
-        path = self.path / "runs" / cell.name
+        """The same, empty."""
+        path = self.run(cell)
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
         return path

@@ -113,7 +113,7 @@ def _qwen(
 
 _LONG = (
     "64 tokens at most for two frames, so that 768 frames have the 24,576 tokens that the paper calls the model's best "
-    "length; 60 of a 16:9 film, as in the paper's profile. The same for 7,200 frames"
+    "length, and the same for 7,200 frames; its profile has 60 tokens for each of 784 frames, twice as many"
 )
 _SHORT = "270 tokens at most for two frames, so that 256 frames have the 34,560 tokens of the paper"
 _MODELS = (

@@ -9,15 +9,21 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
-from .command import SELECTIONS
 from .tasks import Task, find
 
-KEPT = ("tokens", "kept", "seconds", "coverage")  # of a sample, as the model notes them
+# what `floc.integrations.lmms_eval` notes of a sample; of times the median, since the first sample compiles
+NOTED: dict[str, Callable[[list[float]], float]] = {
+    "tokens": fmean,
+    "kept": fmean,
+    "coverage": fmean,
+    "select_s": median,
+    "total_s": median,
+}
 REASON_CHARACTERS = 400
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -40,16 +46,13 @@ def read(folder: Path, task: str) -> dict[str, Any]:
     if task not in document.get("results", {}):
         raise NoResults(f"{found[-1]} has no results for {task}")
     theirs = {key.partition(",")[0]: value for key, value in document["results"][task].items() if _is_number(value)}
+    samples = _lines(found[-1].with_name(found[-1].name.replace("_results.json", f"_samples_{task}.jsonl")))
+    asked = document.get("n-samples", {}).get(task, {}).get("effective", len(samples))
+    if asked != len(samples):
+        raise NoResults(f"{found[-1].parent}: {asked} questions were asked, {len(samples)} answers are there")
     known = find(task)
-    if known is None:
-        counted = _as_told(theirs, document, task)
-    else:
-        samples = list(_lines(found[-1].with_name(found[-1].name.replace("_results.json", f"_samples_{task}.jsonl"))))
-        counted = _count(known, samples)
-        expected = document.get("n-samples", {}).get(task, {}).get("effective", len(samples))
-        if expected != len(samples):
-            raise NoResults(f"{found[-1].parent}: {expected} questions were asked, {len(samples)} answers are there")
-    return {**counted, "lmms_eval": theirs, "selection": _selection(folder / SELECTIONS)}
+    counted = _as_told(theirs, task, len(samples)) if known is None else _count(known, samples)
+    return {**counted, "lmms_eval": theirs, "selection": _selection(samples)}
 
 
 def reason(log: Path) -> str:
@@ -84,25 +87,26 @@ def _share(right: list[bool]) -> dict[str, Any]:
     return {"score": 100 * share, "error": 100 * error, "questions": len(right)}
 
 
-def _as_told(theirs: dict[str, float], document: dict[str, Any], task: str) -> dict[str, Any]:
+def _as_told(theirs: dict[str, float], task: str, questions: int) -> dict[str, Any]:
     """Of a task that is not the paper's: the first number that lmms-eval gives, in its own scale."""
     scores = [value for name, value in theirs.items() if "_stderr" not in name]
     if not scores:
         raise NoResults(f"lmms-eval gives no number for {task}")
-    asked = document.get("n-samples", {}).get(task, {}).get("effective")
-    return {"score": scores[0], "error": None, "questions": asked, "parts": {}}
+    return {"score": scores[0], "error": None, "questions": questions, "parts": {}}
 
 
-def _selection(path: Path) -> dict[str, Any] | None:
-    """Means over the samples, of what the model noted."""
-    if not path.exists():
+def _selection(samples: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """What the model noted of its tokens, over all samples; None where it noted nothing."""
+    records = [
+        each["floc"] for sample in samples for each in sample.get("token_counts") or () if each and "floc" in each
+    ]
+    if not records:
         return None
-    records = list(_lines(path))
-    noted = {name: [each[name] for each in records if _is_number(each.get(name))] for name in KEPT}
-    return {"samples": len(records), **{name: fmean(values) for name, values in noted.items() if values}}
+    noted = {name: [each[name] for each in records if _is_number(each.get(name))] for name in NOTED}
+    return {"samples": len(records), **{name: NOTED[name](values) for name, values in noted.items() if values}}
 
 
-def _lines(path: Path) -> Iterable[dict[str, Any]]:
+def _lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         raise NoResults(f"{path} is missing, which has the answers")
     try:

@@ -157,14 +157,11 @@ def _of_table(table: paper.Table, wish: Wish) -> Iterator[Cell]:
 
 
 def _wished(rows: Sequence[dict[str, Any]], wish: Wish) -> Iterable[tuple[str, str | None, int | None]]:
-    """Methods with their dials: those that rows have, which need not be all combinations, or what is asked for."""
-    listed = _in_order((row["method"], row.get("ratio"), row.get("budget")) for row in rows)
-    if wish.methods is None and wish.ratios is None and wish.budget is None:
-        return listed
-    dials = _in_order((ratio, budget) for method, ratio, budget in listed if method != FULL)
+    """Methods with their dials: what is asked for, and else what a model's rows have."""
+    dials = _in_order((row.get("ratio"), row.get("budget")) for row in rows if row["method"] != FULL)
     if wish.ratios is not None or wish.budget is not None:
         dials = [(ratio, wish.budget) for ratio in wish.ratios or (None,)]
-    methods = wish.methods or _in_order(method for method, _, _ in listed)
+    methods = wish.methods or _in_order(row["method"] for row in rows)
     return [(method, *dial) for dial in dials for method in methods]
 
 

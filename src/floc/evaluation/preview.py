@@ -6,23 +6,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import downloads, estimate, models
-from .command import Command
+from .command import Command, gpus_of
 from .folder import Folder
 from .plan import Cell
 
 
-def preview(cells: Sequence[Cell], folder: Folder, command: Command) -> dict[str, Any]:
+def preview(cells: Sequence[Cell], folder: Folder, command: Command, gpus: str = "0") -> dict[str, Any]:
     """A plan in all detail, as JSON takes it."""
     basis = estimate.basis()
     return {
-        "cells": [_cell(cell, folder, command, basis) for cell in cells],
+        "cells": [
+            {**_cell(cell, folder, basis), "command": command(cell, folder.run(cell), gpus_of(gpus))} for cell in cells
+        ],
         "assumed": models.assumptions(dict.fromkeys(cell.model for cell in cells)),
         "estimate": None if basis is None else basis.said,
         "missing": [{"repository": each.repository, "get": str(each)} for each in downloads.missing(cells)],
     }
 
 
-def _cell(cell: Cell, folder: Folder, command: Command, basis: estimate.Basis | None) -> dict[str, Any]:
+def _cell(cell: Cell, folder: Folder, basis: estimate.Basis | None) -> dict[str, Any]:
     most, kept = estimate.tokens(cell)
     film = estimate.film_tokens(cell)
     published = cell.published()
@@ -38,7 +40,6 @@ def _cell(cell: Cell, folder: Folder, command: Command, basis: estimate.Basis | 
         "computing_s": None if times is None else times.computing_s,
         "reading_s": None if times is None else times.reading_s,
         "paper": None if published is None else published.value,
-        "command": command(cell, folder.path / "runs" / cell.name, ()),
     }
 
 

@@ -126,17 +126,17 @@ def _parts(cells: Sequence[dict[str, Any]]) -> str:
 
 
 def _kept(cells: Sequence[dict[str, Any]]) -> str:
-    head = ["cell", "task", "tokens", "kept", "coverage", "choosing, s", "the cell, min"]
+    head = ["cell", "task", "tokens", "kept", "coverage", "choosing, s", "a question, s", "the cell, min"]
     rows = []
     for each in cells:
         means = each["selection"] or {}
         numbers = [f"{means[name]:{form}}" if name in means else "" for name, form in _FORMS.items()]
         name = f"{each['model']}, {each['method']}, {_dial(each)}"
         rows.append([name, title(each["task"]), *numbers, f"{each['seconds'] / 60:.1f}"])
-    return grid(head, rows) + "\n\nMeans over the samples of a cell."
+    return grid(head, rows) + "\n\nMeans over the samples of a cell; of seconds, the median."
 
 
-_FORMS = {"tokens": ",.0f", "kept": ",.0f", "coverage": ".4f", "seconds": ".3f"}
+_FORMS = {"tokens": ",.0f", "kept": ",.0f", "coverage": ".4f", "select_s": ".3f", "total_s": ".2f"}
 
 
 def _dial(cell: dict[str, Any]) -> str:

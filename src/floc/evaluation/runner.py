@@ -23,7 +23,7 @@ from statistics import fmean
 import torch
 
 from . import outcome
-from .command import Command
+from .command import Command, gpus_of
 from .folder import Folder
 from .plan import Cell
 
@@ -157,7 +157,7 @@ class _Run:
 
     def _outcome(self, cell: Cell, gpus: str) -> dict | None:
         """What came of a cell, or None where it was stopped."""
-        own = [each for each in gpus.split("+") if each]
+        own = gpus_of(gpus)
         target = self.folder.fresh_run(cell)
         command = self.command(cell, target, own)
         log = self.folder.log(cell)
