@@ -504,6 +504,9 @@ def evaluate(
         "floc-eval"
     ),
     retry: Annotated[bool, typer.Option("--retry", help="Run cells again that failed.")] = False,
+    model_args: Annotated[
+        str, typer.Option(help="For the model of lmms-eval: max_pixels=100352,positions=compact.")
+    ] = "",
     lmms: Annotated[str, typer.Option(help="Further arguments for lmms-eval, as one text.")] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan, its tokens, its time; run nothing.")
@@ -518,10 +521,20 @@ def evaluate(
     from floc import evaluation
     from floc.evaluation import downloads, preview
 
-    lists = {name: None if each is None else _listed(each) for name, each in _named(models, methods, ratios, tasks)}
     if block is not None:
         _block(block)
-    wish = evaluation.Wish(**lists, budget=budget, block=block, max_frames=max_frames, fps=fps, limit=limit)
+    wish = evaluation.Wish(
+        models=_maybe_listed(models),
+        methods=_maybe_listed(methods),
+        ratios=_maybe_listed(ratios),
+        tasks=_maybe_listed(tasks),
+        budget=budget,
+        block=block,
+        max_frames=max_frames,
+        fps=fps,
+        limit=limit,
+        more=model_args,
+    )
     cells = evaluation.grid(wish) if paper is None else evaluation.from_paper(paper, wish)
     _require_folder(out)
     folder = evaluation.Folder(out)
@@ -556,10 +569,6 @@ def evaluate(
         screen.print("stopped: the same command goes on from here")
     if status.done < status.cells:
         raise typer.Exit(1)
-
-
-def _named(*lists: str | None) -> Iterator[tuple[str, str | None]]:
-    return zip(("models", "methods", "ratios", "tasks"), lists, strict=True)
 
 
 def _cells_in_a_line(status: EvaluationStatus, workers: int) -> str:
@@ -656,6 +665,10 @@ def _block(given: str) -> Block:
 
 def _listed(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def _maybe_listed(text: str | None) -> list[str] | None:
+    return None if text is None else _listed(text)
 
 
 def _unused(output: Path) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from floc import evaluation
-from floc.evaluation import Cell, Wish, grid, lmms
+from floc.evaluation import Cell, Wish, estimate, grid, lmms
 
 from ..test_cli import run
 from . import stand_in
@@ -164,6 +164,16 @@ def test_the_command_without_a_method_with_a_budget_and_on_two_gpus(tmp_path: Pa
     assert {name: told.get(name) for name in wanted} == wanted
     assert "ratio" not in told
     assert "block" not in told
+
+
+def test_further_arguments_overrule_the_models_own(tmp_path: Path) -> None:
+    wish = Wish(methods=["floc"], ratios=["1/8"], tasks=["videomme"], more="max_pixels=105840,positions=compact")
+    (cell,) = grid(wish)
+    told = arguments_of(lmms()(cell, tmp_path, ("0",)))
+    assert (told["max_pixels"], told["min_pixels"], told["positions"]) == ("105840", "3136", "compact")
+    assert cell.told.most_tokens(768) == 384 * 135
+    assert estimate.tokens(cell) == (384 * 135, 384 * 135 // 8)
+    assert cell.name != grid(Wish(methods=["floc"], ratios=["1/8"], tasks=["videomme"]))[0].name
 
 
 def test_the_command_without_a_gpu(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Folder:
 def put(
     folder: Folder, score: float, method: str = "floc-paper", task: str = "videomme", ratio: str = "1/8", **more
 ) -> Cell:
-    wish = {name: more.pop(name) for name in ("limit", "block", "max_frames") if name in more}
+    wish = {name: more.pop(name) for name in ("limit", "block", "max_frames", "more") if name in more}
     (cell,) = grid(Wish(methods=[method], ratios=[ratio], tasks=[task], **wish))
     folder.finish(cell, outcome(score, **more))
     return cell
@@ -51,15 +51,18 @@ def test_other_settings_have_tables_of_their_own_and_no_number_of_the_paper(fold
     put(folder, 62.0)
     put(folder, 60.0, limit=100)
     put(folder, 61.0, max_frames=64)
+    put(folder, 64.0, more="max_pixels=9")
     put(folder, 63.0, block="8")
     page = report.markdown(report.make(folder))
     assert "## qwen2.5-vl-7b, up to 768 frames\n" in page
     assert "## qwen2.5-vl-7b, up to 768 frames, the first 100 questions only\n" in page
     assert "## qwen2.5-vl-7b, up to 64 frames\n" in page
+    assert "## qwen2.5-vl-7b, up to 768 frames, max_pixels=9\n" in page
     rows = [row for row in rows_of(page) if row[0] == "1/8"]
     assert {tuple(row[1:4]) for row in rows} == {
         ("floc-paper, T = 32", "62.00 ± 1.00", "63.33"),
         ("floc-paper, T = 32", "60.00 ± 1.00", ""),
+        ("floc-paper, T = 32", "64.00 ± 1.00", "63.33"),
         ("floc-paper, T = 32", "61.00 ± 1.00", ""),
         ("floc-paper, T = 8", "63.00 ± 1.00", ""),
     }

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .. import methods as registry
-from . import models
 from .plan import FULL, Cell
 
 # (cell, folder for what it writes, GPUs it has, none: the CPU) -> what to run
@@ -26,7 +25,7 @@ def lmms(*extra: str) -> Command:
         return [
             *_environment(cell),
             *(sys.executable, "-m", "lmms_eval"),
-            *("--model", models.get(cell.model).runs_as, "--model_args", _arguments(cell, gpus)),
+            *("--model", cell.told.runs_as, "--model_args", _arguments(cell, gpus)),
             *("--tasks", cell.task, "--batch_size", "1", "--output_path", str(folder), "--log_samples"),
             *limit,
             *([] if gpus else ["--device", "cpu"]),
@@ -49,7 +48,7 @@ def require_lmms_eval() -> None:
 
 def _environment(cell: Cell) -> list[str]:
     """Room for the tokens of a long film, where a model's reader would make its frames smaller."""
-    most = models.get(cell.model).most_tokens(cell.max_frames)
+    most = cell.told.most_tokens(cell.max_frames)
     return ["env", f"MODEL_SEQ_LEN={math.ceil(most / FILM_SHARE)}"] if most > SEQ_LEN * FILM_SHARE else []
 
 
@@ -65,7 +64,7 @@ def _arguments(cell: Cell, gpus: Sequence[str]) -> str:
         given["fps"] = f"{cell.fps:g}"
     if len(gpus) != 1:
         given["device_map"] = "auto" if gpus else "cpu"
-    given |= models.get(cell.model).arguments
+    given |= cell.told.arguments
     for name, value in given.items():
         if "," in str(value):
             raise ValueError(f"{name}={value}: lmms-eval takes no comma in an argument of a model; rename or move it")

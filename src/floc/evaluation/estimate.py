@@ -48,13 +48,13 @@ class Spent(NamedTuple):
 
 def tokens(cell: Cell) -> tuple[int, int]:
     """The visual tokens of a long video, at most, and how many are kept of them."""
-    most = models.get(cell.model).most_tokens(cell.max_frames)
+    most = cell.told.most_tokens(cell.max_frames)
     return most, cell.kept(most)
 
 
 def film_tokens(cell: Cell) -> int:
     """The visual tokens of a long 16:9 film."""
-    return models.get(cell.model).film_tokens(cell.max_frames, *models.WIDE)
+    return cell.told.film_tokens(cell.max_frames, *models.WIDE)
 
 
 def spent(cell: Cell, basis: Basis) -> Spent | None:
@@ -62,7 +62,7 @@ def spent(cell: Cell, basis: Basis) -> Spent | None:
     task = find(cell.task)
     if task is None:
         return None
-    model = models.get(cell.model)
+    model = cell.told
     n = model.film_tokens(_mean_frames(cell, task), *models.WIDE)
     kept = cell.kept(n)
     size = model.billions / MEASURED_BILLIONS

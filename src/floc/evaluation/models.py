@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..encoders.hf import Patches
 from ..naming import require_known
@@ -74,6 +74,17 @@ class Model:
     def size_bytes(self) -> float:
         """Of the weights, about."""
         return 2e9 * self.billions
+
+    def told(self, more: Mapping[str, str]) -> Model:
+        """The same with further arguments, which may be for more or fewer pixels.
+
+        >>> get("qwen2.5-vl-7b").told({"max_pixels": str(128 * 28**2)}).most_tokens(768)
+        49152
+        """
+        slices = self.slices
+        if isinstance(slices, Pixels) and "max_pixels" in more:
+            slices = replace(slices, most_pixels=int(more["max_pixels"]))
+        return replace(self, slices=slices, arguments={**self.arguments, **more})
 
     def most_tokens(self, frames: int) -> int:
         """The most visual tokens of a video with so many frames.

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 from .. import methods as registry
@@ -25,6 +26,8 @@ FULL = "full"  # no compression at all
 MODELS = ("qwen2.5-vl-7b",)
 METHODS = (FULL, "floc", "floc-paper", "frame_uniform", "random")
 RATIOS = ("1/8", "1/16", "1/32")
+OWN = {"pretrained", "ratio", "budget", "coverage", "method", "block", "max_frames", "fps"}  # arguments with options
+PIXELS = ("min_pixels", "max_pixels")
 # what --paper takes, and the tables it stands for; Table 6 are parts of the answers that Table 4 is about
 PAPER = {
     "table1": ("table1",),
@@ -51,6 +54,12 @@ class Cell:
     block: str | None = None  # None: the method has no blocks
     fps: float | None = None  # None: so many frames, spread evenly
     limit: int | None = None  # only the first questions
+    more: str = ""  # further arguments for the model, as lmms-eval takes them
+
+    @property
+    def told(self) -> models.Model:
+        """The model, with what it is told."""
+        return models.get(self.model).told(_pairs(self.more))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -99,11 +108,12 @@ class Wish:
     max_frames: int | None = None
     fps: float | None = None
     limit: int | None = None
+    more: str = ""  # model arguments of lmms-eval: NAME=VALUE,NAME=VALUE
 
     def check(self) -> None:
         """Complain of what would fail after hours."""
-        for name in _names(self.models or ()):
-            models.get(name)
+        for model in self.models or ():
+            models.get(_name(model))
         for method in self.methods or ():
             if method != FULL:
                 registry.parse(method)
@@ -119,6 +129,8 @@ class Wish:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.fps is not None and not self.fps > 0:
             raise ValueError(f"fps must be a number of frames a second above 0, got {self.fps:g}")
+        for name in set(_pairs(self.more)) & OWN:
+            raise ValueError(f"model arguments: {name} has an option of its own; see floc eval --help")
         for name in ("models", "methods", "ratios", "tasks"):
             if getattr(self, name) == []:
                 raise ValueError(f"{name}: none is named; leave the option out for the usual ones")
@@ -127,7 +139,7 @@ class Wish:
 def grid(wish: Wish) -> list[Cell]:
     """Every model with every method, ratio and task."""
     wish.check()
-    return _unique(
+    return _in_order(
         _cell(wish, model, method, ratio, wish.budget, task)
         for model in wish.models or MODELS
         for task in wish.tasks or TASKS
@@ -140,20 +152,26 @@ def from_paper(name: str, wish: Wish) -> list[Cell]:
     """What a table of the paper is made of, or of it what is asked for."""
     require_known("--paper", name, PAPER)
     wish.check()
-    cells = _unique(cell for each in PAPER[name] for cell in _of_table(paper.table(each), wish))
-    if not cells:
-        held = sorted({row["model"] for each in PAPER[name] for row in paper.table(each).rows})
-        raise ValueError(f"--paper {name} has no such models or tasks; its models are: {', '.join(held)}")
-    return cells
+    tables = [paper.table(each) for each in PAPER[name]]
+    rows = [row for table in tables for row in table.rows]
+    for model in wish.models or ():
+        require_known(f"model of --paper {name},", _name(model), _in_order(row["model"] for row in rows))
+    for task in wish.tasks or ():
+        require_known(f"task of --paper {name},", task, _tasks(rows))
+    return _in_order(cell for table in tables for cell in _of_table(table, wish))
 
 
 def _of_table(table: paper.Table, wish: Wish) -> Iterator[Cell]:
     for model in wish.models or _in_order(row["model"] for row in table.rows):
         rows = [row for row in table.rows if row["model"] == _name(model)]
-        tasks = _in_order(task.partition("/")[0] for row in rows for task in row["scores"])
-        for task in [each for each in tasks if wish.tasks is None or each in wish.tasks]:
+        for task in [each for each in _tasks(rows) if wish.tasks is None or each in wish.tasks]:
             for method, ratio, budget in _wished(rows, wish):
                 yield _cell(wish, model, method, ratio, budget, task)
+
+
+def _tasks(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """The tasks that rows have scores of, or of their parts."""
+    return _in_order(task.partition("/")[0] for row in rows for task in row["scores"])
 
 
 def _wished(rows: Sequence[dict[str, Any]], wish: Wish) -> Iterable[tuple[str, str | None, int | None]]:
@@ -174,7 +192,7 @@ def _cell(wish: Wish, model: str, method: str, ratio: str | None, budget: int | 
     frames, fps = _sampling(known, budget)
     return Cell(
         known.name,
-        model.partition("=")[2] or known.repository,
+        _weights(model) or known.repository,
         method,
         task,
         wish.max_frames or frames,
@@ -183,6 +201,7 @@ def _cell(wish: Wish, model: str, method: str, ratio: str | None, budget: int | 
         _block(method, wish.block),
         wish.fps or fps,
         wish.limit,
+        wish.more,
     )
 
 
@@ -205,17 +224,26 @@ def _block(method: str, wished: str | None) -> str | None:
     return wished if wished is not None and "block" not in spec.options else str(held).lower()
 
 
+def _pairs(more: str) -> dict[str, str]:
+    """Further arguments by name."""
+    pairs = [each.strip().partition("=") for each in more.split(",") if each.strip()]
+    for name, equals, value in pairs:
+        if not (name and equals and value):
+            raise ValueError(f"model arguments are NAME=VALUE,NAME=VALUE; got {more!r}")
+        if name in PIXELS and not (value.isascii() and value.isdigit()):
+            raise ValueError(f"model arguments: {name} must be a whole number, got {value!r}")
+    return {name: value for name, _, value in pairs}
+
+
 def _name(model: str) -> str:
     return model.partition("=")[0]
 
 
-def _names(given: Iterable[str]) -> list[str]:
-    return [_name(each) for each in given]
+def _weights(model: str) -> str | None:
+    """The folder that NAME=FOLDER names, wherever the command is run from the next time."""
+    folder = model.partition("=")[2]
+    return str(Path(folder).absolute()) if folder else None
 
 
 def _in_order(values: Iterable[Any]) -> list[Any]:
     return list(dict.fromkeys(values))
-
-
-def _unique(cells: Iterable[Cell]) -> list[Cell]:
-    return _in_order(cells)

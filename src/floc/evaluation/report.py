@@ -81,12 +81,14 @@ def _beside(score: float, published: paper.Published | None) -> dict[str, Any]:
 
 def _accuracies(cells: Sequence[dict[str, Any]]) -> Iterable[str]:
     """A table for each model and way of reading videos: a row for a method and a ratio, two columns for a task."""
-    for model, frames, fps, limit in dict.fromkeys(_setting(each) for each in cells):
-        mine = [each for each in cells if _setting(each) == (model, frames, fps, limit)]
+    for setting in dict.fromkeys(_setting(each) for each in cells):
+        model, frames, fps, limit, more = setting
+        mine = [each for each in cells if _setting(each) == setting]
         tasks = sorted({each["task"] for each in mine}, key=_task_place)
         rate = f", {fps:g} a second" if fps else ""
         few = f", the first {limit} questions only" if limit else ""
-        yield f"## {model}, up to {frames:,} frames{rate}{few}"
+        told = f", {more}" if more else ""
+        yield f"## {model}, up to {frames:,} frames{rate}{told}{few}"
         head = ["kept", "method"] + [each for task in tasks for each in (title(task), "paper")] + ["mean", "paper"]
         rows = dict.fromkeys((_dial(each), each["method"], each["block"]) for each in mine)
         yield grid(head, [_row(row, [each for each in mine if _of(each) == row], tasks) for row in rows])
@@ -145,8 +147,8 @@ def _dial(cell: dict[str, Any]) -> str:
     return cell["ratio"] if cell["budget"] is None else f"{cell['budget']:,} tokens"
 
 
-def _setting(cell: dict[str, Any]) -> tuple[str, int, float | None, int | None]:
-    return cell["model"], cell["max_frames"], cell["fps"], cell["limit"]
+def _setting(cell: dict[str, Any]) -> tuple[str, int, float | None, int | None, str]:
+    return cell["model"], cell["max_frames"], cell["fps"], cell["limit"], cell["more"]
 
 
 def _of(cell: dict[str, Any]) -> tuple[str, str, str | None]:

@@ -1,4 +1,4 @@
-"""`floc eval` from end to end: lmms-eval, its models with floc around them, tiny weights, films made here, no network."""
+"""`floc eval` from end to end: lmms-eval, its models with floc around them, tiny weights, films made here, offline."""
 
 from __future__ import annotations
 
