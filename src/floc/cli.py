@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import shlex
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 screen = Console(stderr=True, highlight=False)
 LINE_EVERY_S = 10.0  # of `floc stream`, where there is no terminal to show one line that changes
+CELLS_EVERY_S = 60.0  # the same of `floc eval`
 # what `floc compare` prints of its measures, under names short enough for a terminal
 COLUMNS = {"coverage": "cover", "worst": "worst", "bound": "bound", "averaged_distance": "dist", "redundancy": "redund"}
 
@@ -306,7 +308,7 @@ def stream(
     if watched.resumes:
         told = f"going on from {state}: {watched.stream.frames} frames until {_clock(watched.read_s)}"
         screen.print(told, markup=False, soft_wrap=True)
-    with _stoppable() as stopped, _status_line(_in_a_line) as show:
+    with _stoppable() as stopped, _status_line(_in_a_line, LINE_EVERY_S) as show:
         watched.run(
             follow=follow,
             patience_s=patience,
@@ -355,7 +357,7 @@ def _stoppable() -> Iterator[Callable[[], bool]]:
 
 
 @contextlib.contextmanager
-def _status_line(in_a_line: Callable[[Any], str]) -> Iterator[Callable[[Any], None]]:
+def _status_line(in_a_line: Callable[[Any], str], every_s: float) -> Iterator[Callable[[Any], None]]:
     """A function that shows where work stands: a line that changes on a terminal, now and then one elsewhere."""
     if screen.is_terminal:
         with Live(console=screen, transient=True) as line:
@@ -367,7 +369,7 @@ def _status_line(in_a_line: Callable[[Any], str]) -> Iterator[Callable[[Any], No
         nonlocal next_s
         if time.monotonic() >= next_s:
             screen.print(in_a_line(status), markup=False, soft_wrap=True)
-            next_s = time.monotonic() + LINE_EVERY_S
+            next_s = time.monotonic() + every_s
 
     yield show
 
@@ -548,7 +550,8 @@ def evaluate(
         if needed := downloads.missing(waiting):
             raise ValueError(downloads.explain(needed))
         evaluation.require_lmms_eval()
-    with _stoppable() as stopped, _status_line(lambda status: _cells_in_a_line(status, len(workers))) as show:
+    line = functools.partial(_cells_in_a_line, workers=len(workers))
+    with _stoppable() as stopped, _status_line(line, CELLS_EVERY_S) as show:
         status = evaluation.run(
             cells,
             folder,
@@ -561,7 +564,7 @@ def evaluate(
         )
     page, data = evaluation.report.write(folder)
     print(data.read_text() if as_json else page.read_text(), end="")
-    screen.print(_cells_in_a_line(status, len(workers)), markup=False, soft_wrap=True)
+    screen.print(line(status), markup=False, soft_wrap=True)
     screen.print(f"written  {page}, {data}", markup=False, soft_wrap=True)
     if status.failed:
         screen.print("cells failed: see the report for why; --retry runs them again", style="red", markup=False)

@@ -102,6 +102,15 @@ def test_failures_are_in_it(folder: Folder) -> None:
     assert str(folder.log(cell)) in page
 
 
+def test_notes_are_on_what_is_shown(folder: Folder) -> None:
+    assert len(report.make(folder)["notes"]) == len(report.NOTES)
+    put(folder, 62.0)
+    notes = report.make(folder)["notes"]
+    assert any("qwen2.5-vl-7b: 64 tokens at most for two frames" in each for each in notes)
+    assert "Table 1 of the paper: The frames read for InternVL3-8B are not told." in notes
+    assert not any("Table 4" in each or "llava" in each for each in notes)
+
+
 def test_it_is_written_whole(folder: Folder) -> None:
     put(folder, 62.0)
     page, data = report.write(folder)

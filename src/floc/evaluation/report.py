@@ -30,7 +30,14 @@ def make(folder: Folder) -> dict[str, Any]:
     failed = [{**each["cell"], "reason": each["failure"], "log": each["log"]} for each in folder.failures()]
     held = {each["model"] for each in cells}
     assumed = [f"Assumed of {each}." for each in models.assumptions(each for each in models.MODELS if each in held)]
-    return {"cells": cells, "failed": failed, "notes": [*NOTES, *assumed]}
+    used = {told["table"] for each in cells for told in (each, *each["parts"].values())}
+    printed = [
+        f"{table.title} of the paper: {note}"
+        for table in paper.tables().values()
+        if table.name in used
+        for note in table.notes
+    ]
+    return {"cells": cells, "failed": failed, "notes": [*NOTES, *assumed, *printed]}
 
 
 def write(folder: Folder) -> tuple[Path, Path]:

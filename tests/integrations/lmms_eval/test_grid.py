@@ -18,7 +18,9 @@ from .process import run  # noqa: E402
 MODELS = {"qwen2.5-vl-7b": "qwen2_5_vl", "qwen2-vl-7b": "qwen2_vl", "llava-video-7b": "llava_onevision"}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", ["qwen2.5-vl-7b", *(pytest.param(name, marks=pytest.mark.slow) for name in list(MODELS)[1:])]
+)
 def test_a_grid_is_run_and_goes_on(name: str, tmp_path: Path) -> None:
     weights, task = tmp_path / "weights", tmp_path / "task"
     for folder in (weights, task):
