@@ -1,9 +1,10 @@
-"""What lmms-eval really writes is what is read here: its own tasks' functions, and a run of it, without any network."""
+"""What lmms-eval really writes is what `floc.evaluation` reads: its own tasks' functions, and a run of it, offline."""
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from pathlib import Path
 from statistics import fmean
@@ -11,10 +12,14 @@ from typing import Any
 
 import pytest
 
-from floc.evaluation import Folder, Wish, grid, outcome, run
-from floc.evaluation.tasks import TASKS, Task
+lmms_eval = pytest.importorskip("lmms_eval", reason="lmms-eval is not installed: make test-lmms runs this where it is")
+pytest.importorskip("floc.integrations.lmms_eval", reason="the models for lmms-eval are not there")
+pytestmark = [pytest.mark.lmms, pytest.mark.filterwarnings("ignore")]  # other packages' warnings
 
-pytestmark = [pytest.mark.lmms, pytest.mark.filterwarnings("ignore")]  # its warnings are its own
+from floc.evaluation import Folder, Wish, grid, outcome, run  # noqa: E402
+from floc.evaluation.tasks import TASKS, Task  # noqa: E402
+
+from .process import STAND_INS, is_stood_in_for  # noqa: E402
 
 YAML = """
 dataset_path: json
@@ -63,7 +68,6 @@ TOY = Task(
 
 
 def lmms(module: str) -> Any:
-    pytest.importorskip("lmms_eval", reason="needs pip install 'floc[eval]'")
     return importlib.import_module(f"lmms_eval.tasks.{module}.utils")
 
 
@@ -116,8 +120,7 @@ def test_answers_are_counted_as_lmms_eval_counts_them(name: str) -> None:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_datasets_and_metrics_are_those_of_lmms_eval(name: str) -> None:
-    package = pytest.importorskip("lmms_eval", reason="needs pip install 'floc[eval]'")
-    files = [*Path(package.__path__[0]).glob(f"tasks/*/{name}.yaml")]
+    files = [*Path(lmms_eval.__path__[0]).glob(f"tasks/*/{name}.yaml")]
     assert len(files) == 1
     told = files[0].read_text() + "".join(each.read_text() for each in files[0].parent.glob("_default_template_yaml"))
     assert f"dataset_path: {TASKS[name].repository}" in told
@@ -126,7 +129,8 @@ def test_datasets_and_metrics_are_those_of_lmms_eval(name: str) -> None:
 
 @pytest.mark.parametrize("fault", ["", "raise RuntimeError('no score today')"])
 def test_a_cell_is_run_by_lmms_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    pytest.importorskip("lmms_eval", reason="needs pip install 'floc[eval]'")
+    if is_stood_in_for("torchvision"):
+        monkeypatch.setenv("PYTHONPATH", str(STAND_INS / "torchvision"), prepend=os.pathsep)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setitem(TASKS, "floc_toy", TOY)
