@@ -68,15 +68,16 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
     """Score every method at every ratio on every film."""
     shelf = library(small)
     ways = {name: {"method": name, **widened(name)} for name in methods.names()}
-    planted, scores, failed = scored(films(shelf), ways, echo)
+    made = films(shelf, FILMS if shelf.is_real else MADE_UP_FILMS)
+    planted, scores, failed = scored(made, ways, echo)
     return {**shelf.about(), "films": about(planted), "scores": records(planted, scores, failed)}
 
 
-def films(shelf: Library) -> Iterator[Film]:
-    """Films with inserts, one at a time; always the same."""
+def films(shelf: Library, counts: Mapping[str, int]) -> Iterator[Film]:
+    """Films with inserts, so many of each source, one at a time; always the same."""
     by_name = {source.name: source for source in shelf.sources}
     seeds = itertools.count()
-    for name, count in (FILMS if shelf.is_real else MADE_UP_FILMS).items():
+    for name, count in counts.items():
         others = [source for source in shelf.sources if source.name != name]
         for _ in range(count):
             yield plant(by_name[name], others, shelf.encode, seed=next(seeds))
@@ -153,8 +154,8 @@ def records(planted: Sequence[Film], scores: Scores, failed: Mapping[tuple[str, 
     return found
 
 
-def measured(scores: Sequence[Score], reference: Sequence[Score]) -> dict[str, Any]:
-    """The means of all measures over some inserts, and of what they are above those of another method's."""
+def measured(scores: Sequence[Score], reference: Sequence[Score], than: str = REFERENCE) -> dict[str, Any]:
+    """The means of all measures over some inserts, and how far they are above another method's, insert by insert."""
     found: dict[str, Any] = {"inserts": len(scores)}
     for name in MEASURES:
         mine, background, others = (
@@ -162,7 +163,7 @@ def measured(scores: Sequence[Score], reference: Sequence[Score]) -> dict[str, A
             for of, attribute in ((scores, name), (scores, f"background_{name}"), (reference, name))
         )
         found[name], found[f"background_{name}"] = interval(mine), interval(background)
-        found[f"{name}_above_{REFERENCE}"] = interval(mine - others)
+        found[f"{name}_above_{than}"] = interval(mine - others)
     return found
 
 
@@ -221,8 +222,7 @@ def _rows(
 def _cell(record: Mapping[str, Any], measure: str, show: Callable[[Mapping[str, float]], str], highest: float) -> str:
     mine, above = record[measure], record[f"{measure}_above_{REFERENCE}"]
     shown = f"**{show(mine)}**" if mine["mean"] == highest else show(mine)
-    mark = " ↑" if above["low"] > 0 else " ↓" if above["high"] < 0 else ""
-    return f"{shown}{mark} \\| {show({'mean': record[f'background_{measure}']['mean']})}"
+    return f"{shown}{mark(above)} \\| {show({'mean': record[f'background_{measure}']['mean']})}"
 
 
 def _share_view(document: dict[str, Any]) -> str:
@@ -279,6 +279,15 @@ def _order(document: dict[str, Any], kind: str, measure: str) -> list[str]:
         return (-1.0, 0.0) if record is None else (record[measure]["mean"], record["similarity"]["mean"])
 
     return sorted(dict.fromkeys(each["method"] for each in document["scores"]), key=value, reverse=True)
+
+
+def mark(above: Mapping[str, float]) -> str:
+    """An arrow where a difference is not 0 with all of its interval.
+
+    >>> mark({"low": 0.1, "high": 0.2}), mark({"low": -0.1, "high": 0.2})
+    (' ↑', '')
+    """
+    return " ↑" if above["low"] > 0 else " ↓" if above["high"] < 0 else ""
 
 
 def percent(of: Mapping[str, float]) -> str:
