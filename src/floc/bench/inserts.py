@@ -129,7 +129,7 @@ def _pasted(
 ) -> _Stretch:
     """A square of a clip over some frames of the film."""
     under = slice(at, at + len(clip.frames))
-    pixels = base.pixels[stretch[under]].copy()
+    pixels = base.pixels[stretch[under]]  # a copy
     _, height, width, _ = pixels.shape
     side = int(rng.integers(SIDES[0], min(SIDES[1], height) + 1))
     top, left = (int(rng.integers(length - side + 1)) for length in (height, width))

@@ -31,8 +31,16 @@ FILMS = {"intel_person.mp4": 34, "vtest.avi": 34}  # a clip and an object of eac
 MADE_UP_FILMS = {"made up 0": 2}
 REFERENCE = "floc"  # that others are compared with, insert by insert
 MEASURES = ("kept", "share", "similarity")
-DRAWN = {"floc": "#16a34a", "floc-paper": "#0f766e", "divprune": "#2563eb", "sttm": "#9333ea", "scissor": "#db2777"}
-DRAWN |= {"kmeans": "#ea580c", "random": "#111827"}
+DRAWN = {
+    "floc": "#16a34a",
+    "floc-paper": "#0f766e",
+    "divprune": "#2563eb",
+    "sttm": "#9333ea",
+    "scissor": "#db2777",
+    "kmeans": "#ea580c",
+    "random": "#111827",
+}
+GREY = "#c3c8d0"
 
 # accuracy in the paper's table of MLVU's tasks, at 1/8, 1/16 and 1/32: what inserts of each kind come closest to
 PAPER_TASKS = {CLIP: "NQA", OBJECT: "ER"}
@@ -261,6 +269,16 @@ def _sources_view(document: dict[str, Any]) -> str:
     return f"{grid(head, rows)}\n\n{note}"
 
 
+def _films_view(document: dict[str, Any]) -> str:
+    """What the inserts were put into."""
+    head = ["film", "parts of it", "frames in a part, with inserts", *(f"{kind}s" for kind in KINDS)]
+    rows = [
+        [each["source"], f"{each['films']}", f"{each['frames']}", *(f"{each['inserts'][kind]}" for kind in KINDS)]
+        for each in document["films"]
+    ]
+    return grid(head, rows)
+
+
 def _of(document: dict[str, Any], kind: str, source: str | None = None) -> dict[tuple[str, str], dict[str, Any]]:
     """Records of one kind of insert, by method and ratio."""
     return {
@@ -351,19 +369,20 @@ def _figure(document: dict[str, Any]) -> Figure:
 
 
 def _draw(axis: Axes, found: Mapping[tuple[str, str], dict[str, Any]], measure: str) -> None:
-    for method in sorted(dict.fromkeys(method for method, _ in found), key=lambda name: name in DRAWN):
+    """A line for each method; those in colour side by side, so that their intervals can be told apart."""
+    others = [method for method in dict.fromkeys(method for method, _ in found) if method not in DRAWN]
+    for method in (*others, *DRAWN):
         at = [number for number, ratio in enumerate(RATIOS) if (method, ratio) in found]
-        of = [found[method, RATIOS[number]][measure] for number in at]
-        mean = np.array([each["mean"] for each in of])
-        # a mean of what is rounded can lie a hair outside of its interval
-        spread = np.array([mean - [each["low"] for each in of], [each["high"] for each in of] - mean]).clip(0)
-        colour = DRAWN.get(method, "#c3c8d0")
-        label = method if method in DRAWN else None
-        axis.errorbar(at, mean, spread, color=colour, label=label, marker="o", markersize=3, linewidth=1.3, capsize=2)
-        if method not in DRAWN:
-            axis.annotate(method, (at[-1], mean[-1]), (5, 0), textcoords="offset points", fontsize=7, color="#6b7280")
+        means = [found[method, RATIOS[number]][measure]["mean"] for number in at]
+        if method in others:
+            axis.plot(at, means, color=GREY, linewidth=1, label="all others" if method == others[0] else None)
+            continue
+        aside = 0.04 * (list(DRAWN).index(method) - len(DRAWN) / 2)
+        places = [number + aside for number in at]
+        ends = [[found[method, RATIOS[number]][measure][end] for number in at] for end in ("low", "high")]
+        axis.plot(places, means, color=DRAWN[method], label=method, marker="o", markersize=3, linewidth=1.3)
+        axis.vlines(places, *ends, color=DRAWN[method], linewidth=1)
     axis.set_xticks(range(len(RATIOS)), RATIOS)
-    axis.set_xlim(-0.2, len(RATIOS) - 0.3)
     axis.spines[["top", "right"]].set_visible(False)
 
 
@@ -371,6 +390,7 @@ TABLE = Table(
     "needle",
     run,
     views={
+        "needle-films": _films_view,
         "needle-clips": _kept_view(CLIP),
         "needle-clips-similarity": _similarity_view(CLIP),
         "needle-objects": _kept_view(OBJECT),
