@@ -379,9 +379,9 @@ def _draw(axis: Axes, found: Mapping[tuple[str, str], dict[str, Any]], measure: 
             continue
         aside = 0.04 * (list(DRAWN).index(method) - len(DRAWN) / 2)
         places = [number + aside for number in at]
-        ends = [[found[method, RATIOS[number]][measure][end] for number in at] for end in ("low", "high")]
+        low, high = ([found[method, RATIOS[number]][measure][end] for number in at] for end in ("low", "high"))
         axis.plot(places, means, color=DRAWN[method], label=method, marker="o", markersize=3, linewidth=1.3)
-        axis.vlines(places, *ends, color=DRAWN[method], linewidth=1)
+        axis.vlines(places, low, high, color=DRAWN[method], linewidth=1)
     axis.set_xticks(range(len(RATIOS)), RATIOS)
     axis.spines[["top", "right"]].set_visible(False)
 
