@@ -88,6 +88,7 @@ def test_needle_runs_small(small):
     assert by_case["floc", "1/8", OBJECT]["kept"]["mean"] == 1
     assert "| floc-paper |" in shown
     assert "dycoke, widen" in shown
+    assert "A dash: prunevid keeps a token or more of every frame" in shown
     assert sorted(path.name for path in folder.iterdir()) == ["needle.json", "needle.png"]
 
 

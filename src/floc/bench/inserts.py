@@ -117,6 +117,7 @@ def _some(length: int, count: int, rng: np.random.Generator) -> np.ndarray:
 def _spliced(
     base: Source, stretch: np.ndarray, at: int, clip: _Clip, encode: Encode, rng: np.random.Generator
 ) -> _Stretch:
+    """Whole frames of a clip between two frames of the film."""
     parts = base.tokens[stretch[:at]], clip.source.tokens[clip.frames], base.tokens[stretch[at:]]
     tokens = np.concatenate(parts)
     inserted = np.zeros(tokens.shape[:3], bool)
@@ -129,7 +130,7 @@ def _pasted(
 ) -> _Stretch:
     """A square of a clip over some frames of the film."""
     under = slice(at, at + len(clip.frames))
-    pixels = base.pixels[stretch[under]]  # a copy
+    pixels = base.pixels[stretch[under]]
     _, height, width, _ = pixels.shape
     side = int(rng.integers(SIDES[0], min(SIDES[1], height) + 1))
     top, left = (int(rng.integers(length - side + 1)) for length in (height, width))

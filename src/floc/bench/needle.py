@@ -189,7 +189,7 @@ def _kept_view(kind: str) -> Callable[[dict[str, Any]], str]:
             "width), and after the bar the share of as many places of the background. Paper: accuracy on MLVU's "
             f"{task} with an LLM, in percent; another scale, so only the order of methods can be compared. "
         )
-        return f"{grid(head, rows)}\n\n{note}{_marks()} {_where(document)}"
+        return f"{grid(head, rows)}\n\n{note}{_marks(document)} {_where(document)}"
 
     return view
 
@@ -204,7 +204,7 @@ def _similarity_view(kind: str) -> Callable[[dict[str, Any]], str]:
             "after the bar the same for places of the background. Keeping all tokens would be 1. "
         )
         head = [f"similarity of {kind}s to what is kept", *RATIOS]
-        return f"{grid(head, rows)}\n\n{note}{_marks()} {_where(document)}"
+        return f"{grid(head, rows)}\n\n{note}{_marks(document)} {_where(document)}"
 
     return view
 
@@ -340,10 +340,13 @@ def _label(method: str) -> str:
     return f"{method}, widen" if widened(method) else method
 
 
-def _marks() -> str:
+def _marks(document: dict[str, Any]) -> str:
+    """What bold, arrows and dashes mean."""
+    reasons = {each["method"]: each["failed"] for each in document["scores"] if "failed" in each}
+    dashes = "".join(f" A dash: {reason.rstrip('.')}." for reason in reasons.values())
     return (
         f"Bold: the highest. ↑ ↓: above or below {REFERENCE}, insert by insert, with all of the difference's 95% "
-        "interval. A dash: the method cannot keep so few, or is not installed."
+        f"interval.{dashes}"
     )
 
 
