@@ -392,3 +392,12 @@ def test_what_was_done_is_on_record(tokens: np.ndarray) -> None:
     assert kept.seconds > 0
     assert kept.ratio == 1 / 8
     assert "105 of 840" in repr(kept)
+
+
+def test_a_ratio_that_changes_is_read_again() -> None:
+    tokens = np.random.default_rng(0).standard_normal((4, 4, 8)).astype(np.float32)
+    ratio = torch.tensor(0.5)
+    assert len(floc.compress(tokens, ratio=ratio)) == 8
+    ratio.fill_(0.25)
+    assert len(floc.compress(tokens, ratio=ratio)) == 4
+    assert len(floc.compress(tokens, ratio=np.array(0.125))) == 2

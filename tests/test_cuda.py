@@ -28,6 +28,8 @@ WAYS = [
     dict(method="floc-paper"),
     dict(block=None),
     dict(dedupe=1, allocate="global"),
+    dict(block=2),  # so many blocks that there are a few programs for each
+    dict(block=2, dedupe=1),
 ]
 GPU = torch.device("cuda", 0)
 # the largest team: all of it has to run at once
@@ -36,7 +38,7 @@ PROCESSORS = torch.cuda.get_device_properties(GPU).multi_processor_count if torc
 
 @pytest.fixture(scope="module")
 def footage() -> np.ndarray:
-    """44 frames of 6 x 10 cells: too many for one program where they are one set."""
+    """44 frames of 6 x 10 cells, which make one set, two or 22."""
     return film(44, 6, 10, dim=48, seed=1, scenes=3, shot_frames=15, dtype=np.float32)
 
 
@@ -216,6 +218,19 @@ def test_a_longer_film_in_blocks_equals_the_reference(options: dict) -> None:
     assert float(got.gains.sum()) == pytest.approx(float(want.gains.sum()), rel=1e-3)
     assert got.coverage == pytest.approx(want.coverage, abs=2e-3)
     assert len(set(got.indices.tolist()) & set(want.indices.tolist())) > 0.9 * len(want)
+
+
+@pytest.mark.parametrize(("count", "n"), [(15, 5000), (140, 8192)])
+def test_large_sets_with_few_programs_each(count: int, n: int) -> None:
+    tokens = film(-(-n // 60), 6, 10, dim=32, seed=3, dtype=np.float32).reshape(-1, 32)[:n]
+    unit = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
+    matrix = np.rint(16384 * (unit @ unit.T)).astype(np.int16)
+    matrix = np.tril(matrix) + np.tril(matrix, -1).T
+    memory, sets = laid_out([matrix] * count, [24] * count, GPU, symmetric=True)
+    picked = greedy.greedy(memory, sets)
+    want = reference.greedy(matrix, 24)
+    np.testing.assert_array_equal(picked.picks.cpu().reshape(count, 24), [want[0]] * count)
+    np.testing.assert_array_equal(picked.gains.cpu().reshape(count, 24), [want[1]] * count)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")

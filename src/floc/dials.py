@@ -72,7 +72,7 @@ def _ratio(given: float | str) -> Fraction:
     try:
         if isinstance(given, bool):
             raise TypeError
-        value = _fraction(given)
+        value = _fraction(given if isinstance(given, str) else float(given))
     except (ValueError, TypeError, OverflowError, ZeroDivisionError):
         raise ValueError(f"ratio must be a number such as 0.125 or a fraction such as '1/8', got {given!r}") from None
     if not 0 < value <= 1:
@@ -83,4 +83,4 @@ def _ratio(given: float | str) -> Fraction:
 @lru_cache(maxsize=64, typed=True)
 def _fraction(given: float | str) -> Fraction:
     """A float near a simple fraction means it: 0.1 is 1/10, not the binary number next to it."""
-    return Fraction(given) if isinstance(given, str) else Fraction(float(given)).limit_denominator(10**9)
+    return Fraction(given) if isinstance(given, str) else Fraction(given).limit_denominator(10**9)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,6 +26,10 @@ from . import harness, tables
 from .blocks import BlockTokens
 from .peers import PEERS
 from .tables import Echo, Table
+
+if TYPE_CHECKING:
+    from ..selection.gpu.run import Window
+    from ..selection.gpu.similarity import Rows
 
 PAPER_S = 0.99  # FLoC's table of computation times: 784 x 60 tokens, 1/8, one H100
 REAL = Path("benchmarks/cache/mobilenet-tokens.npy")  # [T, N, D] float16 tokens of real footage, where there are some
@@ -212,6 +216,7 @@ def _check(case: Case, tokens: torch.Tensor) -> float:
     else:
         windows = floc.methods.get("floc")(**case.options).windows(tokens, case.budget)
         [window] = run.window_plan(sizes, tuple(windows), case.budget, tokens.device).windows
+        _check_first_pass(case, window.rows(rows), window, detail)
         survivors = run.survivors(window.rows(rows), window, detail)
         [matrix] = window.second.matrices(survivors.matrix)
         chosen = batched.greedy(matrix[None].contiguous(), case.budget, survivors.weights[None])[0][0]
@@ -222,6 +227,23 @@ def _check(case: Case, tokens: torch.Tensor) -> float:
         wrong = int((picks != expected).sum())
         raise AssertionError(f"{case.name}: {wrong} of {len(picks)} picks are not greedy's")
     return made / max(1, steps)
+
+
+def _check_first_pass(case: Case, rows: Rows, window: Window, detail: float) -> None:
+    """Compare what each block chose before enough had survived with the torch backend's greedy."""
+    from ..selection import batched
+    from ..selection.gpu import greedy, similarity
+    from ..selection.gpu.steps import Enough
+
+    sets = window.first
+    matrix = torch.empty(sets.elements, dtype=torch.int16, device=sets.device)
+    similarity.fill(matrix, rows, rows, sets, detail)
+    picked = greedy.greedy(matrix, sets, enough=Enough(window.survivors, firsts=True))
+    ends = np.cumsum(sets.depths)
+    for b, (each, made) in enumerate(zip(sets.matrices(matrix), picked.made.tolist(), strict=True)):
+        got = picked.picks[ends[b] - sets.depths[b] :][:made]
+        if not torch.equal(got.long(), batched.greedy(each[None].contiguous(), made)[0][0].long()):
+            raise AssertionError(f"{case.name}: the first pass in block {b} is not greedy's")
 
 
 def _sizes(case: Case) -> tuple[int, ...]:

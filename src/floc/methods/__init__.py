@@ -89,10 +89,14 @@ def get(name: str) -> Any:
     return _registry[name]
 
 
-@lru_cache
 def options(name: str) -> tuple[str, ...]:
     """The options a method takes."""
-    return tuple(each.name for each in fields(get(name)) if each.init)
+    return _fields(get(name))
+
+
+@lru_cache
+def _fields(method: type) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(method) if each.init)
 
 
 def defaults(name: str) -> dict[str, object]:

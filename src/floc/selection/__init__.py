@@ -184,7 +184,11 @@ def _whole_weights(weights: torch.Tensor | np.ndarray, m: int, n: int) -> np.nda
 
 
 def require_headroom(weights: np.ndarray, candidates: int) -> None:
-    """Backends order candidates by gain and index in one int64, of which the GPU keeps two bits for itself."""
+    """Backends order candidates by gain and index in one int64, of which the GPU keeps three bits for itself.
+
+    Similarities are below 2**15, and what a pick adds to others below 2**16 for each token; but the first pick has the
+    largest sum, so no later one gains more than half of that.
+    """
     largest = float(weights.sum(dtype=np.float64)) * (1 << 18) * (1 << max(1, (candidates - 1).bit_length()))
     if largest >= 2.0**63:
         raise ValueError(

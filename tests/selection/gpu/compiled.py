@@ -34,7 +34,7 @@ TOGETHER = dict(
     histogram="*i32",
     enough="i32",
 )
-FEW = dict(TOGETHER, risen="*i64", ROWS=16, AT_ONCE=4)
+FEW = dict(TOGETHER, risen="*i64")
 TEAM = dict(
     TOGETHER,
     risen_words="*i32",
@@ -42,10 +42,7 @@ TEAM = dict(
     rings="*i64",
     nears="*i64",
     tokens_each="i32",
-    ROWS=8,
-    CHUNK=512,
     ring_bits="i32",
-    AT_ONCE=8,
 )
 FILL = dict(
     {
@@ -63,6 +60,13 @@ FILL = dict(
 )
 HALF = dict(a="*bf16", b="*bf16", STEP=64, PRECISION="tf32", EVEN=True)
 BOX = "tensordesc<bf16[128,64]>"
+
+
+def _chooser(kernel: Any, shape: dict[str, int], types: dict[str, str], **constants: bool) -> tuple[Any, ...]:
+    """A kernel of `greedy`, as it is launched."""
+    flags = dict(WEIGHTED=False, BOUNDED=False, FIRSTS=False) | constants
+    return kernel, {**types, **flags, **shape}, shape["num_warps"], 3
+
 
 # kernel, its arguments (a string is a type, all else a constant), warps, stages
 EVERYWHERE = {
@@ -82,34 +86,12 @@ EVERYWHERE = {
         3,
     ),
     "first": (greedy._first, dict(now="*i32", picks="*i32", gains="*i32", table="*i64", BLOCK=4096), 8, 3),
-    "few": (
-        few._few,
-        dict(CHOOSING, **FEW, WEIGHTED=False, BOUNDED=True, FIRSTS=True, MEMBERS=8, CANDIDATES_=512, TOKENS_=2048)
-        | dict(LANES=4),
-        8,
-        3,
-    ),
-    "few: one": (
-        few._few,
-        dict(CHOOSING, **FEW, WEIGHTED=False, BOUNDED=False, FIRSTS=False, MEMBERS=1, CANDIDATES_=2048, TOKENS_=2048)
-        | dict(LANES=1),
-        8,
-        3,
-    ),
-    "team": (
-        team._team,
-        dict(CHOOSING, **TEAM, WEIGHTED=False, MEMBERS=256, CANDIDATES_=512, TOKENS_=512)
-        | dict(LANES=4, BOUNDED=True, FIRSTS=False),
-        8,
-        3,
-    ),
-    "team, weighted": (
-        team._team,
-        dict(WEIGHTED, **TEAM, WEIGHTED=True, MEMBERS=256, CANDIDATES_=128, TOKENS_=128)
-        | dict(LANES=8, BOUNDED=False, FIRSTS=False),
-        4,
-        3,
-    ),
+    "few: five": _chooser(few._few, few.shape_of(1920, 1920, 5), CHOOSING | FEW, BOUNDED=True, FIRSTS=True),
+    "few: one": _chooser(few._few, few.shape_of(1920, 1920, 1), CHOOSING | FEW),
+    "few: one, 4,000 tokens": _chooser(few._few, few.shape_of(4000, 4000, 1), CHOOSING | FEW),
+    "team: sixteen": _chooser(team._team, team.shape_of(4320, 4320, 16), CHOOSING | TEAM, BOUNDED=True),
+    "team: whole video": _chooser(team._team, team.shape_of(47_040, 47_040, 128), CHOOSING | TEAM),
+    "team: second pass": _chooser(team._team, team.shape_of(11_760, 11_760, 128), WEIGHTED | TEAM, WEIGHTED=True),
     "fill_up": (
         greedy._fill_up,
         dict(PICKED, marks="*i8", later="*i32", table="*i64", ORDERED=True, BLOCK=1024),

@@ -15,8 +15,6 @@ ALLOWED_BYTES = defaultdict(
         "fill, scaled on 90": 1024,  # for tokens of extreme lengths, which hardly anybody has
         "fill, float32 on 80": 6144,  # tokens in float32 are multiplied three times over
         "fill, float32 on 90": 1024,
-        "team, weighted on 80": 1024,  # sums in int64
-        "team, weighted on 90": 512,
     },
 )
 

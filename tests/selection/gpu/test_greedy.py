@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floc.selection import reference
-from floc.selection.gpu import greedy
+from floc.selection.gpu import greedy, steps, team
 from floc.selection.gpu.greedy import Programs
+from floc.selection.gpu.sets import Sets
 from floc.selection.objective import SCALE
 
 from ..test_greedy import KINDS, case
@@ -125,15 +126,16 @@ def test_picks_that_gain_nothing_are_filled_up_in_a_given_order(by: Programs, de
         assert picked.gains[end - depth : end].tolist() == gains.tolist()
 
 
+@pytest.mark.parametrize("by", WAYS, ids=str)
 @pytest.mark.parametrize("kind", ["plain", "centred", "duplicates"])
 @pytest.mark.parametrize("enough", [4, 16])
-def test_what_is_left_out_is_never_among_the_best(kind: str, enough: int, device: torch.device) -> None:
+def test_what_is_left_out_is_never_among_the_best(kind: str, enough: int, by: Programs, device: torch.device) -> None:
     """A first pick counts as larger than any other, and no pick as larger than its set's first."""
     matrices = [case("all equal", 9, seed=1), case(kind, 26, seed=0), case(kind, 1, seed=3)]
     sizes = [len(matrix) for matrix in matrices]
     largest, left_out, full_runs = np.iinfo(np.int64).max, [], []
     for matrix, (picks, gains, made) in zip(
-        matrices, selected(matrices, sizes, device, symmetric=True, enough=enough), strict=True
+        matrices, selected(matrices, sizes, device, symmetric=True, enough=enough, by=by), strict=True
     ):
         want = reference.greedy(matrix, len(matrix))
         np.testing.assert_array_equal(picks[:made], want[0][:made])
@@ -147,8 +149,46 @@ def test_what_is_left_out_is_never_among_the_best(kind: str, enough: int, device
         assert (all_due > due).sum() >= enough
 
 
-def test_enough_leaves_picks_out(device: torch.device) -> None:
+@pytest.mark.parametrize("by", WAYS, ids=str)
+def test_enough_leaves_picks_out(by: Programs, device: torch.device) -> None:
     matrix = case("centred", 40, 0)
-    [(_, gains, made)] = selected([matrix], [40], device, symmetric=True, enough=3)
+    [(_, gains, made)] = selected([matrix], [40], device, symmetric=True, enough=3, by=by)
     assert made < 1 + (reference.greedy(matrix, 40)[1][1:] > 0).sum()
     assert (gains[made:] == 0).all()
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("by", WAYS, ids=str)
+def test_rows_along_either_axis(by: Programs, axis: int, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "AXIS", axis)
+    matrices = [case("centred", 70, seed=1)]
+    weights = [np.random.default_rng(0).integers(0, 9, 70)]
+    assert_reference(selected(matrices, [20], device, symmetric=True, by=by), matrices)
+    assert_reference(selected(matrices, [20], device, weights, symmetric=True, by=by), matrices, weights)
+
+
+def test_more_tokens_rise_than_are_waited_for_at_a_time(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "CHUNK", 16)
+    matrices = [case("centred", 90, seed=2)]
+    assert_reference(selected(matrices, [30], device, symmetric=True, by=Programs("team", 1)), matrices)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "tokens", "count", "want"),
+    [
+        (1920, 1920, 25, Programs("few", 5)),
+        (1920, 1920, 225, Programs("few", 1)),
+        (4320, 4320, 8, Programs("team", 16)),
+        (47_040, 47_040, 1, Programs("team", 128)),
+        (40, 40, 1, Programs("few", 1)),
+        (200_000, 100, 140, Programs("team", 1)),
+        (9000, 9000, 140, Programs("team", 1)),
+    ],
+)
+def test_programs_by_size(
+    candidates: int, tokens: int, count: int, want: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(greedy, "interpreted", lambda: False)
+    monkeypatch.setattr(greedy, "multiprocessors", lambda _: 132)
+    sets = Sets((candidates,) * count, (tokens,) * count, (1,) * count, False, torch.device("cpu"))
+    assert greedy._programs(sets) == want

@@ -229,7 +229,7 @@ def test_formats(tokens: torch.Tensor, dtype: torch.dtype, device: torch.device)
     assert got.features.dtype == dtype
     assert torch.equal(on_device.cpu().double(), given.double()), "the tokens were changed"
     np.testing.assert_array_equal(got.indices.cpu(), want.indices)
-    np.testing.assert_allclose(got.gains.cpu(), want.gains, rtol=2e-3)  # sums of clusters are in fp16
+    np.testing.assert_allclose(got.gains.cpu(), want.gains, rtol=2e-3)  # gains are differences of sums in fp16
 
 
 @pytest.mark.parametrize("dedupe", [1, 2])

@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from . import steps
 from .sets import CANDIDATES, COLUMNS, DEPTH, FIRST_CANDIDATE, FIRST_PICK, FIRST_TOKEN, TOKENS, Sets, round_up
 from .steps import (
     Enough,
@@ -19,15 +20,17 @@ from .steps import (
     best,
     count_first,
     count_picks,
+    in_lanes,
     is_enough,
     matrices,
     note,
     raised,
+    taken_away,
     without,
 )
 from .words import LOWEST, wait_for
 
-WIDEST = 8192  # tokens of a set that one program can hold
+WIDEST = 8192  # candidates or tokens of a set that one program can hold
 MOST = 8  # programs; with more, those that share the tokens too are faster
 AT_ONCE = 4  # candidates that are tried in a step
 
@@ -44,12 +47,7 @@ def run(
     enough: Enough,
 ) -> None:
     """Pick from all sets, from the gains that candidates have after the first pick."""
-    candidates = round_up(-(-max(sets.candidates) // members), 16)  # so that members read whole vectors
-    width, tokens = triton.next_power_of_2(candidates), triton.next_power_of_2(max(sets.tokens))
-    padded = triton.next_power_of_2(members)
-    # as many as hold what there is; where several share it, no more than it takes: each waits for all others
-    warps = min(32 if members == 1 else 8, max(4, max(width, tokens) // 256))
-    device = matrix.device
+    device, shape = matrix.device, shape_of(max(sets.candidates), max(sets.tokens), members)
     _few[(len(sets) * members,)](
         matrix,
         weights,
@@ -58,26 +56,42 @@ def run(
         picked.gains,
         picked.made,
         picked.steps,
-        torch.empty(len(sets) * members, 2, tokens + 1, dtype=torch.int64, device=device),
-        torch.zeros(len(sets), 2, AT_ONCE, padded, dtype=torch.int64, device=device),
+        torch.empty(len(sets) * members, 2, shape["TOKENS_"] + 1, dtype=torch.int64, device=device),
+        torch.zeros(len(sets), 2, AT_ONCE, shape["MEMBERS"], dtype=torch.int64, device=device),
         enough.histogram(device),
         enough.count,
         sets.table,
         members,
-        candidates,
+        _each(max(sets.candidates), members),
         max(1, (max(sets.candidates) - 1).bit_length()),
         WEIGHTED=weighted,
         BOUNDED=enough.count > 0,
         FIRSTS=enough.firsts,
-        MEMBERS=padded,
-        CANDIDATES_=width,
-        TOKENS_=tokens,
-        ROWS=16 if members == 1 and max(width, tokens) < 8192 else 8,
-        LANES=max(1, warps * 256 // width),  # a warp reads 256 columns at a time
-        AT_ONCE=AT_ONCE,
-        num_warps=warps,
+        **shape,
         **({"launch_cooperative_grid": True} if members > 1 else {}),
     )
+
+
+def shape_of(candidates: int, tokens: int, members: int) -> dict[str, int]:
+    """What the kernel is compiled for, where the largest set has so many candidates and tokens."""
+    width, all_tokens = triton.next_power_of_2(_each(candidates, members)), triton.next_power_of_2(tokens)
+    # as many as hold what there is; where several share it, no more than it takes: each waits for all others
+    warps = min(32 if members == 1 else 8, max(4, max(width, all_tokens) // 256))
+    return dict(
+        MEMBERS=triton.next_power_of_2(members),
+        CANDIDATES_=width,
+        TOKENS_=all_tokens,
+        ROWS=16 if members == 1 and max(width, all_tokens) <= 2048 else 8,  # as many as there are registers for
+        LANES=max(1, warps * 256 // width),  # a warp reads 256 columns at a time
+        AT_ONCE=AT_ONCE,
+        AXIS=steps.AXIS,
+        num_warps=warps,
+    )
+
+
+def _each(candidates: int, members: int) -> int:
+    """Candidates of each member: whole vectors."""
+    return round_up(-(-candidates // members), 16)
 
 
 @triton.jit(do_not_specialize=["enough", "members", "bits"])
@@ -106,6 +120,7 @@ def _few(
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
     AT_ONCE: tl.constexpr,
+    AXIS: tl.constexpr,
 ):
     which, me = tl.program_id(0) // members, tl.program_id(0) % members
     here = table + which * COLUMNS
@@ -137,7 +152,8 @@ def _few(
     step = depth * 0
     going = depth > 1
     while going:
-        # my best candidates, in order: gains in front, so that the largest word is the best, and of equals the lowest
+        # my best candidates, in order: gains in front, so that the largest word is the best, and of equals the lowest;
+        # behind them a flag by which the first of us tells the others that this is the last step, and the stamp
         stop = depth * 0
         if BOUNDED:
             if (me == 0) & (step % 8 == 7):
@@ -176,25 +192,27 @@ def _few(
             cover = tl.where(rose, to, cover)
             tl.debug_barrier()
 
-            # what my candidates lose by them: every warp adds up its own ROWS of them, and waits for no other
             many = tl.load(listed).to(tl.int32)
             lost = tl.zeros([LANES, CANDIDATES_], now.dtype.element_ty)
             for start in range(0, many, ROWS * LANES):
-                at = start + tl.arange(0, LANES)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
+                at = start + in_lanes(ROWS, LANES, AXIS)
                 # behind the last one: token 0, from cover 0 to cover 0, which takes nothing
                 entry = tl.load(listed + 1 + at, mask=at < many, other=0)
-                token = entry >> 32
-                old = (entry >> 16).to(tl.int16).to(tl.int32)[:, :, None]
-                new = entry.to(tl.int16).to(tl.int32)[:, :, None]
-                inside = (at < many)[:, :, None] & my_columns[None, None, :]
-                column = turned + token[:, :, None] * turned_stride + u[None, None, :]
-                s = tl.load(column, mask=inside, other=0).to(tl.int32)
-                between = tl.minimum(tl.maximum(s, old), new)
-                if WEIGHTED:
-                    weight = tl.load(weights + token, mask=at < many, other=0)
-                    lost += tl.sum((between - old).to(tl.int64) * weight[:, :, None], 1)
-                else:
-                    lost += (tl.sum(between, 1) - tl.sum(old, 1)).to(now.dtype.element_ty)
+                old, new = (entry >> 16).to(tl.int16).to(tl.int32), entry.to(tl.int16).to(tl.int32)
+                lost = taken_away(
+                    lost,
+                    entry >> 32,
+                    old,
+                    new,
+                    at < many,
+                    turned,
+                    turned_stride,
+                    u,
+                    my_columns,
+                    weights,
+                    WEIGHTED,
+                    AXIS,
+                )
             gain -= tl.sum(lost, 0)
             if me == 0:
                 note(picks, gains, count, p, g, taken, AT_ONCE)

@@ -121,11 +121,12 @@ def fill_up(picked: Picked, sets: Sets, later: torch.Tensor | None = None) -> No
 
 def _programs(sets: Sets) -> Programs:
     """What suits the sizes."""
-    tokens, candidates = max(sets.tokens), max(sets.candidates)
-    running = 1 if interpreted() else multiprocessors(sets.device) // len(sets)
-    if tokens <= few.WIDEST and running <= few.MOST:
-        return Programs("few", max(1, min(running, -(-candidates // 256))))
-    return Programs("team", max(1, min(running, team.MOST, -(-max(tokens, candidates) // 64))))
+    largest = max(*sets.tokens, *sets.candidates)
+    running = 1 if interpreted() else max(1, multiprocessors(sets.device) // len(sets))
+    members = min(running, team.MOST, -(-largest // 64))
+    if largest <= few.WIDEST and (running <= few.MOST or members == 1):
+        return Programs("few", min(running, -(-max(sets.candidates) // 256)))
+    return Programs("team", members)
 
 
 @triton.jit

@@ -14,6 +14,8 @@ import triton.language as tl
 from .sets import MATRIX, MATRIX_STRIDE, TURNED, TURNED_STRIDE
 from .words import LOWEST
 
+# rows are along the axis that the compiler does not split among warps: 3.7 turned that round
+AXIS = 1 if tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 7) else 0
 BINS = 1024  # of gains, on a scale of 16 steps to a factor of 2
 NOTHING = tl.constexpr(-32768)  # covers no token
 _BINS = tl.constexpr(BINS)
@@ -114,6 +116,45 @@ def raised(rows, stride, v, mine, cover, picks, allowed, AT_ONCE: tl.constexpr):
         to = tl.where(up & (by == AT_ONCE), r, to)
         by = tl.where(up & (by == AT_ONCE), j, by)
     return to, by, tl.reduce(((by < AT_ONCE).to(tl.int32) << 8) | met, 0, together)
+
+
+@triton.jit
+def in_lanes(ROWS: tl.constexpr, LANES: tl.constexpr, AXIS: tl.constexpr):
+    """[LANES, ROWS] numbers from 0 on, lane after lane, or turned: rows are along AXIS."""
+    if AXIS == 1:
+        return tl.arange(0, LANES)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
+    else:
+        return tl.arange(0, ROWS)[:, None] + tl.arange(0, LANES)[None, :] * ROWS
+
+
+@triton.jit
+def taken_away(
+    lost,
+    token,
+    old,
+    new,
+    counts,
+    turned,
+    turned_stride,
+    u,
+    my_columns,
+    weights,
+    WEIGHTED: tl.constexpr,
+    AXIS: tl.constexpr,
+):
+    """What candidates lose by tokens that rise from `old` to `new`, added to [LANES, candidates] of what they lost.
+
+    Tokens are `in_lanes`: every warp adds up the rows of its own lanes, and waits for no other.
+    """
+    column = turned + token.to(tl.int64)[:, :, None] * turned_stride + u[None, None, :]
+    s = tl.load(column, mask=counts[:, :, None] & my_columns[None, None, :], other=0).to(tl.int32)
+    between = tl.minimum(tl.maximum(s, old[:, :, None]), new[:, :, None])
+    if WEIGHTED:
+        weight = tl.load(weights + token, mask=counts, other=0)
+        lost += tl.sum((between - old[:, :, None]).to(tl.int64) * weight[:, :, None], AXIS)
+    else:
+        lost += (tl.sum(between, AXIS) - tl.sum(old[:, :, None], AXIS)).to(lost.dtype)
+    return lost
 
 
 @triton.jit

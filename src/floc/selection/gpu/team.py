@@ -10,24 +10,28 @@ import torch
 import triton
 import triton.language as tl
 
+from . import steps
 from .sets import CANDIDATES, COLUMNS, DEPTH, FIRST_CANDIDATE, FIRST_PICK, FIRST_TOKEN, TOKENS, Sets, round_up
 from .steps import (
     Enough,
     Picked,
     accepted,
+    best,
     count_first,
     count_picks,
+    in_lanes,
     is_enough,
     matrices,
     note,
     raised,
+    taken_away,
     together,
     without,
 )
 from .words import LOWEST, wait_for
 
 MOST = 128  # programs: words are read in powers of two, and twice as many take longer than a few more programs save
-_CHUNK = 512  # tokens that rose that are waited for together
+CHUNK = 512  # tokens that rose that are waited for together
 
 
 def run(
@@ -42,14 +46,8 @@ def run(
     enough: Enough,
 ) -> None:
     """Pick from all sets, from the gains that candidates have after the first pick."""
-    padded = triton.next_power_of_2(members)
-    # multiples of 16, so that members read whole vectors
-    candidates = round_up(-(-max(sets.candidates) // members), 16)
-    tokens = round_up(-(-max(sets.tokens) // members), 16)
+    device, shape = matrix.device, shape_of(max(sets.candidates), max(sets.tokens), members)
     ring = triton.next_power_of_2(2 * max(sets.tokens))
-    device = matrix.device
-    width = triton.next_power_of_2(candidates)
-    warps = 8 if width > 256 else 4  # a warp reads 256 columns at a time
     _team[(len(sets) * members,)](
         matrix,
         weights,
@@ -58,32 +56,47 @@ def run(
         picked.gains,
         picked.made,
         picked.steps,
-        torch.zeros(len(sets), 2, 2 * padded, dtype=torch.int64, device=device),
-        torch.zeros(len(sets), 2, padded, dtype=torch.int32, device=device),
+        torch.zeros(len(sets), 2, 2 * shape["MEMBERS"], dtype=torch.int64, device=device),
+        torch.zeros(len(sets), 2, shape["MEMBERS"], dtype=torch.int32, device=device),
         torch.zeros(len(sets), dtype=torch.int32, device=device),
         torch.zeros(len(sets), ring, dtype=torch.int64, device=device),
-        torch.empty(len(sets) * members, 2, _CHUNK, dtype=torch.int64, device=device),
+        torch.empty(len(sets) * members, 2, CHUNK, dtype=torch.int64, device=device),
         enough.histogram(device),
         enough.count,
         sets.table,
         members,
-        candidates,
-        tokens,
+        _each(max(sets.candidates), members),
+        _each(max(sets.tokens), members),
         max(1, (max(sets.candidates) - 1).bit_length()),
         ring.bit_length() - 1,
         WEIGHTED=weighted,
         BOUNDED=enough.count > 0,
         FIRSTS=enough.firsts,
-        MEMBERS=padded,
-        CANDIDATES_=width,
-        TOKENS_=triton.next_power_of_2(tokens),
-        ROWS=16 if width > 256 else 8,
-        LANES=max(1, warps * 256 // width),
-        CHUNK=_CHUNK,
-        AT_ONCE=8 if members > 32 else 4,
-        num_warps=warps,
+        **shape,
         **({"launch_cooperative_grid": True} if members > 1 else {}),
     )
+
+
+def shape_of(candidates: int, tokens: int, members: int) -> dict[str, int]:
+    """What the kernel is compiled for, where the largest set has so many candidates and tokens."""
+    width = triton.next_power_of_2(_each(candidates, members))
+    warps = 8 if width > 256 else 4  # a warp reads 256 columns at a time
+    return dict(
+        MEMBERS=triton.next_power_of_2(members),
+        CANDIDATES_=width,
+        TOKENS_=triton.next_power_of_2(_each(tokens, members)),
+        ROWS=16 if width > 256 else 8,
+        LANES=max(1, warps * 256 // width),
+        CHUNK=CHUNK,
+        AT_ONCE=8 if members > 32 else 4,
+        AXIS=steps.AXIS,
+        num_warps=warps,
+    )
+
+
+def _each(count: int, members: int) -> int:
+    """Of so many, each member's: whole vectors."""
+    return round_up(-(-count // members), 16)
 
 
 @triton.jit(do_not_specialize=["enough", "members", "bits", "ring_bits"])
@@ -118,6 +131,7 @@ def _team(
     LANES: tl.constexpr,
     CHUNK: tl.constexpr,
     AT_ONCE: tl.constexpr,
+    AXIS: tl.constexpr,
 ):
     """Many programs for each set, all running at once."""
     which, me = tl.program_id(0) // members, tl.program_id(0) % members
@@ -160,24 +174,21 @@ def _team(
         # my two best candidates, to all
         stamp = ((step >> 1) + 1) & 3
         key = tl.where(mine, (gain << (bits + 2)) | complement, LOWEST)
-        best = tl.max(key, 0)
-        second = tl.max(tl.where(key == best, LOWEST, key), 0)
+        leading = best(key, 2)
         words = best_words + (step & 1) * 2 * MEMBERS
-        tl.atomic_xchg(words + me, best | stamp, sem="relaxed")
-        tl.atomic_xchg(words + MEMBERS + me, second | stamp, sem="relaxed")
+        tl.atomic_xchg(words + me, leading[0] | stamp, sem="relaxed")
+        tl.atomic_xchg(words + MEMBERS + me, leading[1] | stamp, sem="relaxed")
         present = both % MEMBERS < members
         wait_for(words + both, present, stamp)
         word = tl.load(words + both, mask=present, other=0, volatile=True)
-        word = tl.where(present, word & -4, LOWEST)
+        leading = best(tl.where(present, word & -4, LOWEST), AT_ONCE)
 
         # the best of all, in order; a member's third best is not known, so nothing after its second may be taken
         p, g, allowed, owners = (), (), (), ()
         known = depth > count
         for j in tl.static_range(AT_ONCE):
-            best = tl.max(word, 0)
-            word = tl.where(word == best, LOWEST, word)
-            candidate = (all_bits - ((best >> 2) & all_bits)).to(tl.int32)
-            p, g = p + (candidate,), g + (best >> (bits + 2),)
+            candidate = (all_bits - ((leading[j] >> 2) & all_bits)).to(tl.int32)
+            p, g = p + (candidate,), g + (leading[j] >> (bits + 2),)
             allowed = allowed + (known & (g[j] > 0) & (depth - count > j),)
             for i in tl.static_range(j):
                 known = known & (owners[i] != candidate // candidates_each)
@@ -204,33 +215,40 @@ def _team(
             many = met >> 8
             taken = accepted(allowed, met, AT_ONCE)
 
-            # what my candidates lose by them: every warp adds up its own ROWS of them, and waits for no other. All read
-            # the same tokens at the same time: what has come is copied near first
+            # what my candidates lose by them. All members read the same tokens at the same time, and would stand in
+            # line for them: what has come is copied near first. Nobody writes there before all warps have read what was
+            # there before, as they meet in the waiting
             lost = tl.zeros([LANES, CANDIDATES_], now.dtype.element_ty)
             for begin in range(0, many, CHUNK):
                 coming = begin + tl.arange(0, CHUNK)
                 place = ring + ((tail + coming) & in_ring)
                 wait_for(place, coming < many, (((tail + coming) >> ring_bits) + 1) & 3)
                 come = tl.load(place, mask=coming < many, other=0, volatile=True)
-                held = near + ((begin // CHUNK) & 1) * CHUNK  # by turns, as a slow warp may still read the last
+                held = near + ((begin // CHUNK) & 1) * CHUNK
                 tl.store(held + tl.arange(0, CHUNK), come)
                 tl.debug_barrier()
                 left = tl.minimum(many - begin, CHUNK)
                 for start in range(0, left, ROWS * LANES):
-                    at = start + tl.arange(0, LANES)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
+                    at = start + in_lanes(ROWS, LANES, AXIS)
                     entry = tl.load(held + at, mask=at < left, other=0)
                     token, covers = (entry >> 34).to(tl.int32), (entry >> 2).to(tl.int32)
                     counts = (at < left) & ((token & 7) < taken)
                     covers = tl.where(counts, covers, 0)
-                    old, new = (covers >> 16)[:, :, None], covers.to(tl.int16).to(tl.int32)[:, :, None]
-                    column = turned + (token >> 3).to(tl.int64)[:, :, None] * turned_stride + u[None, None, :]
-                    s = tl.load(column, mask=counts[:, :, None] & my_columns[None, None, :], other=0).to(tl.int32)
-                    between = tl.minimum(tl.maximum(s, old), new)
-                    if WEIGHTED:
-                        weight = tl.load(weights + (token >> 3), mask=counts, other=0)
-                        lost += tl.sum((between - old).to(tl.int64) * weight[:, :, None], 1)
-                    else:
-                        lost += (tl.sum(between, 1) - tl.sum(old, 1)).to(now.dtype.element_ty)
+                    old, new = covers >> 16, covers.to(tl.int16).to(tl.int32)
+                    lost = taken_away(
+                        lost,
+                        token >> 3,
+                        old,
+                        new,
+                        counts,
+                        turned,
+                        turned_stride,
+                        u,
+                        my_columns,
+                        weights,
+                        WEIGHTED,
+                        AXIS,
+                    )
             gain -= tl.sum(lost, 0)
             tail = (tail + many) & (4 * in_ring + 3)
             cover = tl.where(by < taken, to, cover)

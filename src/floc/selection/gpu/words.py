@@ -1,9 +1,9 @@
 """How programs that run at once meet: by words in memory that carry a stamp in their lowest bits.
 
 Who sees this step's stamp has this step's word, so there are no locks, no fences, and nothing to reset. Two buffers
-suffice, as nobody writes a step's words before everybody has read those of the step before. This relies on what all
-NVIDIA GPUs do and the memory model of PTX does not say of plain stores: that a store of 64 bits arrives whole, and in
-the end.
+suffice, as nobody writes a step's words before everybody has read those of the step before. Where words are stored
+plainly, this relies on what all NVIDIA GPUs do and the memory model of PTX does not say: that a store of 64 bits
+arrives whole, and in the end.
 """
 
 from __future__ import annotations
