@@ -34,9 +34,11 @@ from ..selection.objective import Metric, Similarity
 from ..store import write_whole
 from ..types import Kept, TokenGrid
 from .bounded import DEDUPE, Bounded
+from .cutting import Cutter, Even
 from .growing import Growing
+from .past import Chooser, Past, Piece
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Stream:
@@ -58,7 +60,7 @@ class Stream:
         ratio: kept / total; what is kept grows with the video.
         budget: how many tokens to keep of all there ever were, in bounded memory.
         block: frames chosen from together.
-        dedupe: with a budget, how many survivors for each token kept the past is held in (1.5).
+        dedupe: with a budget, how many tokens for each one of its share a block hands on to be chosen from (1.5).
         detail: how much more badly covered tokens weigh (2); 1 is not at all.
         metric: "cosine", or with a ratio "gaussian".
         half_life_s: with a budget, after how many seconds the past weighs half; None: never.
@@ -90,16 +92,15 @@ class Stream:
         )
         self._similarity = Similarity(metric, detail)
         self._engine: Engine | None = None
-        self._room: torch.Tensor | None = None  # [block, H, W, D] for the frames of the block that is not complete
+        self._cutter: Cutter = Even(int(block))
+        self._room: torch.Tensor | None = None  # [room, H, W, D] for the frames that are no block yet
         self._times: list[float] = []  # of these frames: as many as there are
         self._numpy_dtype: np.dtype | None = None
         self._frames = 0  # in complete blocks
         self._first_s = self._last_s = 0.0
         self._is_closed = False
         self.note: dict[str, Any] = {}  # what its owner wants saved with it, as JSON takes it
-        self._past: Growing | Bounded = (
-            Growing(self._dial) if budget is None else Bounded(int(budget), float(dedupe), half_life_s)
-        )
+        self._past: Past = Growing(self._dial) if budget is None else Bounded(int(budget), float(dedupe), half_life_s)
 
     def __repr__(self) -> str:
         return f"Stream({self._dial}, {self.frames} frames so far)"
@@ -125,22 +126,27 @@ class Stream:
             self._engine = engine_for(self._settings["backend"], frames.device)
             self._numpy_dtype = tokens.dtype if isinstance(tokens, np.ndarray) else None
             self._first_s = times[0]
-            self._room = frames.new_empty(self._settings["block"], *frames.shape[1:])
+            self._room = frames.new_empty(self._cutter.room, *frames.shape[1:])
         assert self._room is not None
         for frame, time in zip(frames, times, strict=True):
             self._room[len(self._times)] = frame
             self._times.append(time)
             self._last_s = time
-            if len(self._times) == len(self._room):
-                self._complete()
+            self._cutter.see(self._room[: len(self._times)])
+            while complete := self._cutter.complete(len(self._times)):
+                self._complete(complete)
 
     def kept(self) -> Kept:
         """What is kept of all frames so far, the block that is not complete among them."""
         if not self.frames:
             raise ValueError("nothing was pushed yet")
-        assert self._engine is not None, "set with the first frame"
-        rest = self._room[: len(self._times)] if self._room is not None and self._times else None
-        kept = self._past.kept(self._engine, self._similarity, rest, self._times, self._numpy_dtype)
+        assert self._room is not None, "made with the first frame"
+        rest, start = [], 0
+        for length in self._cutter.rest(len(self._times)):
+            rest.append(self._piece(slice(start, start + length)))
+            start += length
+        rows, columns = self._room.shape[1:3]
+        kept = self._past.kept(self._chooser(), rest, (rows, columns), self._numpy_dtype)
         settings = {name: value for name, value in self._settings.items() if value is not None}
         return replace(kept, method="stream", settings=settings, span_s=(self._first_s, self._last_s))
 
@@ -167,6 +173,7 @@ class Stream:
             "device": None if self._room is None else str(self._room.device),
             "closed": self._is_closed,
             "past": self._past.about(),
+            "cutter": self._cutter.about(),
             "note": self.note,
         }
         write_whole(Path(path), lambda temporary: save_file(tensors, temporary, {"floc-stream": json.dumps(about)}))
@@ -194,10 +201,11 @@ class Stream:
             stream = cls(**settings)
             place = torch.device(device or about["device"] or "cpu")
             stream._past.restore({name: each.to(place) for name, each in tensors.items()}, about["past"])
+            stream._cutter.restore(about["cutter"])
             stream._times = tensors["times"].tolist()
             if "room" in tensors:
                 few = tensors["room"].to(place)
-                stream._room = few.new_empty(settings["block"], *few.shape[1:])
+                stream._room = few.new_empty(stream._cutter.room, *few.shape[1:])
                 stream._room[: len(few)] = few
             stream._frames = about["frames"]
             stream._first_s, stream._last_s = about["span_s"]
@@ -210,12 +218,23 @@ class Stream:
             raise ValueError(f"{path}: not a readable stream of floc ({error})") from error
         return stream
 
-    def _complete(self) -> None:
-        assert self._engine is not None
+    def _complete(self, frames: int) -> None:
+        """The first frames that wait are a block; the others move up."""
         assert self._room is not None
-        self._past.add(self._engine, self._similarity, self._room, self._times)
-        self._frames += len(self._room)
-        self._times = []
+        self._past.add(self._chooser(), self._piece(slice(0, frames)))
+        left = len(self._times) - frames
+        self._room[:left] = self._room[frames : frames + left].clone()
+        self._times = self._times[frames:]
+        self._cutter.forget(frames)
+        self._frames += frames
+
+    def _piece(self, frames: slice) -> Piece:
+        assert self._room is not None
+        return Piece(self._room[frames], np.array(self._times[frames]))
+
+    def _chooser(self) -> Chooser:
+        assert self._engine is not None, "found with the first frame"
+        return Chooser(self._engine, self._similarity)
 
     def _checked(self, tokens: Array) -> torch.Tensor:
         """[t, H, W, D], fit to go in."""
