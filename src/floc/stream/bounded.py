@@ -106,30 +106,36 @@ class Bounded:
 
     def add(self, chooser: Chooser, block: Piece) -> None:
         new = self._survivors(chooser, block)
-        fading = self._fading(block)
+        self._fade(block)
         if self.room is None:
             self.room = _Room(new, max(self.most, self.budget + self._handed_on(1.0)))
         else:
-            if fading < 1:
-                self.room.held().sums.mul_(fading)
             if self.room.count + len(new) > self.most and self.room.count > self.budget:
                 few, self.bar = _reduced(chooser, self.room.held(), self.budget)
                 self.room.put(few)
             self.room.add(new)
-        self.counted = self.counted * fading + len(block.flat)
-        self.until_s = float(block.times[-1])
+        self.counted += len(block.flat)
         self.frames += len(block.tokens)
+
+    def _fade(self, block: Piece) -> None:
+        """Let the past weigh what it weighs after a block."""
+        fading = self._fading(block)
+        if self.room is not None and fading < 1:
+            self.room.held().sums.mul_(fading)
+        self.counted *= fading
+        self.until_s = float(block.times[-1])
 
     def _survivors(self, chooser: Chooser, block: Piece) -> _Survivors:
         """What one more block hands on: its share of the budget, and more of what gains more than the past's last."""
-        flat, n = block.flat, len(block.flat)
+        flat, compared = block.flat, chooser.compared(block.flat)
+        n = len(flat)
         part = n / (self.counted * self._fading(block) + n)  # of all there was, as far as it has not faded
         share, most = min(n, math.ceil(self.budget * part)), min(n, self._handed_on(part))
-        solution = chooser.choose(flat, most, with_cosines=False)
+        solution = chooser.choose(compared, most, with_cosines=False)
         worthy = int(np.count_nonzero(solution.gains / SCALE > self.bar))
         count = max(share, worthy)
         cluster = solution.history.representatives(n, count)
-        directions, lengths = chooser.engine.sum_by_cluster([(flat, cluster)], count, unit=True)
+        directions, lengths = chooser.engine.sum_by_cluster([(compared, cluster)], count, unit=True)
         picks = solution.picks[:count]
         return _Survivors(
             at(flat, picks),
@@ -170,7 +176,7 @@ class Bounded:
             gains=like(given, chosen.gains),
             shape=shape,
             nested=True,
-            standing=Summed(directions, lengths, self.counted, features, indices),
+            standing=Summed(directions, lengths, self.counted, chooser.compared(features), indices),
             times_s=like(given, held.time_s[places]),
         )
 
@@ -209,6 +215,8 @@ class Bounded:
             setattr(self, name, about[name])
         if self.frames:
             held = _Survivors(state["features"], state["sums"], numpy_of(state["index"]), numpy_of(state["time_s"]))
+            if len({len(getattr(held, name)) for name in _COLUMNS}) > 1:
+                raise ValueError("survivors, their sums, places and times are not equally many")
             self.room = _Room(held, max(self.most, self.budget + self._handed_on(1.0)))
 
 
@@ -235,7 +243,7 @@ def _chosen(chooser: Chooser, held: _Survivors, directions: torch.Tensor, length
     windows = blocks.split(len(held), math.ceil(len(held) / parts))
     solutions = [
         chooser.engine.solve_weighted(
-            held.features[here],
+            chooser.compared(held.features[here]),
             Targets(directions[here], lengths[here], weights[here]),
             min(count, here.stop - here.start),
             chooser.similarity,

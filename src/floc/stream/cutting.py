@@ -1,4 +1,4 @@
-"""Where the blocks of a stream end: after so many frames."""
+"""Where the blocks of a stream end: after so many frames here, where scenes do in `scenes.Running`."""
 
 from __future__ import annotations
 

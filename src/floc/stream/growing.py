@@ -38,7 +38,7 @@ class Growing:
     def _chosen(self, chooser: Chooser, block: Piece) -> _Block:
         flat = block.flat
         depth = min(len(flat), self.dial.count(len(flat)) + 1)
-        solution = chooser.choose(flat, depth, with_cosines=True)
+        solution = chooser.choose(chooser.compared(flat), depth, with_cosines=True)
         return _Block(solution.choice(), at(flat, solution.picks), block.times)
 
     def kept(

@@ -35,6 +35,11 @@ class Chooser(NamedTuple):
 
     engine: Engine
     similarity: Similarity
+    dim: int | None  # features that are compared, the first ones; None: all
+
+    def compared(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[n, D] of [n, D and more]"""
+        return tokens if self.dim is None else tokens[:, : self.dim].contiguous()
 
     def choose(self, tokens: torch.Tensor, count: int, *, with_cosines: bool) -> Solution:
         """Choose from one set of [n, D] tokens."""
