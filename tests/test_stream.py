@@ -206,7 +206,7 @@ def test_a_choice_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(MemoryError):
         troubled.push(tokens, time_s=np.arange(200.0))
     done = troubled.frames  # the last of them is in, its block is chosen from later
-    assert 20 < done < 200
+    assert 0 < done < 200
     troubled.push(tokens[done:], time_s=np.arange(done, 200.0))
     np.testing.assert_array_equal(calm.kept().indices, troubled.kept().indices)
     assert calm.kept().coverage == troubled.kept().coverage
