@@ -103,6 +103,7 @@ class Bounded:
         self.counted = 0.0  # tokens there were, as far as they have not faded
         self.bar = 0.0  # what the last survivor that stayed had gained
         self.until_s = 0.0
+        self.reductions = 0
 
     def add(self, chooser: Chooser, block: Piece) -> None:
         new = self._survivors(chooser, block)
@@ -113,6 +114,7 @@ class Bounded:
             if self.room.count + len(new) > self.most and self.room.count > self.budget:
                 few, self.bar = _reduced(chooser, self.room.held(), self.budget)
                 self.room.put(few)
+                self.reductions += 1
             self.room.add(new)
         self.counted += len(block.flat)
         self.frames += len(block.tokens)
@@ -220,7 +222,7 @@ class Bounded:
             self.room = _Room(held, max(self.most, self.budget + self._handed_on(1.0)))
 
 
-_NUMBERS = ("frames", "counted", "bar", "until_s")  # that are saved
+_NUMBERS = ("frames", "counted", "bar", "until_s", "reductions")  # that are saved
 
 
 def _reduced(chooser: Chooser, held: _Survivors, stay: int) -> tuple[_Survivors, float]:
