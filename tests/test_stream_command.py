@@ -89,7 +89,22 @@ def test_every_segment_is_what_a_stream_keeps_until_then(film: Path, folder: Pat
         assert json.loads(file.metadata()["floc"])["encoder"] == "pixels"
 
 
-@pytest.mark.parametrize("dial", [("--budget", 20), ("--ratio", "1/8")], ids=str)
+def test_blocks_along_scenes_and_a_past_that_fades(
+    film: Path, folder: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    command = (film, "--budget", 20, "--encoder", "pixels", "-o", folder, "--state", tmp_path / "a.state")
+    options = ("--block", "scene", "--half-life", 9)
+    assert run(monkeypatch, *command, *options) == 0
+    require_same(folder / "latest.safetensors", by_hand(film, budget=20, block="scene", half_life_s=9))
+    assert run(monkeypatch, *command, "--block", "scene") == 2
+    assert "saved with budget=20, block=scene, half_life_s=9.0" in capsys.readouterr().err
+    assert run(monkeypatch, *command, "--block", "none") == 2
+    assert "a stream has no end to wait for" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "dial", [("--budget", 20), ("--ratio", "1/8"), ("--ratio", "1/8", "--block", "scene")], ids=str
+)
 def test_stopped_in_the_middle_and_continued_is_one_run(film: Path, tmp_path: Path, dial, monkeypatch, capsys) -> None:
     folders = [tmp_path / "once", tmp_path / "twice"]
     for each in folders:

@@ -10,7 +10,7 @@ import math
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -186,15 +186,20 @@ def begin(
     fps: float | None = 1.0,
     segment_s: float = 300.0,
     device: str | None = None,
+    **options: Any,
 ) -> Watch:
-    """A watch that can run: of a new stream or, where there is a state, of the one that was saved."""
+    """A watch that can run: of a new stream or, where there is a state, of the one that was saved.
+
+    `options` are those of `floc.Stream`.
+    """
+    asked = ", ".join([str(dial), *(f"{name}={value}" for name, value in options.items())])
+    stream = Stream(ratio=None if dial.ratio is None else str(dial.ratio), budget=dial.budget, **options)
     resumes = state is not None and state.exists()
     if resumes:
         assert state is not None
-        stream = _resumed(state, encoder, dial, device)
+        stream = _resumed(state, {"encoder": encoder.name, "asked": asked}, device)
     else:
-        stream = Stream(ratio=None if dial.ratio is None else str(dial.ratio), budget=dial.budget)
-        stream.note = {"encoder": encoder.name, "dial": str(dial), "segments": 0}
+        stream.note = {"encoder": encoder.name, "asked": asked, "segments": 0}
         if before := sorted(folder.glob("segment-*.safetensors")):
             raise ValueError(
                 f"{folder} has segments already, such as {before[-1].name}; name another folder with -o, or "
@@ -203,14 +208,15 @@ def begin(
     return Watch(source, encoder, stream, dial, folder, state, fps, segment_s, resumes)
 
 
-def _resumed(state: Path, encoder: Encoder, dial: Dial, device: str | None) -> Stream:
+def _resumed(state: Path, given: Mapping[str, str], device: str | None) -> Stream:
+    """The stream that was saved, if it was with the same encoder and the same settings."""
     stream = Stream.load(state, device=device)
-    if not {"encoder", "dial", "segments", "read_s", "start_s", "source"} <= stream.note.keys():
+    if not {*given, "segments", "read_s", "start_s", "source"} <= stream.note.keys():
         raise ValueError(f"{state}: a stream, but not one that `floc stream` saved; name another file with --state")
-    for what, given in (("encoder", encoder.name), ("dial", str(dial))):
-        if stream.note[what] != given:
+    for what, here in given.items():
+        if stream.note[what] != here:
             raise ValueError(
-                f"{state}: saved with {stream.note[what]}, and cannot go on with {given}; give the same, or name "
+                f"{state}: saved with {stream.note[what]}, and cannot go on with {here}; give the same, or name "
                 "another file with --state"
             )
     return stream
