@@ -26,7 +26,7 @@ from floc import cli, encoders, store, video  # noqa: E402
 from floc.dials import Dial  # noqa: E402
 from floc.encoders.pixels import Pixels  # noqa: E402
 from floc.video import live  # noqa: E402
-from floc.watch import begin  # noqa: E402
+from floc.watch import Status, Watch, begin  # noqa: E402
 
 from .video.conftest import make_film  # noqa: E402
 
@@ -155,6 +155,26 @@ def test_frames_in_pairs_are_not_split_by_a_stop(film: Path, tmp_path: Path) -> 
     assert one.shape[0] == SECONDS // 2
     np.testing.assert_array_equal(one.features, two.features)
     np.testing.assert_array_equal(one.times_s, two.times_s)
+
+
+def test_power_fails_and_no_segment_is_written_twice(film: Path, tmp_path: Path) -> None:
+    def watch(name: str) -> Watch:
+        (tmp_path / name).mkdir(exist_ok=True)
+        places = {"folder": tmp_path / name, "state": tmp_path / f"{name}.state"}
+        return begin(str(film), encoders.get("pixels"), Dial.of(None, 20, None), segment_s=10, **places)
+
+    def fail(status: Status) -> None:
+        if status.time_s == 27:
+            raise OSError("power")
+
+    watch("once").run()
+    with pytest.raises(OSError, match="power"):
+        watch("twice").run(show=fail)
+    watch("twice").run()
+    once, twice = (sorted((tmp_path / name).iterdir()) for name in ("once", "twice"))
+    assert [each.name for each in once] == [each.name for each in twice]
+    for one, two in zip(once, twice, strict=True):
+        require_same(two, store.read_kept(one))
 
 
 @pytest.fixture

@@ -58,6 +58,7 @@ class Watch:
     resumes: bool = False  # whether the stream was there before
     kept: Kept | None = None  # as last written
     written: list[Path] = field(default_factory=list)  # the segments of this run
+    is_ahead: bool = False  # whether the stream has frames that no segment has
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -104,6 +105,7 @@ class Watch:
             tokens = self.encoder(np.stack(pixels + pixels[-1:] * (joined - len(pixels))))
             self.stream.push(tokens, time_s=[waiting[0][1]])
             self.stream.note["read_s"] = waiting[-1][1]
+            self.is_ahead = True
             waiting.clear()
             pushed_at.append(time.monotonic())
             show(self._status(tokens.shape[1] * tokens.shape[2], pushed_at))
@@ -115,7 +117,7 @@ class Watch:
                 waiting.clear()  # half a group is read again by the next run
                 break
             if time_s >= due_s and not waiting:
-                if self.stream.frames:
+                if self.is_ahead:
                     wrote(self._write())
                 due_s = self._next_segment(time_s)
             waiting.append((pixels, time_s))
@@ -173,6 +175,7 @@ class Watch:
         if self.state is not None:
             self.stream.save(self.state)
         self.written.append(segment)
+        self.is_ahead = False
         return segment
 
 
