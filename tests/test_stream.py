@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -403,6 +405,29 @@ def test_a_write_that_fails_leaves_the_file_that_was_there(tmp_path: Path, monke
         stream.save(path)
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["state"]
+
+
+def test_a_state_is_on_disk_before_its_name_is_and_then_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power failure at any moment leaves the state before or this one."""
+    done: list[str] = []
+    settle, rename = os.fsync, Path.replace
+
+    def noted_settle(handle: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        settle(handle)
+
+    def noted_rename(source: Path, target: Path) -> Path:
+        done.append("name")
+        return rename(source, target)
+
+    stream = floc.Stream(budget=8, block=4)
+    stream.push(film(10, 2, 2, dim=8))
+    monkeypatch.setattr(os, "fsync", noted_settle)
+    monkeypatch.setattr(Path, "replace", noted_rename)
+    stream.save(tmp_path / "state")
+    assert done == ["file", "name", "folder"]
 
 
 # ---- what is wrong leaves the stream as it was
