@@ -15,10 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import floc
-from floc import scenes
+from floc import scenes, selection
+from floc.selection.objective import Similarity
 from floc.standing import nearest
 from floc.stream import bounded
 from floc.stream.bounded import ROOM
+from floc.stream.past import Chooser
 from floc.synthetic import film, film_and_cuts
 
 
@@ -183,6 +185,20 @@ def test_many_survivors_are_chosen_from_in_windows(monkeypatch: pytest.MonkeyPat
     assert len(kept) == len(set(kept.indices.tolist())) == 200
     np.testing.assert_allclose(stream._past.state()["sums"].sum(0).numpy(), unit[: 576 * 12].sum(0), rtol=1e-4)
     assert true_coverage(tokens, kept) > 0.97 * true_coverage(tokens, whole.kept())
+
+
+def test_heirs_are_the_closest_of_their_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded, "TOGETHER", 40)
+    tokens = torch.from_numpy(film(20, 2, 3, dim=16, dtype=np.float32)).flatten(0, 2)
+    unit = torch.nn.functional.normalize(tokens, dim=1)
+    held = bounded._Survivors(tokens, unit * torch.linspace(1, 9, 120)[:, None], np.arange(120), np.zeros(120))
+    chooser = Chooser(selection.engine("auto", tokens.device), Similarity("cosine", 1), None)
+    lengths, directions = bounded._split(held.sums)
+    chosen = bounded._chosen(chooser, held, directions, lengths, 30)
+    window = np.arange(120) // 40
+    cosine = (unit[chosen.picks] @ unit.T).numpy()
+    cosine[window[chosen.picks][:, None] != window] = -2  # of another window
+    np.testing.assert_allclose(cosine[chosen.heir, np.arange(120)], cosine.max(0), atol=1e-3)
 
 
 def test_more_than_memory_has_is_not_asked_for() -> None:
