@@ -117,6 +117,12 @@ def test_a_budget_is_kept_in_bounded_memory() -> None:
     assert held[-1] <= 1.5 * held[1]
 
 
+def test_a_budget_is_kept_where_nothing_moves() -> None:
+    stream = floc.Stream(budget=40, block=8)
+    stream.push(np.repeat(film(1, 2, 3, dim=16), 100, 0))
+    assert len(stream.kept()) == 40
+
+
 def test_a_budget_that_all_fit_in() -> None:
     tokens = film(20, 2, 3, dim=16)
     stream = floc.Stream(budget=1000, block=8)
