@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from .. import blocks, scenes
-from ..arrays import Array
+from ..arrays import Array, put
 from ..dials import Dial
 from ..naming import require_known
 from ..selection import BACKENDS
@@ -143,7 +143,7 @@ class Stream:
         assert self._room is not None
         self._complete_blocks()  # one that could not be chosen from before, for want of memory
         for frame, time in zip(frames, times, strict=True):
-            self._room[len(self._times)] = frame
+            put(self._room, len(self._times), frame[None])
             self._times.append(time)
             self._last_s = time
             self._cutter.see(self._room[: len(self._times), ..., : self._settings["dim"]])
@@ -240,7 +240,7 @@ class Stream:
         while frames := self._cutter.complete(len(self._times)):
             self._past.add(self._chooser(), self._piece(slice(0, frames)))
             left = len(self._times) - frames
-            self._room[:left] = self._room[frames : frames + left].clone()
+            put(self._room, 0, self._room[frames : frames + left].clone())
             self._times = self._times[frames:]
             self._cutter.forget(frames)
             self._frames += frames

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from .. import blocks
-from ..arrays import as_given, like, numpy_of
+from ..arrays import as_given, gather, like, numpy_of, put
 from ..selection.engine import Targets
 from ..selection.objective import SCALE
 from ..standing import Summed
 from ..types import Kept
-from .past import Chooser, Piece, at
+from .past import Chooser, Piece
 
 DEDUPE = 1.5  # less than `floc.compress` takes: every survivor of a block costs a choice from all there are
 # Survivors held before they are chosen from again, for each one that stays. A choice costs the square of what is held,
@@ -62,7 +62,9 @@ class _Room:
         until = self.count + len(new)
         if until > len(self.memory):
             self._grow(min(self.limit, max(until, 2 * len(self.memory))))
-        for name in _COLUMNS:
+        for name in ("features", "sums"):
+            put(getattr(self.memory, name), self.count, getattr(new, name))
+        for name in ("index", "time_s"):
             getattr(self.memory, name)[self.count : until] = getattr(new, name)
         self.count = until
 
@@ -140,7 +142,7 @@ class Bounded:
         directions, lengths = chooser.engine.sum_by_cluster([(compared, cluster)], count, unit=True)
         picks = solution.picks[:count]
         return _Survivors(
-            at(flat, picks),
+            gather(flat, picks),
             directions.to(flat.device) * torch.from_numpy(lengths).to(flat.device, torch.float32)[:, None],
             self.frames * block.cells + picks,
             block.times[picks // block.cells],
@@ -168,7 +170,7 @@ class Bounded:
         picked = held.index[chosen.picks]
         places = chosen.picks[np.argsort(picked)]
         indices = held.index[places]
-        features = at(held.features, places)
+        features = gather(held.features, places)
         given = as_given(features, numpy_dtype)
         return Kept(
             indices=like(given, indices),
@@ -233,7 +235,7 @@ def _reduced(chooser: Chooser, held: _Survivors, stay: int) -> tuple[_Survivors,
     sums = torch.zeros(stay, held.sums.shape[1], device=held.sums.device).index_add(0, heir, held.sums)
     in_time = np.argsort(held.index[chosen.picks])
     picks = chosen.picks[in_time]
-    few = _Survivors(at(held.features, picks), at(sums, in_time), held.index[picks], held.time_s[picks])
+    few = _Survivors(gather(held.features, picks), gather(sums, in_time), held.index[picks], held.time_s[picks])
     return few, float(chosen.gains.min())
 
 

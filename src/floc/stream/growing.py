@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..arrays import as_given, like, numpy_of
+from ..arrays import as_given, gather, like, numpy_of
 from ..dials import Dial
 from ..path import Choice, joined
 from ..types import Kept
-from .past import Chooser, Piece, at
+from .past import Chooser, Piece
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class Growing:
         flat = block.flat
         depth = min(len(flat), self.dial.count(len(flat)) + 1)
         solution = chooser.choose(chooser.compared(flat), depth, with_cosines=True)
-        return _Block(solution.choice(), at(flat, solution.picks), block.times)
+        return _Block(solution.choice(), gather(flat, solution.picks), block.times)
 
     def kept(
         self, chooser: Chooser, rest: Sequence[Piece], cells: tuple[int, int], numpy_dtype: np.dtype | None
@@ -54,7 +54,7 @@ class Growing:
         flat = np.concatenate([o + each.choice.picks for o, each in zip(sizes.cumsum() - sizes, held, strict=True)])
         in_order = np.argsort(flat)
         places = in_order[np.searchsorted(flat[in_order], answer.indices)]
-        chosen = as_given(at(torch.cat([each.features for each in held]), places), numpy_dtype)
+        chosen = as_given(gather(torch.cat([each.features for each in held]), places), numpy_dtype)
         times = np.concatenate([each.times for each in held])
         kept = Kept.from_answer(answer, chosen, (len(times), *cells), path)
         return replace(kept, times_s=like(chosen, times[answer.indices // of_a_frame]))

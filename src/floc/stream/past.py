@@ -71,8 +71,3 @@ class Past(Protocol):
     def restore(self, state: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> None:
         """Become what was saved."""
         ...
-
-
-def at(tokens: torch.Tensor, places: np.ndarray) -> torch.Tensor:
-    """Rows of a tensor, by places that were found on the host."""
-    return tokens[torch.from_numpy(places).to(tokens.device)]
