@@ -24,7 +24,7 @@ from .tables import Echo, Table, grid
 FILM = {"intel_person.mp4": 3.0}  # frames a second: 419 of a fixed camera, whose whole can still be one set
 RATIO = "1/32"
 BLOCKS = (32, 8)
-SURVIVORS = (1, 1.5, 2, 4)
+SURVIVORS = (1, 1.25, 1.5, 2, 4)
 ROOMS = (4, 2, 1)  # survivors held for each that stays: 2 is what a stream does, 1 is a round for every block
 
 

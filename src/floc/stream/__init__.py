@@ -65,7 +65,7 @@ class Stream:
             known from the past alone, and a scene of more than 64 frames is cut into parts of 32 and a last one of up
             to 64, not into equal ones. With a ratio, what is kept is what `floc.compress` with `dedupe=1` keeps of the
             same blocks, token for token.
-        dedupe: with a budget, how many tokens for each one of its share a block hands on to be chosen from (1.5).
+        dedupe: with a budget, how many tokens for each one of its share a block hands on to be chosen from (1.25).
         detail: how much more badly covered tokens weigh (2); 1 is not at all.
         metric: "cosine", or with a ratio "gaussian".
         half_life_s: with a budget, after how many seconds the past weighs half; None: never.

@@ -18,7 +18,7 @@ from ..standing import Summed
 from ..types import Kept
 from .past import Chooser, Piece
 
-DEDUPE = 1.5  # less than `floc.compress` takes: every survivor of a block costs a choice from all there are
+DEDUPE = 1.25  # less than `floc.compress` takes: every survivor of a block costs a choice from all there are
 # Survivors held before they are chosen from again, for each one that stays. A choice costs the square of what is held,
 # and there are fewer the more is held: 2 makes the sum of it least.
 ROOM = 2.0
