@@ -172,7 +172,7 @@ def test_the_present_counts_however_long_the_past_was() -> None:
     stream = floc.Stream(budget=60, block=8, half_life_s=50.0)
     stream.push(film(3000, 2, 3, dim=16))
     recent = stream.kept().positions[:, 0] >= 2800  # four half-lives
-    assert recent.mean() > 0.8
+    assert recent.mean() > 0.6
 
 
 def test_many_survivors_are_chosen_from_in_windows(monkeypatch: pytest.MonkeyPatch) -> None:
