@@ -7,6 +7,7 @@ over all that was kept. Films are those in `$FLOC_DATA`, and made up where there
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -109,7 +110,12 @@ def _figure(film: Film, rounds: int, echo: Echo) -> list[dict[str, Any]]:
 
 
 def measured(
-    film: Film, ratio: str, calls: Mapping[str, Callable[[], floc.Kept]], rounds: int, baseline: str = BASELINE
+    film: Film,
+    ratio: str,
+    calls: Mapping[str, Callable[[], floc.Kept]],
+    rounds: int,
+    baseline: str = BASELINE,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[dict[str, Any]]:
     """Time all calls by turns, and look at what they kept."""
     frames, height, width, _ = film.tokens.shape
@@ -121,7 +127,9 @@ def measured(
         answers[name] = calls[name]()
 
     records = []
-    for timing in compare([Contender(name, partial(answer, name)) for name in calls], baseline, rounds=rounds):
+    for timing in compare(
+        [Contender(name, partial(answer, name)) for name in calls], baseline, rounds=rounds, clock=clock
+    ):
         picks = np.asarray(answers[timing.contender].indices)
         allowed = count_of(ratio, len(unit))
         if len(set(picks.tolist())) != allowed and not (timing.contender in FLOORS and len(picks) < allowed):

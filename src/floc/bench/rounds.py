@@ -8,6 +8,7 @@ the same survivors go through, up to one for every block. The whole film as one 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -82,7 +83,7 @@ def _rounds(film: Film, echo: Echo) -> list[dict[str, Any]]:
 
     calls: dict[str, Callable[[], floc.Kept]] = {name: partial(answer, name) for name in named}
     records = []
-    for each in measured(film, RATIO, calls, 1, baseline=next(iter(calls))):
+    for each in measured(film, RATIO, calls, 1, next(iter(calls)), time.process_time):
         way = named[each["contender"]]
         case = {"way": way.words, "block": way.block, "survivors": way.survivors, "room": way.room}
         records.append({**each, **case, "keep": RATIO, "choices": choices[each["contender"]]})
@@ -108,7 +109,15 @@ def _view(document: dict[str, Any]) -> str:
         for each in records
     ]
     head = [f"{first['film']}: {first['frames']} frames, {first['n']:,} tokens, {first['keep']}"]
-    head += ["frames in a block", "c", "choices from survivors", "coverage", "redundancy", "seconds", "against blocks"]
+    head += [
+        "frames in a block",
+        "c",
+        "choices from survivors",
+        "coverage",
+        "redundancy",
+        "processor seconds",
+        "against blocks",
+    ]
     note = (
         "c: survivors for each token kept (`dedupe`). Room: how many a stream holds for each token kept before it "
         "chooses from them again; 2 is what it does by itself, with 1 it chooses after every block. Choices from "
