@@ -59,7 +59,7 @@ def test_breaks_of_a_video_that_goes_on_are_those_of_all_of_it(frames: int) -> N
     tokens = torch.from_numpy(random_tokens((frames, 2, 3, 8)))
     running = scenes.Running()
     for t in range(frames):
-        running.see(tokens[max(0, t - 4) : t + 1])
+        running.see(tokens, t + 1)
     spread = scenes._spread(running.total, running.squares, frames, 6)
     np.testing.assert_allclose(np.array(running.recent) / spread, plain_breaks(tokens.numpy())[1:-1], atol=1e-5)
 
@@ -69,11 +69,11 @@ def test_what_was_seen_of_a_video_that_goes_on_is_restored(frames: int) -> None:
     tokens = torch.from_numpy(random_tokens((frames + 5, 2, 3, 8)))
     one, other = scenes.Running(), scenes.Running()
     for t in range(frames):
-        one.see(tokens[max(0, t - 4) : t + 1])
+        one.see(tokens, t + 1)
     other.restore(json.loads(json.dumps(one.about())))
     for t in range(frames, frames + 5):
-        one.see(tokens[max(0, t - 4) : t + 1])
-        other.see(tokens[max(0, t - 4) : t + 1])
+        one.see(tokens, t + 1)
+        other.see(tokens, t + 1)
     assert one.about() == other.about()
 
 

@@ -172,7 +172,11 @@ class Running:
 
     room = LONGEST
 
-    def __init__(self) -> None:
+    def __init__(self, dim: int | None = None) -> None:
+        """Args:
+        dim: how many features are compared, the first ones; None: all.
+        """
+        self.dim = dim
         self.frames = 0
         self.apart: list[tuple[float, float]] = []  # of each frame that waits, with the one before and the last but one
         self.recent: deque[float] = deque(maxlen=RECENT)  # breaks, not yet measured in the spread
@@ -180,13 +184,14 @@ class Running:
         self.squares = 0.0
         self.cells = 0
 
-    def see(self, waiting: torch.Tensor) -> None:
-        """Look at [t, H, W, D] frames that wait, of which the last one is new."""
-        (_, total, squares), (apart, _, _) = _differences(waiting[-1:]), _differences(waiting[-3:])
+    def see(self, room: torch.Tensor, waiting: int) -> None:
+        """Look at the first frames of a [room, H, W, D], those that wait; the last of them is new."""
+        latest = room[max(0, waiting - 3) : waiting, ..., : self.dim]
+        (_, total, squares), (apart, _, _) = _differences(latest[-1:]), _differences(latest)
         self.total = total if self.total is None else self.total + total
         self.squares += squares
         self.frames += 1
-        self.cells = waiting.shape[1] * waiting.shape[2]
+        self.cells = latest.shape[1] * latest.shape[2]
         one, two = apart[:, -1].tolist()
         self.apart.append((one, two if self.frames > 2 else np.inf))
         if self.frames > 2:  # the first frame breaks with nothing, and the latest is not known yet

@@ -104,7 +104,7 @@ class Stream:
         )
         self._similarity = Similarity(metric, detail)
         self._engine: Engine | None = None
-        self._cutter: Cutter = scenes.Running() if isinstance(block, str) else Even(int(block))
+        self._cutter: Cutter = scenes.Running(dim) if isinstance(block, str) else Even(int(block))
         self._room: torch.Tensor | None = None  # [room, H, W, D] for the frames that are no block yet
         self._times: list[float] = []  # of these frames: as many as there are
         self._numpy_dtype: np.dtype | None = None
@@ -141,12 +141,16 @@ class Stream:
             self._first_s, self._is_timed = times[0], time_s is not None
             self._room = frames.new_empty(self._cutter.room, *frames.shape[1:])
         assert self._room is not None
-        self._complete_blocks()  # one that could not be chosen from before, for want of memory
+        if len(self._times) == len(self._room):  # a block could not be chosen from before, for want of memory
+            self._complete_blocks()
         for frame, time in zip(frames, times, strict=True):
-            put(self._room, len(self._times), frame[None])
+            place = len(self._times)
+            put(self._room, place, frame[None])
+            if len(frames) == 1:  # what was just copied is in the cache; as long as it has no time it is not there
+                TokenGrid(self._room[place : place + 1]).require_finite()
             self._times.append(time)
             self._last_s = time
-            self._cutter.see(self._room[: len(self._times), ..., : self._settings["dim"]])
+            self._cutter.see(self._room, len(self._times))
             self._complete_blocks()
 
     def kept(self) -> Kept:
@@ -254,13 +258,13 @@ class Stream:
         return Chooser(self._engine, self._similarity, self._settings["dim"])
 
     def _checked(self, tokens: Array) -> torch.Tensor:
-        """[t, H, W, D], fit to go in."""
+        """[t, H, W, D], fit to go in; whether a single frame is finite shows when it is copied."""
         if not isinstance(tokens, (torch.Tensor, np.ndarray)):
             raise TypeError(f"tokens must be a torch tensor or a numpy array, got {type(tokens).__name__}")
         if tokens.ndim not in (2, 3, 4):
             raise ValueError(f"tokens of a frame must be [H, W, D] or [N, D], got {tuple(tokens.shape)}")
         several = tokens if tokens.ndim == 4 else tokens[None] if tokens.ndim == 3 else tokens[None, None]
-        frames = TokenGrid.of(several).tokens.detach()
+        frames = TokenGrid.of(several, look=len(several) > 1 or self._room is None).tokens.detach()
         dim = self._settings["dim"]
         if dim is not None and dim > frames.shape[-1]:
             raise ValueError(f"dim={dim} features are compared, but tokens have {frames.shape[-1]}")
@@ -284,9 +288,11 @@ class Stream:
             raise ValueError(f"frames before had {had}, this has {has}; give time_s for all of them or for none")
         if time_s is None:
             times = [float(self.frames + i) for i in range(count)]
+        elif isinstance(time_s, float | int):
+            times = [float(time_s)]
         else:
             times = np.atleast_1d(np.asarray(time_s, np.float64)).tolist()
-        if np.shape(times) != (count,):
+        if len(times) != count or not isinstance(times[0], float):
             raise ValueError(f"every frame needs its time: {count} frames came with times of shape {np.shape(times)}")
         for before, time in zip([self._last_s if self.frames else -math.inf, *times], times, strict=False):
             if not (math.isfinite(time) and time > before):

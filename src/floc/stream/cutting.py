@@ -13,8 +13,8 @@ class Cutter(Protocol):
 
     room: int  # frames that may wait
 
-    def see(self, waiting: torch.Tensor) -> None:
-        """Look at [t, H, W, D] frames that wait, of which the last one is new."""
+    def see(self, room: torch.Tensor, waiting: int) -> None:
+        """Look at the first frames of a [room, H, W, D], those that wait; the last of them is new."""
         ...
 
     def complete(self, waiting: int) -> int:
@@ -44,7 +44,7 @@ class Even:
     def __init__(self, frames: int) -> None:
         self.room = frames
 
-    def see(self, waiting: torch.Tensor) -> None:
+    def see(self, room: torch.Tensor, waiting: int) -> None:
         pass
 
     def complete(self, waiting: int) -> int:
