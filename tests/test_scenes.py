@@ -54,6 +54,29 @@ def test_breaks_are_what_the_definition_says(monkeypatch, shape: tuple[int, ...]
     np.testing.assert_allclose(scenes.breaks(torch.from_numpy(tokens)), plain_breaks(tokens), atol=1e-5)
 
 
+@pytest.mark.parametrize("frames", [3, 4, 11])
+def test_breaks_of_a_video_that_goes_on_are_those_of_all_of_it(frames: int) -> None:
+    tokens = torch.from_numpy(random_tokens((frames, 2, 3, 8)))
+    running = scenes.Running()
+    for t in range(frames):
+        running.see(tokens, t + 1)
+    spread = scenes._spread(running.total, running.squares, frames, 6)
+    np.testing.assert_allclose(np.array(running.recent) / spread, plain_breaks(tokens.numpy())[1:-1], atol=1e-5)
+
+
+@pytest.mark.parametrize("frames", [0, 1, 2, 30])
+def test_what_was_seen_of_a_video_that_goes_on_is_restored(frames: int) -> None:
+    tokens = torch.from_numpy(random_tokens((frames + 5, 2, 3, 8)))
+    one, other = scenes.Running(), scenes.Running()
+    for t in range(frames):
+        one.see(tokens, t + 1)
+    other.restore(json.loads(json.dumps(one.about())))
+    for t in range(frames, frames + 5):
+        one.see(tokens, t + 1)
+        other.see(tokens, t + 1)
+    assert one.about() == other.about()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_any_precision_and_scale(dtype: torch.dtype) -> None:
     tokens, cuts = film_and_cuts(70, 3, 4, 48, seed=1, scenes=6, shot_frames=12)

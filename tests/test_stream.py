@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import floc
+from floc import scenes, selection
+from floc.selection.objective import Similarity
 from floc.standing import nearest
+from floc.stream import bounded
 from floc.stream.bounded import ROOM
-from floc.synthetic import film
+from floc.stream.past import Chooser
+from floc.synthetic import film, film_and_cuts
 
 
 def same(kept: floc.Kept, expected: floc.Kept) -> None:
@@ -107,9 +113,14 @@ def test_a_budget_is_kept_in_bounded_memory() -> None:
             assert (np.diff(kept.indices) > 0).all()
             assert sorted(kept.order.tolist()) == list(range(len(kept)))
             held.append(sum(each.numel() * each.element_size() for each in stream._past.state().values()))
-    most = ROOM * 60 + 48
-    assert max(held) <= most * (16 * 8 + 16)
+    assert max(held) <= ROOM * 40 * (16 * 8 + 16)
     assert held[-1] <= 1.5 * held[1]
+
+
+def test_a_budget_is_kept_where_nothing_moves() -> None:
+    stream = floc.Stream(budget=40, block=8)
+    stream.push(np.repeat(film(1, 2, 3, dim=16), 100, 0))
+    assert len(stream.kept()) == 40
 
 
 def test_a_budget_that_all_fit_in() -> None:
@@ -157,6 +168,89 @@ def test_the_past_fades_where_it_shall() -> None:
     assert shares[0] > shares[1] > shares[2]
 
 
+def test_the_present_counts_however_long_the_past_was() -> None:
+    stream = floc.Stream(budget=60, block=8, half_life_s=50.0)
+    stream.push(film(3000, 2, 3, dim=16))
+    recent = stream.kept().positions[:, 0] >= 2800  # four half-lives
+    assert recent.mean() > 0.6
+
+
+def test_many_survivors_are_chosen_from_in_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = film(600, 3, 4, dim=32, dtype=np.float32)
+    unit = tokens.reshape(-1, 32) / np.linalg.norm(tokens.reshape(-1, 32), axis=1, keepdims=True)
+    whole = floc.Stream(budget=200)
+    whole.push(tokens)
+    sizes = []
+    plain = bounded.Targets
+    monkeypatch.setattr(bounded, "Targets", lambda *given: sizes.append(len(given[1])) or plain(*given))
+    monkeypatch.setattr(bounded, "TOGETHER", 90)
+    stream = floc.Stream(budget=200)
+    stream.push(tokens)
+    kept = stream.kept()
+    assert max(sizes) <= 90
+    assert len(kept) == len(set(kept.indices.tolist())) == 200
+    np.testing.assert_allclose(stream._past.state()["sums"].sum(0).numpy(), unit[: 576 * 12].sum(0), rtol=1e-4)
+    assert true_coverage(tokens, kept) > 0.97 * true_coverage(tokens, whole.kept())
+
+
+def test_heirs_are_the_closest_of_their_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded, "TOGETHER", 40)
+    tokens = torch.from_numpy(film(20, 2, 3, dim=16, dtype=np.float32)).flatten(0, 2)
+    unit = torch.nn.functional.normalize(tokens, dim=1)
+    held = bounded._Survivors(tokens, unit * torch.linspace(1, 9, 120)[:, None], np.arange(120), np.zeros(120))
+    chooser = Chooser(selection.engine("auto", tokens.device), Similarity("cosine", 1), None)
+    lengths, directions = bounded._split(held.sums)
+    chosen = bounded._chosen(chooser, held, directions, lengths, 30)
+    window = np.arange(120) // 40
+    cosine = (unit[chosen.picks] @ unit.T).numpy()
+    cosine[window[chosen.picks][:, None] != window] = -2  # of another window
+    np.testing.assert_allclose(cosine[chosen.heir, np.arange(120)], cosine.max(0), atol=1e-3)
+
+
+def test_more_than_memory_has_is_not_asked_for() -> None:
+    stream = floc.Stream(budget=10**12, block=8)
+    stream.push(film(20, 2, 3, dim=16))
+    assert len(stream.kept()) == 120
+
+
+def test_a_choice_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = film(200, 2, 3, dim=16)
+    calm, troubled = (floc.Stream(budget=20, block=8, half_life_s=30.0) for _ in range(2))
+    choose, failures = bounded._reduced, []
+
+    def fail_once(*given: Any) -> Any:
+        if not failures:
+            failures.append("no memory")
+            raise MemoryError
+        return choose(*given)
+
+    for t, frame in enumerate(tokens):
+        calm.push(frame, time_s=float(t))
+    monkeypatch.setattr(bounded, "_reduced", fail_once)
+    with pytest.raises(MemoryError):
+        troubled.push(tokens, time_s=np.arange(200.0))
+    done = troubled.frames  # the last of them is in, its block is chosen from later
+    assert 0 < done < 200
+    troubled.push(tokens[done:], time_s=np.arange(done, 200.0))
+    np.testing.assert_array_equal(calm.kept().indices, troubled.kept().indices)
+    assert calm.kept().coverage == troubled.kept().coverage
+
+
+@pytest.mark.parametrize("dial", [{"ratio": 1 / 6}, {"budget": 30}])
+@pytest.mark.parametrize("block", [8, "scene"])
+def test_features_that_go_along(dial: dict[str, Any], block: Any) -> None:
+    tokens = film(90, 2, 3, dim=16, dtype=np.float32)
+    beside = np.random.default_rng(0).standard_normal((90, 2, 3, 5)).astype(np.float32) * 100
+    plain, wide = floc.Stream(**dial, block=block), floc.Stream(**dial, block=block, dim=16)
+    plain.push(tokens)
+    wide.push(np.concatenate([tokens, beside], -1))
+    one, other = plain.kept(), wide.kept()
+    np.testing.assert_array_equal(one.indices, other.indices)
+    np.testing.assert_array_equal(other.features[:, :16], one.features)
+    np.testing.assert_array_equal(other.features[:, 16:], beside.reshape(-1, 5)[one.indices])
+    assert one.coverage == pytest.approx(other.coverage, abs=1e-6)
+
+
 def test_smaller_answers_of_a_budget() -> None:
     stream = floc.Stream(budget=60, block=8)
     stream.push(film(200, 2, 3, dim=16))
@@ -179,17 +273,82 @@ def test_looking_changes_nothing() -> None:
     np.testing.assert_array_equal(quiet.kept().indices, watched.kept().indices)
 
 
+# ---- along scenes
+
+
+def starts(kept: floc.Kept) -> list[int]:
+    """The first frames of the blocks that a stream with a ratio made."""
+    assert kept.path is not None
+    frames = kept.path.group_sizes // (kept.shape[1] * kept.shape[2])
+    return [0, *np.cumsum(frames)[:-1].tolist()]
+
+
+@pytest.mark.parametrize(("seed", "noise"), [(0, 0.1), (0, 1.0), (1, 0.5), (3, 0.5), (4, 1.0), (5, 0.1)])
+def test_scenes_of_a_stream_are_those_of_compress(seed: int, noise: float) -> None:
+    tokens, cuts = film_and_cuts(300, 3, 4, 48, seed=seed, shot_frames=20, noise=noise)
+    stream = floc.Stream(ratio=1 / 8, block="scene")
+    for frame in tokens:
+        stream.push(frame)
+    kept = stream.kept()
+    assert {*cuts} <= {*starts(kept)}
+    same(kept, floc.compress(tokens, ratio=1 / 8, block="scene", dedupe=1))
+
+
+@settings(deadline=None, max_examples=25)
+@given(frames=st.integers(1, 200), shot=st.integers(3, 90), seed=st.integers(0, 30), noise=st.sampled_from([0.1, 0.9]))
+def test_whatever_the_scenes_are(frames: int, shot: int, seed: int, noise: float) -> None:
+    tokens, _ = film_and_cuts(frames, 2, 2, 16, seed=seed, shot_frames=shot, noise=noise)
+    stream = floc.Stream(ratio=1 / 5, block="scene")
+    stream.push(tokens)
+    kept = stream.kept()
+    lengths = np.diff([*starts(kept), frames])
+    assert lengths.sum() == frames
+    assert lengths.max() <= scenes.LONGEST
+    assert lengths.min() >= min(frames, scenes.SHORTEST)
+    same(kept, floc.compress(tokens, ratio=1 / 5, block=starts(kept), dedupe=1))
+
+
+def test_a_scene_without_end_is_cut_into_parts() -> None:
+    tokens, _ = film_and_cuts(200, 3, 4, 48, seed=4, scenes=1, shot_frames=1000)
+    stream = floc.Stream(ratio=1 / 8, block="scene")
+    stream.push(tokens)
+    assert starts(stream.kept()) == [0, 32, 64, 96, 128, 160]
+
+
+def test_scenes_with_a_budget() -> None:
+    tokens, cuts = film_and_cuts(600, 2, 3, 32, seed=2, shot_frames=15, noise=0.3)
+    stream = floc.Stream(budget=100, block="scene")
+    for t, frame in enumerate(tokens):
+        stream.push(frame)
+        if t % 97 == 0:
+            assert len(stream.kept()) == min(100, (t + 1) * 6)
+    kept, even = stream.kept(), floc.Stream(budget=100)
+    even.push(tokens)
+    assert len(cuts) > 20
+    assert true_coverage(tokens, kept) > 0.98 * true_coverage(tokens, even.kept())
+
+
 # ---- saved and restored
 
 
-@pytest.mark.parametrize("dial", [{"ratio": 1 / 5}, {"budget": 30}, {"budget": 30, "half_life_s": 40.0, "dedupe": 3}])
+@pytest.mark.parametrize(
+    "dial",
+    [
+        {"ratio": 1 / 5},
+        {"budget": 30},
+        {"budget": 30, "half_life_s": 40.0, "dedupe": 3},
+        {"ratio": 1 / 5, "block": "scene"},
+        {"budget": 30, "block": "scene"},
+        {"budget": 30, "dim": 9},
+    ],
+)
 @pytest.mark.parametrize("at", [0, 3, 16, 50, 96])
 @pytest.mark.parametrize("kind", ["float16 numpy", "float32 torch", "bfloat16 torch"])
 def test_a_restored_stream_goes_on_identically(dial: dict[str, Any], at: int, kind: str, tmp_path: Path) -> None:
     tokens: Any = film(130, 2, 3, dim=16)
     if "torch" in kind:
         tokens = torch.from_numpy(tokens).to(getattr(torch, kind.split()[0]))
-    whole, part = floc.Stream(**dial, block=16), floc.Stream(**dial, block=16)
+    whole, part = (floc.Stream(**{"block": 16, **dial}) for _ in range(2))
     for t in range(at):
         whole.push(tokens[t], time_s=t * 0.5)
         part.push(tokens[t], time_s=t * 0.5)
@@ -225,6 +384,36 @@ def test_a_file_that_is_no_stream(tmp_path: Path) -> None:
         floc.Stream.load(tmp_path / "none")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda about, tensors: about.update(settings=[]), "not a readable stream"),
+        (lambda about, tensors: about["settings"].update(budget="many"), "budget must be"),
+        (lambda about, tensors: about["settings"].update(colour=1), "not a readable stream"),
+        (lambda about, tensors: about.update(device="cuda:97"), "pass device='cpu'"),
+        (lambda about, tensors: tensors.pop("sums"), "sums"),
+        (lambda about, tensors: tensors.update(sums=tensors["sums"][1:]), "not equally many"),
+        (lambda about, tensors: tensors.update(times=torch.zeros(3)), "2 frames wait, with times for 3"),
+        (lambda about, tensors: about.pop("cutter"), "cutter"),
+    ],
+)
+def test_a_state_that_was_changed(change: Any, message: str, tmp_path: Path) -> None:
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    path = tmp_path / "state"
+    stream = floc.Stream(budget=8, block=4)
+    stream.push(film(10, 2, 2, dim=8))
+    stream.save(path)
+    with safe_open(path, framework="pt") as file:
+        about = json.loads(file.metadata()["floc-stream"])
+    tensors = load_file(path)
+    change(about, tensors)
+    save_file(tensors, path, {"floc-stream": json.dumps(about)})
+    with pytest.raises(ValueError, match=message):
+        floc.Stream.load(path)
+
+
 def test_a_write_that_fails_leaves_the_file_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import safetensors.torch
 
@@ -238,6 +427,29 @@ def test_a_write_that_fails_leaves_the_file_that_was_there(tmp_path: Path, monke
         stream.save(path)
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["state"]
+
+
+def test_a_state_is_on_disk_before_its_name_is_and_then_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power failure at any moment leaves the state before or this one."""
+    done: list[str] = []
+    settle, rename = os.fsync, Path.replace
+
+    def noted_settle(handle: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        settle(handle)
+
+    def noted_rename(source: Path, target: Path) -> Path:
+        done.append("name")
+        return rename(source, target)
+
+    stream = floc.Stream(budget=8, block=4)
+    stream.push(film(10, 2, 2, dim=8))
+    monkeypatch.setattr(os, "fsync", noted_settle)
+    monkeypatch.setattr(Path, "replace", noted_rename)
+    stream.save(tmp_path / "state")
+    assert done == ["file", "name", "folder"]
 
 
 # ---- what is wrong leaves the stream as it was
@@ -259,7 +471,8 @@ def test_a_write_that_fails_leaves_the_file_that_was_there(tmp_path: Path, monke
         (np.ones((2, 3, 8), np.float16), float("nan"), "time goes on"),
         (np.ones((2, 2, 3, 8), np.float16), [99.0, 98.0], "time goes on"),
         (np.ones((2, 2, 3, 8), np.float16), [99.0], "every frame needs its time"),
-        (np.ones((2, 3, 8), np.float16), None, "time goes on"),
+        (np.ones((2, 3, 8), np.float16), [[99.0]], "every frame needs its time"),
+        (np.ones((2, 3, 8), np.float16), None, "for all of them or for none"),
     ],
 )
 def test_bad_frames(dial: dict[str, Any], pushed: int, frames: Any, time_s: Any, message: str) -> None:
@@ -284,7 +497,10 @@ def test_bad_frames(dial: dict[str, Any], pushed: int, frames: Any, time_s: Any,
         ({"budget": 0}, "budget must be"),
         ({"budget": 5, "block": 0}, "block must be"),
         ({"budget": 5, "block": None}, "no end to wait for"),
-        ({"budget": 5, "block": "scene"}, "no end to wait for"),
+        ({"budget": 5, "block": "scenes"}, "no end to wait for"),
+        ({"budget": 5, "block": [0, 7]}, "no end to wait for"),
+        ({"budget": 5, "dim": 0}, "dim must be"),
+        ({"ratio": 0.5, "metric": "euclid"}, "unknown metric"),
         ({"budget": 5, "dedupe": 0.5}, "dedupe must be"),
         ({"budget": 5, "detail": "x"}, "detail must be"),
         ({"budget": 5, "half_life_s": 0}, "half_life_s must be"),
@@ -297,6 +513,19 @@ def test_bad_frames(dial: dict[str, Any], pushed: int, frames: Any, time_s: Any,
 def test_bad_settings(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         floc.Stream(**arguments)
+
+
+def test_gradients_are_not_followed() -> None:
+    stream = floc.Stream(budget=5, block=4)
+    stream.push(torch.from_numpy(film(10, 2, 2, dim=8, dtype=np.float32)).requires_grad_())
+    assert not stream.kept().features.requires_grad
+
+
+def test_times_for_none_and_then_for_one() -> None:
+    stream = floc.Stream(budget=5)
+    stream.push(film(3, 2, 2, dim=8))
+    with pytest.raises(ValueError, match="for all of them or for none"):
+        stream.push(film(1, 2, 2, dim=8)[0], time_s=99.0)
 
 
 def test_nothing_yet_and_no_more() -> None:

@@ -26,7 +26,7 @@ from floc import cli, encoders, store, video  # noqa: E402
 from floc.dials import Dial  # noqa: E402
 from floc.encoders.pixels import Pixels  # noqa: E402
 from floc.video import live  # noqa: E402
-from floc.watch import begin  # noqa: E402
+from floc.watch import Status, Watch, begin  # noqa: E402
 
 from .video.conftest import make_film  # noqa: E402
 
@@ -89,7 +89,22 @@ def test_every_segment_is_what_a_stream_keeps_until_then(film: Path, folder: Pat
         assert json.loads(file.metadata()["floc"])["encoder"] == "pixels"
 
 
-@pytest.mark.parametrize("dial", [("--budget", 20), ("--ratio", "1/8")], ids=str)
+def test_blocks_along_scenes_and_a_past_that_fades(
+    film: Path, folder: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    command = (film, "--budget", 20, "--encoder", "pixels", "-o", folder, "--state", tmp_path / "a.state")
+    options = ("--block", "scene", "--half-life", 9)
+    assert run(monkeypatch, *command, *options) == 0
+    require_same(folder / "latest.safetensors", by_hand(film, budget=20, block="scene", half_life_s=9))
+    assert run(monkeypatch, *command, "--block", "scene") == 2
+    assert "saved with budget=20, block=scene, half_life_s=9.0" in capsys.readouterr().err
+    assert run(monkeypatch, *command, "--block", "none") == 2
+    assert "a stream has no end to wait for" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "dial", [("--budget", 20), ("--ratio", "1/8"), ("--ratio", "1/8", "--block", "scene")], ids=str
+)
 def test_stopped_in_the_middle_and_continued_is_one_run(film: Path, tmp_path: Path, dial, monkeypatch, capsys) -> None:
     folders = [tmp_path / "once", tmp_path / "twice"]
     for each in folders:
@@ -140,6 +155,26 @@ def test_frames_in_pairs_are_not_split_by_a_stop(film: Path, tmp_path: Path) -> 
     assert one.shape[0] == SECONDS // 2
     np.testing.assert_array_equal(one.features, two.features)
     np.testing.assert_array_equal(one.times_s, two.times_s)
+
+
+def test_power_fails_and_no_segment_is_written_twice(film: Path, tmp_path: Path) -> None:
+    def watch(name: str) -> Watch:
+        (tmp_path / name).mkdir(exist_ok=True)
+        places = {"folder": tmp_path / name, "state": tmp_path / f"{name}.state"}
+        return begin(str(film), encoders.get("pixels"), Dial.of(None, 20, None), segment_s=10, **places)
+
+    def fail(status: Status) -> None:
+        if status.time_s == 27:
+            raise OSError("power")
+
+    watch("once").run()
+    with pytest.raises(OSError, match="power"):
+        watch("twice").run(show=fail)
+    watch("twice").run()
+    once, twice = (sorted((tmp_path / name).iterdir()) for name in ("once", "twice"))
+    assert [each.name for each in once] == [each.name for each in twice]
+    for one, two in zip(once, twice, strict=True):
+        require_same(two, store.read_kept(one))
 
 
 @pytest.fixture

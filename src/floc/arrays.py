@@ -41,3 +41,28 @@ def like(reference: Array, array: np.ndarray) -> Array:
 def as_given(values: torch.Tensor, numpy_dtype: np.dtype | None) -> Array:
     """A tensor as it is, or as an array of the dtype that the caller's arrays had."""
     return values if numpy_dtype is None else numpy_of(values).astype(numpy_dtype, copy=False)
+
+
+def put(target: torch.Tensor, start: int, rows: torch.Tensor) -> None:
+    """target[start : start + len(rows)] = rows
+
+    On the host by one thread: torch would wake all of its own for it, and on a busy machine wait for them longer than
+    the copy takes.
+    """
+    if target.device.type == "cpu":
+        _bits(target)[start : start + len(rows)] = _bits(rows)
+    else:
+        target[start : start + len(rows)] = rows
+
+
+def gather(rows: torch.Tensor, places: np.ndarray) -> torch.Tensor:
+    """rows[places], by one thread on the host for the same reason."""
+    if rows.device.type == "cpu":
+        return torch.from_numpy(_bits(rows)[places]).view(rows.dtype)
+    return rows[torch.from_numpy(places).to(rows.device)]
+
+
+def _bits(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor on the host as numpy sees its memory: numpy has no bfloat16, but it can copy one."""
+    same_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    return tensor.detach().view(same_size).numpy()

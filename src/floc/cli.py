@@ -269,6 +269,10 @@ def stream(
     source: Annotated[str, typer.Argument(help="A video, a camera (/dev/video0), or an rtsp:// or http:// address.")],
     ratio: Annotated[str | None, typer.Option(help="Kept / total: what is kept grows with the video.")] = None,
     budget: Annotated[int | None, typer.Option(help="How many tokens to keep of all, in bounded memory.")] = None,
+    block: Annotated[str | None, typer.Option(help="Frames chosen from together, or scene. [dim](32)[/]")] = None,
+    half_life: Annotated[
+        float | None, typer.Option(help="--budget: seconds after which the past weighs half. [dim](never)[/]")
+    ] = None,
     encoder: EncoderName = None,
     fps: Fps = None,
     segment: Annotated[float, typer.Option(help="Seconds of video from one segment to the next.")] = 300,
@@ -302,6 +306,10 @@ def stream(
         _require_place(state, Path(source))
     network = encoders.get(encoder or "auto", device=device)
     options: dict[str, Any] = dict(fps=frames_per_s, segment_s=segment, folder=folder, state=state, device=device)
+    if block is not None:
+        options["block"] = _block(block)
+    if half_life is not None:
+        options["half_life_s"] = half_life
     watched = watch.begin(source, network, dial, **options)
     if encoder in (None, "auto"):
         screen.print(f"encoder: {network.name}", style="dim", markup=False)

@@ -11,12 +11,16 @@ above the median do not: those see a cut wherever a still video moves, and none 
 
 One frame that shows something else, a flash or an insert, makes no scene: a break counts only if the frame is also
 unlike the last but one, and the one after it unlike the one before it.
+
+In a video that goes on (`Running`) all of this is measured in what was seen until then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +36,7 @@ LONGEST = 64  # frames: the matrix of a block grows with the square of its lengt
 # A median break above this says that frames are no more alike than any two: then nothing goes on that a cut could end.
 CONTINUOUS = 0.9
 TILE_BYTES = 1 << 24  # of frames in float32 at a time: near the caches of a CPU, and enough for a GPU
+RECENT = 1024  # frames of a video that goes on whose breaks are remembered for the median
 NO_SPREAD = 1e-5  # tokens that differ less are the same but for rounding in float32
 ROUNDING_S = 0.0005  # containers round times to milliseconds
 
@@ -110,20 +115,21 @@ def breaks(tokens: torch.Tensor) -> np.ndarray:
     >>> breaks(torch.stack([here, here, there, there])).round(2).tolist()
     [0.0, 0.0, 1.33, 0.0]
     """
-    apart, spread = _differences(tokens)
+    (found, two_before), total, squares = _differences(tokens)
+    spread = _spread(total, squares, len(tokens), tokens.shape[1] * tokens.shape[2])
     if spread < NO_SPREAD:
         return np.zeros(len(tokens))
-    found, two_before = apart
     found[2:] = np.minimum(found[2:], two_before[2:])
     found[1:-1] = np.minimum(found[1:-1], two_before[2:])
     return found / spread
 
 
-def _differences(tokens: torch.Tensor) -> tuple[np.ndarray, float]:
-    """The mean of 1 - cos between same places of frames, and between any two tokens, in one pass.
+def _differences(tokens: torch.Tensor) -> tuple[np.ndarray, np.ndarray, float]:
+    """The mean of 1 - cos between same places of frames, and what the same between any two tokens is found from.
 
     Returns:
-        [2, T] of each frame with the one before it and with the last but one, 0 where there is none; and of any two.
+        [2, T] of each frame with the one before it and with the last but one, 0 where there is none; [D] the sum of all
+        tokens at length 1; and the sum over frames of the mean square of these lengths.
     """
     frames, height, width, dim = tokens.shape
     cells = height * width
@@ -140,8 +146,13 @@ def _differences(tokens: torch.Tensor) -> tuple[np.ndarray, float]:
         new = unit[start - first :]
         total += new.view(-1, dim).sum(0).double().cpu().numpy()
         squares += float(square[start - first :].sum())
+    return apart, total, squares
+
+
+def _spread(total: np.ndarray, squares: float, frames: int, cells: int) -> float:
+    """The mean of 1 - cos between any two tokens."""
     mean = total / (frames * cells)
-    return apart, squares / frames - float(mean @ mean)
+    return squares / frames - float(mean @ mean)
 
 
 def _dots(a: torch.Tensor, b: torch.Tensor) -> np.ndarray:
@@ -149,6 +160,91 @@ def _dots(a: torch.Tensor, b: torch.Tensor) -> np.ndarray:
     if a.device.type == "cpu":  # row by row it is six times as fast as in one product
         return np.array([float(torch.dot(x, y)) for x, y in zip(a, b, strict=True)])
     return torch.einsum("bn,bn->b", a, b).cpu().double().numpy()
+
+
+class Running:
+    """Blocks that follow scenes while a video goes on: where they end shows a few frames later, or when they are long.
+
+    A break is held against those of the last `RECENT` frames, in the spread of all tokens until then, and counts when
+    no clearer one can come that is too close to it. A scene that does not end is cut in two when it has `LONGEST`
+    frames, so parts of a long one have half of that, and its last part up to all of it.
+    """
+
+    room = LONGEST
+
+    def __init__(self, dim: int | None = None) -> None:
+        """Args:
+        dim: how many features are compared, the first ones; None: all.
+        """
+        self.dim = dim
+        self.frames = 0
+        self.apart: list[tuple[float, float]] = []  # of each frame that waits, with the one before and the last but one
+        self.recent: deque[float] = deque(maxlen=RECENT)  # breaks, not yet measured in the spread
+        self.total: np.ndarray | None = None  # [D] the sum of all tokens at length 1
+        self.squares = 0.0
+        self.cells = 0
+
+    def see(self, room: torch.Tensor, waiting: int) -> None:
+        """Look at the first frames of a [room, H, W, D], those that wait; the last of them is new."""
+        latest = room[max(0, waiting - 3) : waiting, ..., : self.dim]
+        (_, total, squares), (apart, _, _) = _differences(latest[-1:]), _differences(latest)
+        self.total = total if self.total is None else self.total + total
+        self.squares += squares
+        self.frames += 1
+        self.cells = latest.shape[1] * latest.shape[2]
+        one, two = apart[:, -1].tolist()
+        self.apart.append((one, two if self.frames > 2 else np.inf))
+        if self.frames > 2:  # the first frame breaks with nothing, and the latest is not known yet
+            self.recent.append(float(self._breaks()[-1]))
+
+    def complete(self, waiting: int) -> int:
+        """How many of the frames that wait are a block; 0 where that cannot be told yet."""
+        begin = self._begin()
+        if begin and (waiting > max(begin) + SHORTEST or waiting == self.room):
+            cuts = _spaced(begin, waiting, SHORTEST)
+            if cuts:
+                return cuts[0]
+        return self.room // 2 if waiting == self.room else 0
+
+    def forget(self, frames: int) -> None:
+        """The first ones do not wait any more."""
+        self.apart = self.apart[frames:]
+
+    def rest(self, waiting: int) -> list[int]:
+        """How many frames each block would have if no more came."""
+        cuts = _spaced(self._begin(), waiting, SHORTEST)
+        return np.diff([0, *cuts, waiting]).tolist() if waiting else []
+
+    def about(self) -> dict[str, Any]:
+        """What is saved of it, as JSON takes it."""
+        total = None if self.total is None else self.total.tolist()
+        return {**{name: getattr(self, name) for name in _NUMBERS}, "recent": [*self.recent], "total": total}
+
+    def restore(self, about: Mapping[str, Any]) -> None:
+        """Become what was saved."""
+        for name in _NUMBERS:
+            setattr(self, name, about[name])
+        self.apart = [(one, two) for one, two in about["apart"]]
+        self.recent.extend(about["recent"])
+        self.total = None if about["total"] is None else np.array(about["total"])
+
+    def _breaks(self) -> np.ndarray:
+        """[t - 1] of all frames that wait but the last, whose break the next one tells."""
+        one, two = np.array(self.apart).T
+        return np.minimum(np.minimum(one, two)[:-1], two[1:])
+
+    def _begin(self) -> list[int]:
+        """Frames that wait at which a scene may begin, the clearest first."""
+        if not self.recent or len(self.apart) < 2:
+            return []
+        assert self.total is not None, "something was seen"
+        spread, usual = _spread(self.total, self.squares, self.frames, self.cells), float(np.median(self.recent))
+        if spread < NO_SPREAD or usual > CONTINUOUS * spread:
+            return []
+        return _clearest(self._breaks(), (usual + spread) / 2)
+
+
+_NUMBERS = ("frames", "apart", "squares", "cells")  # of `Running`, that are saved as they are
 
 
 def _cuts(tokens: torch.Tensor, shortest: int) -> list[int]:
@@ -159,9 +255,13 @@ def _cuts(tokens: torch.Tensor, shortest: int) -> list[int]:
     usual = float(np.median(found[1:]))
     if usual > CONTINUOUS:
         return []
-    clearest_first = np.argsort(-found, kind="stable")
-    above = found[clearest_first] > (usual + 1) / 2
-    return _spaced(clearest_first[above].tolist(), frames, shortest)
+    return _spaced(_clearest(found, (usual + 1) / 2), frames, shortest)
+
+
+def _clearest(breaks: np.ndarray, least: float) -> list[int]:
+    """The frames whose break is above some level, the largest first."""
+    order = np.argsort(-breaks, kind="stable")
+    return order[breaks[order] > least].tolist()
 
 
 def _split(tokens: torch.Tensor, shortest: int, longest: int) -> list[int]:

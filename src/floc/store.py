@@ -21,6 +21,7 @@ for a video its length, size, sampling and encoder, and for a stream span_s: fro
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -164,8 +165,19 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
             os.fsync(written.fileno())
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
+        _settle(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _settle(folder: Path) -> None:
+    """Have the names in a folder on disk, so that after a power failure no later file is there without this one."""
+    with contextlib.suppress(OSError):  # some systems cannot open folders, some disks cannot be asked
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _umask() -> int:

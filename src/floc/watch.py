@@ -10,7 +10,7 @@ import math
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ class Watch:
     resumes: bool = False  # whether the stream was there before
     kept: Kept | None = None  # as last written
     written: list[Path] = field(default_factory=list)  # the segments of this run
+    is_ahead: bool = False  # whether the stream has frames that no segment has
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -104,6 +105,7 @@ class Watch:
             tokens = self.encoder(np.stack(pixels + pixels[-1:] * (joined - len(pixels))))
             self.stream.push(tokens, time_s=[waiting[0][1]])
             self.stream.note["read_s"] = waiting[-1][1]
+            self.is_ahead = True
             waiting.clear()
             pushed_at.append(time.monotonic())
             show(self._status(tokens.shape[1] * tokens.shape[2], pushed_at))
@@ -115,7 +117,7 @@ class Watch:
                 waiting.clear()  # half a group is read again by the next run
                 break
             if time_s >= due_s and not waiting:
-                if self.stream.frames:
+                if self.is_ahead:
                     wrote(self._write())
                 due_s = self._next_segment(time_s)
             waiting.append((pixels, time_s))
@@ -173,6 +175,7 @@ class Watch:
         if self.state is not None:
             self.stream.save(self.state)
         self.written.append(segment)
+        self.is_ahead = False
         return segment
 
 
@@ -186,15 +189,20 @@ def begin(
     fps: float | None = 1.0,
     segment_s: float = 300.0,
     device: str | None = None,
+    **options: Any,
 ) -> Watch:
-    """A watch that can run: of a new stream or, where there is a state, of the one that was saved."""
+    """A watch that can run: of a new stream or, where there is a state, of the one that was saved.
+
+    `options` are those of `floc.Stream`.
+    """
+    asked = ", ".join([str(dial), *(f"{name}={value}" for name, value in options.items())])
+    stream = Stream(ratio=None if dial.ratio is None else str(dial.ratio), budget=dial.budget, **options)
     resumes = state is not None and state.exists()
     if resumes:
         assert state is not None
-        stream = _resumed(state, encoder, dial, device)
+        stream = _resumed(state, {"encoder": encoder.name, "asked": asked}, device)
     else:
-        stream = Stream(ratio=None if dial.ratio is None else str(dial.ratio), budget=dial.budget)
-        stream.note = {"encoder": encoder.name, "dial": str(dial), "segments": 0}
+        stream.note = {"encoder": encoder.name, "asked": asked, "segments": 0}
         if before := sorted(folder.glob("segment-*.safetensors")):
             raise ValueError(
                 f"{folder} has segments already, such as {before[-1].name}; name another folder with -o, or "
@@ -203,14 +211,15 @@ def begin(
     return Watch(source, encoder, stream, dial, folder, state, fps, segment_s, resumes)
 
 
-def _resumed(state: Path, encoder: Encoder, dial: Dial, device: str | None) -> Stream:
+def _resumed(state: Path, given: Mapping[str, str], device: str | None) -> Stream:
+    """The stream that was saved, if it was with the same encoder and the same settings."""
     stream = Stream.load(state, device=device)
-    if not {"encoder", "dial", "segments", "read_s", "start_s", "source"} <= stream.note.keys():
+    if not {*given, "segments", "read_s", "start_s", "source"} <= stream.note.keys():
         raise ValueError(f"{state}: a stream, but not one that `floc stream` saved; name another file with --state")
-    for what, given in (("encoder", encoder.name), ("dial", str(dial))):
-        if stream.note[what] != given:
+    for what, here in given.items():
+        if stream.note[what] != here:
             raise ValueError(
-                f"{state}: saved with {stream.note[what]}, and cannot go on with {given}; give the same, or name "
+                f"{state}: saved with {stream.note[what]}, and cannot go on with {here}; give the same, or name "
                 "another file with --state"
             )
     return stream

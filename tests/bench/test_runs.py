@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from floc import bench
-from floc.bench import blocklength, blocks, peers, scenes, second_pass, select
+from floc.bench import blocklength, blocks, peers, rounds, scenes, second_pass, select
 from floc.bench.blocks import Shape
 from floc.selection import lazy
 
@@ -91,11 +91,18 @@ def test_blocks_runs_small(tmp_path):
     assert by_way["1"]["true"] < by_way["8"]["true"] < by_way["32"]["true"] < by_way["whole video"]["true"] < 1
     assert by_way["32, dedupe=2"]["redundancy"] < by_way["32"]["redundancy"] < by_way["1"]["redundancy"]
     assert all(each["worst"] < each["true"] for each in document["figure"])
+
+
+def test_rounds_runs_small(tmp_path):
+    lines = []
+    document = bench.run("rounds", small=True, results=tmp_path, echo=lines.append)
     plain, *_, whole = document["rounds"]
-    assert (plain["way"], whole["way"], plain["ratio"]) == ("blocks", "whole", 1)
-    choices = {(each["way"], each["block"]): each["choices"] for each in document["rounds"] if each["survivors"] == 1.5}
-    assert choices["once", 8] == 1 < choices["stream", 8]
-    assert any("stream, again and again" in line for line in lines)
+    assert (plain["way"], whole["way"], plain["ratio"]) == ("plain blocks", "whole video as one set", 1)
+    by = {(each["way"], each["block"], each["survivors"]): each for each in document["rounds"]}
+    choices = [by[f"stream, room for {room}", 8, 1.5]["choices"] for room in rounds.ROOMS]
+    assert by["second pass, once", 8, 1.5]["choices"] == 1 < choices[0] < choices[1] < choices[2] == 80 // 8
+    assert by["plain blocks", 8, None]["true"] < by["stream, room for 1", 8, 2]["true"] < whole["true"] < 1
+    assert any("stream, room for 2" in line for line in lines)
 
 
 def test_redundancy_is_between_spans():

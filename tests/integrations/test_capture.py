@@ -187,7 +187,7 @@ def test_any_method(method: str, models) -> None:
 
 
 @pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl", "llava_onevision"])
-@pytest.mark.parametrize("dial", [{"ratio": RATIO}, {"budget": 31}, {"coverage": 0.9}])
+@pytest.mark.parametrize("dial", [{"ratio": RATIO}, {"budget": 31, "dedupe": 1}, {"coverage": 0.9}])
 def test_long_videos_go_in_segments(kind: str, dial: dict[str, Any], models, monkeypatch) -> None:
     bare, made = models[kind, "sdpa"], one(kind, slices=37)
     call = bare_call(bare, made.inputs)
@@ -207,7 +207,7 @@ def test_long_videos_go_in_segments(kind: str, dial: dict[str, Any], models, mon
         share = {"coverage": 0.9}
         if "coverage" not in dial:
             due = round(until / 4 + 1e-9) if "ratio" in dial else 31 * until // (37 * cells)
-            share, spent = {"budget": due - spent}, due
+            share, spent = {**dial, "ratio": None, "budget": due - spent}, due
         expected += (floc.compress(few, **share).indices + start * cells).tolist()
     assert video.indices.tolist() == expected
     assert len(video) == {"ratio": round(37 * cells / 4), "budget": 31, "coverage": len(video)}[next(iter(dial))]
@@ -217,7 +217,27 @@ def test_long_videos_go_in_segments(kind: str, dial: dict[str, Any], models, mon
     shares = np.bincount(smaller.indices.numpy() // (cells * step), minlength=37 // step)
     assert shares.min() > 0
     with pytest.raises(ValueError, match="budget must be at least"):
-        floc.capture(bare, made.inputs, budget=2)
+        floc.capture(bare, made.inputs, budget=2, method="divprune")
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl", "llava_onevision"])
+@pytest.mark.parametrize("block", [4, "scene"])
+def test_a_long_video_with_a_budget_goes_through_a_stream(kind: str, block: Any, models, monkeypatch) -> None:
+    bare, made = models[kind, "sdpa"], one(kind, slices=37)
+    everything = floc.capture(bare, made.inputs, ratio=1)
+    monkeypatch.setattr(recipe, "SEGMENT_TOKENS", 64)
+    video = floc.capture(bare, made.inputs, budget=31, block=block)
+    stream = floc.Stream(budget=31, block=block, dedupe=2)
+    stream.push(everything.features.view(*everything.shape, -1))
+    expected = stream.close()
+    assert video.indices.tolist() == expected.indices.tolist()
+    assert video.order.tolist() == expected.order.tolist()
+    assert video.made["coverage"] == pytest.approx(expected.coverage, abs=1e-6)
+    assert video.made["method"] == "floc"
+    for found, whole in zip((video.features, *video.deep), (everything.features, *everything.deep), strict=True):
+        assert torch.equal(found, whole[video.indices])
+    with floc.replay(bare, video.at(budget=12)):
+        assert bare(**without_pixels(made.inputs)).logits.isfinite().all()
 
 
 def test_no_segment_is_a_mere_rest() -> None:
@@ -405,10 +425,11 @@ def test_kinds_whose_films_cannot_be_prepared(models, folder: Path) -> None:
         floc.capture(models["cosmos3_omni", "sdpa"], film(3), ratio=RATIO, source=str(folder))
 
 
-def test_a_stream_of_frames_has_no_share_of_a_budget(models, folder: Path) -> None:
+def test_a_stream_of_frames(models, folder: Path) -> None:
     bare = models["qwen2_5_vl", "sdpa"]
-    with pytest.raises(ValueError, match="not a stream"):
-        floc.capture(bare, iter(film(9)), budget=5, source=str(folder))
+    with pytest.raises(ValueError, match=r"'divprune' shares a budget.*not a stream"):
+        floc.capture(bare, iter(film(9)), budget=5, method="divprune", source=str(folder))
+    assert len(floc.capture(bare, iter(film(9)), budget=5, source=str(folder))) == 5
     assert len(floc.capture(bare, iter(film(9)), ratio=RATIO, source=str(folder))) == 8
     with pytest.raises(ValueError, match="gave none"):
         floc.capture(bare, [], ratio=RATIO, source=str(folder))

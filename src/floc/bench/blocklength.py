@@ -1,14 +1,14 @@
 """The table "blocks": how long blocks should be, and what choosing across them gains, on real footage.
 
 The paper's figure of block lengths, with all that looks beyond a block beside it: one share of the budget for all
-blocks, the second pass, blocks along scenes, the whole video as one set. Then the second pass by itself: how many
-survivors, and chosen from once or again and again, as a stream does. Coverage is true, every token's best cosine over
-all that was kept. Films are those in `$FLOC_DATA`, and made up where there are none.
+blocks, the second pass, blocks along scenes, the whole video as one set. Coverage is true, every token's best cosine
+over all that was kept. Films are those in `$FLOC_DATA`, and made up where there are none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -20,8 +20,8 @@ import floc
 from .. import encoders
 from .blocks import Shape
 from .harness import Contender, compare
-from .second_pass import KINDS, count_of, true_coverage, unit_of
-from .tables import Echo, Table, grid, times, where
+from .second_pass import KINDS, Kind, count_of, true_coverage, unit_of
+from .tables import Echo, Table, grid, where
 from .video import real_films
 
 LENGTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -39,11 +39,6 @@ RATIOS = ("1/8", "1/16", "1/32")
 SPAN = 32  # frames: tokens of different spans count as those of different blocks, whatever the blocks were
 FILMS = {"intel_person.mp4": 2.0, "bbb480.mp4": 9.0}  # frames a second: 279 of a fixed camera, 270 with cuts
 SIZE = (256, 160)  # pixels, 40 tokens a frame: the whole of it must still be chosen from as one set
-
-ROUNDS_FILM, ROUNDS_FPS = "intel_person.mp4", 3.0
-ROUNDS_RATIO = "1/32"
-ROUNDS_BLOCKS = (32, 8)  # shorter blocks make a stream choose more often
-SURVIVORS = (1, 1.5, 2, 4)
 ENCODER = "mobilenet"
 
 
@@ -56,31 +51,28 @@ class Film:
 
 
 def run(small: bool, echo: Echo) -> dict[str, Any]:
-    """Both parts of the table."""
+    """The figure, for each film."""
     if small:
-        film = Film("made up", KINDS[2].tokens(Shape(80, 2, 5, 32)))
-        return {"encoder": "", "figure": _figure(film, 1, echo), "rounds": _rounds(film, 1, echo)}
-    films, longest, encoder = _films()
-    figure = [record for film in films for record in _figure(film, 1, echo)]
-    return {"encoder": encoder, "figure": figure, "rounds": _rounds(longest, 2, echo)}
+        films, encoder = [Film("made up", KINDS[2].tokens(Shape(80, 2, 5, 32)))], ""
+    else:
+        films, encoder = footage(FILMS, (KINDS[4], KINDS[2]), frames=280)
+    return {"encoder": encoder, "figure": [record for film in films for record in _figure(film, 1, echo)]}
 
 
-def _films() -> tuple[list[Film], Film, str]:
-    """The films of the figure, the one that is chosen from again and again, and who made the tokens."""
+def footage(wanted: Mapping[str, float], made_up: Sequence[Kind], frames: int) -> tuple[list[Film], str]:
+    """Films by their names, at so many frames a second, and who made the tokens; made up where they are not there."""
     from ..video import read
 
     paths = {path.name: path for path in real_films()}
-    if not {*FILMS, ROUNDS_FILM} <= {*paths}:
-        fixed, cut = KINDS[4], KINDS[2]
-        films = [Film(f"made up: {kind.name}", kind.tokens(Shape(280, 5, 8, 384))) for kind in (fixed, cut)]
-        return films, Film(films[0].name, fixed.tokens(Shape(420, 5, 8, 384))), ""
+    if not {*wanted} <= {*paths}:
+        return [Film(f"made up: {kind.name}", kind.tokens(Shape(frames, 5, 8, 384))) for kind in made_up], ""
     network = encoders.get(ENCODER)
-
-    def load(name: str, fps: float) -> Film:
+    films = []
+    for name, fps in wanted.items():
         video = read(paths[name], fps=fps, size=lambda width, height: SIZE)
-        return Film(f"{name}, {fps:g} fps", np.asarray(encoders.encode(video, network, planned=video.planned).tokens))
-
-    return [load(name, fps) for name, fps in FILMS.items()], load(ROUNDS_FILM, ROUNDS_FPS), ENCODER
+        tokens = np.asarray(encoders.encode(video, network, planned=video.planned).tokens)
+        films.append(Film(f"{name}, {fps:g} fps", tokens))
+    return films, ENCODER
 
 
 def redundancy(unit: np.ndarray, picks: np.ndarray, span: np.ndarray) -> float | None:
@@ -110,66 +102,20 @@ def _figure(film: Film, rounds: int, echo: Echo) -> list[dict[str, Any]]:
             for way, options in WAYS.items()
         }
         floors = {way: partial(floc.compress, film.tokens, ratio=ratio, method=name) for way, name in FLOORS.items()}
-        measured = _measured(film, ratio, floors | calls, rounds)
-        records += [{**each, "keep": ratio} for each in measured]
-        shown = ", ".join(f"{each['contender']} {each['true']:.4f}" for each in measured)
+        found = measured(film, ratio, floors | calls, rounds)
+        records += [{**each, "keep": ratio} for each in found]
+        shown = ", ".join(f"{each['contender']} {each['true']:.4f}" for each in found)
         echo(f"{film.name}, {ratio}: {shown}")
     return records
 
 
-def _rounds(film: Film, rounds: int, echo: Echo) -> list[dict[str, Any]]:
-    """Records of choosing from survivors once, and again and again."""
-    budget = count_of(ROUNDS_RATIO, film.tokens[..., 0].size)
-    calls: dict[str, Callable[[], floc.Kept]] = {}
-    cases: dict[str, dict[str, Any]] = {}
-
-    def add(block: int | None, survivors: float | None, way: str, call: Callable[[], floc.Kept]) -> None:
-        name = f"{way}, {block}, {survivors}"
-        calls[name] = call
-        cases[name] = {"block": block, "survivors": survivors, "way": way}
-
-    def in_passes(block: int | None, survivors: float) -> Callable[[], floc.Kept]:
-        return partial(floc.compress, film.tokens, budget=budget, block=block, dedupe=survivors, detail=1)
-
-    for block in ROUNDS_BLOCKS:
-        add(block, None, "blocks", in_passes(block, 1))
-        for survivors in SURVIVORS:
-            if survivors > 1:
-                add(block, survivors, "once", in_passes(block, survivors))
-            add(block, survivors, "stream", partial(_streamed, film, budget, block, survivors))
-    add(None, None, "whole", in_passes(None, 1))
-
-    records = []
-    # plain blocks of the baseline's length are the first contender
-    for each in _measured(film, ROUNDS_RATIO, calls, rounds, baseline=next(iter(calls))):
-        case = cases[each["contender"]]
-        choices = {"blocks": 0, "once": 1, "whole": 0}.get(case["way"])
-        if choices is None:
-            choices = _choices(film, budget, case["block"], case["survivors"])
-        records.append({**each, **case, "keep": ROUNDS_RATIO, "choices": choices})
-        echo(f"{film.name}, {each['contender']}: {each['true']:.4f}, {choices} choices, {each['ms']:.0f} ms")
-    return records
-
-
-def _streamed(film: Film, budget: int, block: int, survivors: float) -> floc.Kept:
-    stream = floc.Stream(budget=budget, block=block, dedupe=survivors, detail=1)
-    stream.push(film.tokens)
-    return stream.close()
-
-
-def _choices(film: Film, budget: int, block: int, survivors: float) -> int:
-    """How often a stream chooses from all its survivors: whenever they have become fewer, and at the end."""
-    stream = floc.Stream(budget=budget, block=block, dedupe=survivors, detail=1)
-    held, choices = 0, 1
-    for start in range(0, len(film.tokens) // block * block, block):
-        stream.push(film.tokens[start : start + block])
-        now = len(stream._past.state()["index"])
-        choices, held = choices + (now < held), now
-    return choices
-
-
-def _measured(
-    film: Film, ratio: str, calls: Mapping[str, Callable[[], floc.Kept]], rounds: int, baseline: str = BASELINE
+def measured(
+    film: Film,
+    ratio: str,
+    calls: Mapping[str, Callable[[], floc.Kept]],
+    rounds: int,
+    baseline: str = BASELINE,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[dict[str, Any]]:
     """Time all calls by turns, and look at what they kept."""
     frames, height, width, _ = film.tokens.shape
@@ -181,7 +127,9 @@ def _measured(
         answers[name] = calls[name]()
 
     records = []
-    for timing in compare([Contender(name, partial(answer, name)) for name in calls], baseline, rounds=rounds):
+    for timing in compare(
+        [Contender(name, partial(answer, name)) for name in calls], baseline, rounds=rounds, clock=clock
+    ):
         picks = np.asarray(answers[timing.contender].indices)
         allowed = count_of(ratio, len(unit))
         if len(set(picks.tolist())) != allowed and not (timing.contender in FLOORS and len(picks) < allowed):
@@ -203,7 +151,7 @@ def _figure_view(document: dict[str, Any]) -> str:
                 [
                     way,
                     *(f"{each['true']:.4f} / {each['worst']:.3f}" for each in kept),
-                    *(_cosine(each["redundancy"]) for each in kept),
+                    *(cosine(each["redundancy"]) for each in kept),
                     *(f"{each['ms'] / 1e3:.3g}" for each in kept),
                 ]
             )
@@ -218,48 +166,18 @@ def _figure_view(document: dict[str, Any]) -> str:
         "were), and the mean of that over all kept tokens. Seconds: of one call, after another to warm up. Uniform in "
         "time keeps whole frames, as many as fit."
     )
-    return "\n\n".join([*parts, f"{note} {_where(document)}"])
+    return "\n\n".join([*parts, f"{note} {made_by(document)}"])
 
 
-def _rounds_view(document: dict[str, Any]) -> str:
-    records = document["rounds"]
-    first = records[0]
-    words = {
-        "blocks": "plain blocks",
-        "once": "second pass, once",
-        "stream": "stream, again and again",
-        "whole": "whole video as one set",
-    }
-    rows = [
-        [
-            words[each["way"]],
-            "-" if each["block"] is None else str(each["block"]),
-            "-" if each["survivors"] is None else f"{each['survivors']:g}",
-            str(each["choices"]),
-            f"{each['true']:.4f} / {each['worst']:.3f}",
-            _cosine(each["redundancy"]),
-            f"{each['ms'] / 1e3:.3g}",
-            times(each),
-        ]
-        for each in records
-    ]
-    head = [f"{first['film']}: {first['frames']} frames, {first['n']:,} tokens, {first['keep']}"]
-    head += ["frames in a block", "c", "choices from survivors", "coverage", "redundancy", "seconds", "against blocks"]
-    note = (
-        "c: survivors for each token kept (`dedupe`). Choices from survivors: how often all survivors there were at "
-        "the time were chosen from again. Coverage and redundancy as above. Against blocks: how many times as long as "
-        f"plain blocks of {first['block']}, median and 20th to 80th percentile over rounds in one process. detail=1. "
-    )
-    return f"{grid(head, rows)}\n\n{note}{_where(document)}"
-
-
-def _cosine(value: float | None) -> str:
+def cosine(value: float | None) -> str:
+    """A cosine for people, where there is one."""
     return "-" if value is None else f"{value:.3f}"
 
 
-def _where(document: dict[str, Any]) -> str:
+def made_by(document: dict[str, Any]) -> str:
+    """One line under a table: who made the tokens, and where it was measured."""
     tokens = f"Tokens by {document['encoder']}. " if document["encoder"] else "Made-up tokens. "
     return tokens + where(document, "numpy", "torch", "numba", "av")
 
 
-TABLE = Table("blocks", run, views={"blocks": _figure_view, "blocks-rounds": _rounds_view})
+TABLE = Table("blocks", run, views={"blocks": _figure_view})

@@ -61,6 +61,15 @@ class Reaching(Method, Protocol):
         ...
 
 
+@runtime_checkable
+class Streaming(Method, Protocol):
+    """A method that `floc.Stream` can follow, a few frames at a time and in bounded memory."""
+
+    def streaming(self) -> dict[str, Any] | None:
+        """The options with which a stream chooses in the same way; None where it cannot."""
+        ...
+
+
 _registry: dict[str, type] = {}
 M = TypeVar("M", bound=type)
 

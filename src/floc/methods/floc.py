@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Real
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -91,6 +91,12 @@ class Floc:
     def stays_on(self, device: torch.device) -> bool:
         """Whether all is done on the device, which then nobody waits for."""
         return self.metric == "cosine" and resolve(self.backend, device) == "gpu"
+
+    def streaming(self) -> dict[str, Any] | None:
+        """Blocks of some frames or along scenes, and choices across them: that is what a stream with a budget does."""
+        if self.metric != "cosine" or self.dedupe == 1 or not (blocks.is_count(self.block) or self.block == "scene"):
+            return None
+        return {name: getattr(self, name) for name in ("block", "dedupe", "detail", "backend")}
 
     def windows(self, tokens: torch.Tensor, budget: int) -> list[tuple[range, int]]:
         """The blocks whose survivors a second pass chooses from together, and how many survive in each such window."""

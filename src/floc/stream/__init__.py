@@ -1,7 +1,7 @@
 """Endless video: frames go in as they come, and what is kept of them is there at any moment.
 
 With a `ratio` blocks are compressed one after another, and what is kept grows with the video: token for token what
-`floc.compress` with `dedupe=1` keeps of the same frames.
+`floc.compress` with `dedupe=1` keeps of the same frames in the same blocks.
 
 With a `budget` memory is bounded for ever. Every block hands a few survivors on, fewer the longer the past is, and the
 survivors of all blocks are chosen from again whenever they are too many. A survivor carries the sum of the normalised
@@ -14,29 +14,31 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from .. import blocks
-from ..arrays import Array
+from .. import blocks, scenes
+from ..arrays import Array, put
 from ..dials import Dial
 from ..naming import require_known
 from ..selection import BACKENDS
 from ..selection import engine as engine_for
 from ..selection.engine import Engine
-from ..selection.objective import Metric, Similarity
+from ..selection.objective import METRICS, Metric, Similarity
 from ..store import write_whole
 from ..types import Kept, TokenGrid
 from .bounded import DEDUPE, Bounded
+from .cutting import Cutter, Even
 from .growing import Growing
+from .past import Chooser, Past, Piece
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Stream:
@@ -47,31 +49,42 @@ class Stream:
         *,
         ratio: float | str | None = None,
         budget: int | None = None,
-        block: int = 32,
+        block: int | Literal["scene"] = 32,
         dedupe: float | None = None,
         detail: float = 2,
         metric: Metric = "cosine",
         half_life_s: float | None = None,
+        dim: int | None = None,
         backend: str = "auto",
     ) -> None:
         """Args:
         ratio: kept / total; what is kept grows with the video.
         budget: how many tokens to keep of all there ever were, in bounded memory.
-        block: frames chosen from together.
-        dedupe: with a budget, how many survivors for each token kept the past is held in (1.5).
+        block: frames chosen from together; "scene": cut where scenes change, in the tokens, as far as that shows
+            while the video goes on. Cuts are found as `floc.compress` finds them but for two things: what is usual is
+            known from the past alone, and a scene of more than 64 frames is cut into parts of 32 and a last one of up
+            to 64, not into equal ones. With a ratio, what is kept is what `floc.compress` with `dedupe=1` keeps of the
+            same blocks, token for token.
+        dedupe: with a budget, how many tokens for each one of its share a block hands on to be chosen from (1.25).
         detail: how much more badly covered tokens weigh (2); 1 is not at all.
         metric: "cosine", or with a ratio "gaussian".
         half_life_s: with a budget, after how many seconds the past weighs half; None: never.
+        dim: how many features of a token are compared, the first ones; those after them go along. None: all.
         backend: as in `floc.compress`.
         """
         self._dial = Dial.of(ratio, budget, None)
         require_known("backend", backend, BACKENDS)
-        if not blocks.is_count(block):
-            raise ValueError(f"block must be a number of frames: a stream has no end to wait for; got {block!r}")
+        if not (blocks.is_count(block) or (isinstance(block, str) and block == "scene")):
+            raise ValueError(
+                f"block must be a number of frames, or 'scene': a stream has no end to wait for; got {block!r}"
+            )
         if budget is None and (dedupe not in (None, 1) or half_life_s is not None):
             raise ValueError("dedupe= and half_life_s= are for a budget; with a ratio every block keeps its own share")
         if budget is not None and metric != "cosine":
             raise ValueError(f"with a budget the metric is cosine, whose sums can be carried on; got {metric!r}")
+        require_known("metric", metric, METRICS)
+        if dim is not None and not blocks.is_count(dim):
+            raise ValueError(f"dim must be a number of features, at least 1, or None: all; got {dim!r}")
         dedupe = DEDUPE if dedupe is None else dedupe
         for name, value, least in (("dedupe", dedupe, 1), ("detail", detail, 1)):
             if not (_is_number(value) and least <= value < math.inf):
@@ -81,25 +94,26 @@ class Stream:
         self._settings: dict[str, Any] = dict(
             ratio=None if ratio is None else str(self._dial.ratio),
             budget=self._dial.budget,
-            block=int(block),
+            block=block if isinstance(block, str) else int(block),
             dedupe=float(dedupe) if budget is not None else None,
             detail=float(detail),
             metric=metric,
-            half_life_s=half_life_s,
+            half_life_s=None if half_life_s is None else float(half_life_s),
+            dim=None if dim is None else int(dim),
             backend=backend,
         )
         self._similarity = Similarity(metric, detail)
         self._engine: Engine | None = None
-        self._room: torch.Tensor | None = None  # [block, H, W, D] for the frames of the block that is not complete
+        self._cutter: Cutter = scenes.Running(dim) if isinstance(block, str) else Even(int(block))
+        self._room: torch.Tensor | None = None  # [room, H, W, D] for the frames that are no block yet
         self._times: list[float] = []  # of these frames: as many as there are
         self._numpy_dtype: np.dtype | None = None
         self._frames = 0  # in complete blocks
         self._first_s = self._last_s = 0.0
+        self._is_timed = False  # whether times are given
         self._is_closed = False
         self.note: dict[str, Any] = {}  # what its owner wants saved with it, as JSON takes it
-        self._past: Growing | Bounded = (
-            Growing(self._dial) if budget is None else Bounded(int(budget), float(dedupe), half_life_s)
-        )
+        self._past: Past = Growing(self._dial) if budget is None else Bounded(int(budget), float(dedupe), half_life_s)
 
     def __repr__(self) -> str:
         return f"Stream({self._dial}, {self.frames} frames so far)"
@@ -124,23 +138,32 @@ class Stream:
         if self._engine is None:
             self._engine = engine_for(self._settings["backend"], frames.device)
             self._numpy_dtype = tokens.dtype if isinstance(tokens, np.ndarray) else None
-            self._first_s = times[0]
-            self._room = frames.new_empty(self._settings["block"], *frames.shape[1:])
+            self._first_s, self._is_timed = times[0], time_s is not None
+            self._room = frames.new_empty(self._cutter.room, *frames.shape[1:])
         assert self._room is not None
+        if len(self._times) == len(self._room):  # a block could not be chosen from before, for want of memory
+            self._complete_blocks()
         for frame, time in zip(frames, times, strict=True):
-            self._room[len(self._times)] = frame
+            place = len(self._times)
+            put(self._room, place, frame[None])
+            if len(frames) == 1:  # what was just copied is in the cache; as long as it has no time it is not there
+                TokenGrid(self._room[place : place + 1]).require_finite()
             self._times.append(time)
             self._last_s = time
-            if len(self._times) == len(self._room):
-                self._complete()
+            self._cutter.see(self._room, len(self._times))
+            self._complete_blocks()
 
     def kept(self) -> Kept:
         """What is kept of all frames so far, the block that is not complete among them."""
         if not self.frames:
             raise ValueError("nothing was pushed yet")
-        assert self._engine is not None, "set with the first frame"
-        rest = self._room[: len(self._times)] if self._room is not None and self._times else None
-        kept = self._past.kept(self._engine, self._similarity, rest, self._times, self._numpy_dtype)
+        assert self._room is not None, "made with the first frame"
+        rest, start = [], 0
+        for length in self._cutter.rest(len(self._times)):
+            rest.append(self._piece(slice(start, start + length)))
+            start += length
+        rows, columns = self._room.shape[1:3]
+        kept = self._past.kept(self._chooser(), rest, (rows, columns), self._numpy_dtype)
         settings = {name: value for name, value in self._settings.items() if value is not None}
         return replace(kept, method="stream", settings=settings, span_s=(self._first_s, self._last_s))
 
@@ -163,10 +186,12 @@ class Stream:
             "settings": self._settings,
             "frames": self._frames,
             "span_s": [self._first_s, self._last_s],
+            "timed": self._is_timed,
             "numpy_dtype": None if self._numpy_dtype is None else str(self._numpy_dtype),
             "device": None if self._room is None else str(self._room.device),
             "closed": self._is_closed,
             "past": self._past.about(),
+            "cutter": self._cutter.about(),
             "note": self.note,
         }
         write_whole(Path(path), lambda temporary: save_file(tensors, temporary, {"floc-stream": json.dumps(about)}))
@@ -192,39 +217,57 @@ class Stream:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
             settings = {name: value for name, value in about["settings"].items() if value is not None}
             stream = cls(**settings)
-            place = torch.device(device or about["device"] or "cpu")
-            stream._past.restore({name: each.to(place) for name, each in tensors.items()}, about["past"])
-            stream._times = tensors["times"].tolist()
-            if "room" in tensors:
-                few = tensors["room"].to(place)
-                stream._room = few.new_empty(settings["block"], *few.shape[1:])
-                stream._room[: len(few)] = few
-            stream._frames = about["frames"]
-            stream._first_s, stream._last_s = about["span_s"]
-            stream._numpy_dtype = None if about["numpy_dtype"] is None else np.dtype(about["numpy_dtype"])
-            stream._is_closed = about["closed"]
-            stream.note = about.get("note", {})
-            if stream.frames:
-                stream._engine = engine_for(settings["backend"], place)
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            stream._restore(tensors, about, _place(device or about["device"] or "cpu"))
+        except (SafetensorError, OSError, LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{path}: not a readable stream of floc ({error})") from error
         return stream
 
-    def _complete(self) -> None:
-        assert self._engine is not None
+    def _restore(self, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any], device: torch.device) -> None:
+        self._past.restore({name: each.to(device) for name, each in tensors.items()}, about["past"])
+        self._cutter.restore(about["cutter"])
+        self._times = tensors["times"].tolist()
+        if "room" in tensors:
+            few = tensors["room"].to(device)
+            if len(few) != len(self._times):
+                raise ValueError(f"{len(few)} frames wait, with times for {len(self._times)}")
+            self._room = few.new_empty(self._cutter.room, *few.shape[1:])
+            self._room[: len(few)] = few
+            self._engine = engine_for(self._settings["backend"], device)
+        self._frames = about["frames"]
+        self._first_s, self._last_s = about["span_s"]
+        self._numpy_dtype = None if about["numpy_dtype"] is None else np.dtype(about["numpy_dtype"])
+        self._is_timed, self._is_closed, self.note = about["timed"], about["closed"], about["note"]
+
+    def _complete_blocks(self) -> None:
+        """Frames that wait and are a block go to the past; the others move up."""
         assert self._room is not None
-        self._past.add(self._engine, self._similarity, self._room, self._times)
-        self._frames += len(self._room)
-        self._times = []
+        while frames := self._cutter.complete(len(self._times)):
+            self._past.add(self._chooser(), self._piece(slice(0, frames)))
+            left = len(self._times) - frames
+            put(self._room, 0, self._room[frames : frames + left].clone())
+            self._times = self._times[frames:]
+            self._cutter.forget(frames)
+            self._frames += frames
+
+    def _piece(self, frames: slice) -> Piece:
+        assert self._room is not None
+        return Piece(self._room[frames], np.array(self._times[frames]))
+
+    def _chooser(self) -> Chooser:
+        assert self._engine is not None, "found with the first frame"
+        return Chooser(self._engine, self._similarity, self._settings["dim"])
 
     def _checked(self, tokens: Array) -> torch.Tensor:
-        """[t, H, W, D], fit to go in."""
+        """[t, H, W, D], fit to go in; whether a single frame is finite shows when it is copied."""
         if not isinstance(tokens, (torch.Tensor, np.ndarray)):
             raise TypeError(f"tokens must be a torch tensor or a numpy array, got {type(tokens).__name__}")
         if tokens.ndim not in (2, 3, 4):
             raise ValueError(f"tokens of a frame must be [H, W, D] or [N, D], got {tuple(tokens.shape)}")
         several = tokens if tokens.ndim == 4 else tokens[None] if tokens.ndim == 3 else tokens[None, None]
-        frames = TokenGrid.of(several).tokens
+        frames = TokenGrid.of(several, look=len(several) > 1 or self._room is None).tokens.detach()
+        dim = self._settings["dim"]
+        if dim is not None and dim > frames.shape[-1]:
+            raise ValueError(f"dim={dim} features are compared, but tokens have {frames.shape[-1]}")
         if self._room is not None:
             before = self._room[0]
             if frames.shape[1:] != before.shape:
@@ -240,20 +283,34 @@ class Stream:
         return frames
 
     def _checked_times(self, time_s: Any, count: int) -> list[float]:
+        if self.frames and self._is_timed != (time_s is not None):
+            had, has = ("a time", "none") if self._is_timed else ("no time", "one")
+            raise ValueError(f"frames before had {had}, this has {has}; give time_s for all of them or for none")
         if time_s is None:
             times = [float(self.frames + i) for i in range(count)]
+        elif isinstance(time_s, float | int):
+            times = [float(time_s)]
         else:
-            times = [float(each) for each in np.atleast_1d(np.asarray(time_s, np.float64))]
-        if len(times) != count:
-            raise ValueError(f"every frame needs its time: {count} frames came with {len(times)} times")
+            times = np.atleast_1d(np.asarray(time_s, np.float64)).tolist()
+        if len(times) != count or not isinstance(times[0], float):
+            raise ValueError(f"every frame needs its time: {count} frames came with times of shape {np.shape(times)}")
         for before, time in zip([self._last_s if self.frames else -math.inf, *times], times, strict=False):
             if not (math.isfinite(time) and time > before):
                 raise ValueError(
-                    f"time goes on: a frame at {time:g} s came after one at {before:g} s; push frames in order, and "
-                    "give time_s for all of them or for none"
+                    f"time goes on: a frame at {time:g} s came after one at {before:g} s; push frames in order"
                 )
         return times
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _place(device: str | torch.device) -> torch.device:
+    """A device that is here."""
+    place = torch.device(device)
+    try:
+        torch.empty(1, device=place)
+    except (AssertionError, RuntimeError) as error:  # torch built without CUDA asserts
+        raise ValueError(f"its tokens go to {place}, which cannot be used here; pass device='cpu'") from error
+    return place

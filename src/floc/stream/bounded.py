@@ -5,20 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from ..arrays import as_given, like, numpy_of
-from ..selection.engine import Engine, Job, Solution, Targets
-from ..selection.objective import SCALE, Similarity
+from .. import blocks
+from ..arrays import as_given, gather, like, numpy_of, put
+from ..selection.engine import Targets
+from ..selection.objective import SCALE
 from ..standing import Summed
 from ..types import Kept
+from .past import Chooser, Piece
 
-DEDUPE = 1.5  # less than `floc.compress` takes: a choice from the survivors costs the square of their number
-ROOM = 2  # survivors held before they are chosen from again, for each one that stays: fewer choices, more memory
-SPREAD = 1.25  # how far from its fair share what a block hands on may be, by what it gains
+DEDUPE = 1.25  # less than `floc.compress` takes: every survivor of a block costs a choice from all there are
+# Survivors held before they are chosen from again, for each one that stays. A choice costs the square of what is held,
+# and there are fewer the more is held: 2 makes the sum of it least.
+ROOM = 2.0
+TOGETHER = 12_288  # survivors that are chosen from together, as in a second pass: their matrix takes 300 MB
 WEIGHT_LIMIT = 2.0**30  # weights add up to no more, so that exact gains fit 64 bits
 
 
@@ -34,28 +38,34 @@ class _Survivors:
     def __len__(self) -> int:
         return len(self.index)
 
+    def upto(self, count: int) -> _Survivors:
+        """The first ones, in the same memory."""
+        return _Survivors(*(getattr(self, name)[:count] for name in _COLUMNS))
+
+
+_COLUMNS = ("features", "sums", "index", "time_s")
+
 
 class _Room:
-    """Survivors one after another in one piece of memory, which is never moved."""
+    """Survivors one after another in one piece of memory, which grows to its limit and then stays where it is."""
 
-    def __init__(self, like: _Survivors, room: int) -> None:
-        self.room = _Survivors(
-            like.features.new_empty(room, like.features.shape[1]),
-            like.sums.new_empty(room, like.sums.shape[1]),
-            np.empty(room, np.int64),
-            np.empty(room),
-        )
+    def __init__(self, few: _Survivors, limit: int) -> None:
+        self.limit = limit
         self.count = 0
-        self.add(like)
+        self.memory = few
+        self.put(few)
 
     def held(self) -> _Survivors:
-        room, until = self.room, self.count
-        return _Survivors(room.features[:until], room.sums[:until], room.index[:until], room.time_s[:until])
+        return self.memory.upto(self.count)
 
     def add(self, new: _Survivors) -> None:
         until = self.count + len(new)
-        for name in ("features", "sums", "index", "time_s"):
-            getattr(self.room, name)[self.count : until] = getattr(new, name)
+        if until > len(self.memory):
+            self._grow(min(self.limit, max(until, 2 * len(self.memory))))
+        for name in ("features", "sums"):
+            put(getattr(self.memory, name), self.count, getattr(new, name))
+        for name in ("index", "time_s"):
+            getattr(self.memory, name)[self.count : until] = getattr(new, name)
         self.count = until
 
     def put(self, few: _Survivors) -> None:
@@ -63,107 +73,135 @@ class _Room:
         self.count = 0
         self.add(few)
 
+    def _grow(self, room: int) -> None:
+        held, before = self.held(), self.memory
+        self.memory = _Survivors(
+            before.features.new_empty(room, before.features.shape[1]),
+            before.sums.new_empty(room, before.sums.shape[1]),
+            np.empty(room, np.int64),
+            np.empty(room),
+        )
+        self.put(held)
+
+
+class _Choice(NamedTuple):
+    """Some of the survivors, chosen from all of them."""
+
+    picks: np.ndarray  # [count] int64 places, most important first
+    gains: np.ndarray  # [count] what each added, in tokens
+    heir: np.ndarray  # [M] int64, for every survivor the rank of the pick that stands for it
+
 
 class Bounded:
-    """The past with a budget: survivors, chosen from again whenever they are too many."""
+    """See `Past`: survivors, chosen from again whenever they are too many."""
 
     def __init__(self, budget: int, dedupe: float, half_life_s: float | None) -> None:
         self.budget = budget
-        self.stay = math.ceil(budget * dedupe)  # survivors after a reduction
+        self.dedupe = dedupe
         self.half_life_s = half_life_s
+        self.most = math.ceil(ROOM * budget)  # survivors that are held before they are chosen from again
         self.room: _Room | None = None
-        self.blocks = 0
         self.frames = 0
-        self.cells: tuple[int, int] | None = None
         self.counted = 0.0  # tokens there were, as far as they have not faded
         self.bar = 0.0  # what the last survivor that stayed had gained
         self.until_s = 0.0
-        self.block_tokens = 0
+        self.reductions = 0
 
-    def add(self, engine: Engine, similarity: Similarity, tokens: torch.Tensor, times: Sequence[float]) -> None:
-        new = self._survivors(engine, similarity, tokens, times)
-        fading = self._fading(times[-1])
+    def add(self, chooser: Chooser, block: Piece) -> None:
+        new = self._survivors(chooser, block)
+        self._fade(block)
         if self.room is None:
-            self.block_tokens = tokens.shape[:3].numel()
-            self.room = _Room(new, ROOM * self.stay + self.block_tokens)
+            self.room = _Room(new, max(self.most, self.budget + self._handed_on(1.0)))
         else:
-            if fading < 1:
-                self.room.held().sums.mul_(fading)
+            if self.room.count + len(new) > self.most and self.room.count > self.budget:
+                few, self.bar = _reduced(chooser, self.room.held(), self.budget)
+                self.room.put(few)
+                self.reductions += 1
             self.room.add(new)
-        self.cells = (tokens.shape[1], tokens.shape[2])
-        self.counted = self.counted * fading + tokens.shape[:3].numel()
-        self.until_s = times[-1]
-        self.blocks += 1
-        self.frames += len(tokens)
-        if self.room.count > ROOM * self.stay:
-            few, self.bar = _reduced(engine, similarity, self.room.held(), self.stay)
-            self.room.put(few)
+        self.counted += len(block.flat)
+        self.frames += len(block.tokens)
 
-    def _survivors(
-        self, engine: Engine, similarity: Similarity, tokens: torch.Tensor, times: Sequence[float]
-    ) -> _Survivors:
-        """What one more block hands on: its fair share of what stays, a little more or less by what it gains."""
-        flat = tokens.flatten(0, 2)
-        cells = tokens.shape[1] * tokens.shape[2]
-        fair = math.ceil(self.stay / (self.blocks + 1))
-        depth = min(len(flat), math.ceil(SPREAD * fair))
-        (solution,) = engine.solve([Job(flat, depth)], similarity, with_cosines=False)
-        worthy = int(np.count_nonzero(solution.gains / SCALE > self.bar)) if self.bar else fair
-        count = min(depth, max(1, math.floor(fair / SPREAD), worthy))
-        cluster = solution.history.representatives(len(flat), count)
-        directions, lengths = engine.sum_by_cluster([(flat, cluster)], count, unit=True)
+    def _fade(self, block: Piece) -> None:
+        """Let the past weigh what it weighs after a block."""
+        fading = self._fading(block)
+        if self.room is not None and fading < 1:
+            self.room.held().sums.mul_(fading)
+        self.counted *= fading
+        self.until_s = float(block.times[-1])
+
+    def _survivors(self, chooser: Chooser, block: Piece) -> _Survivors:
+        """What one more block hands on: its share of the budget, and more of what gains more than the past's last."""
+        flat, compared = block.flat, chooser.compared(block.flat)
+        n = len(flat)
+        part = n / (self.counted * self._fading(block) + n)  # of all there was, as far as it has not faded
+        share, most = min(n, math.ceil(self.budget * part)), min(n, self._handed_on(part))
+        solution = chooser.choose(compared, most, with_cosines=False)
+        worthy = int(np.count_nonzero(solution.gains / SCALE > self.bar))
+        count = max(share, worthy)
+        cluster = solution.history.representatives(n, count)
+        directions, lengths = chooser.engine.sum_by_cluster([(compared, cluster)], count, unit=True)
         picks = solution.picks[:count]
         return _Survivors(
-            flat[torch.from_numpy(picks).to(flat.device)],
+            gather(flat, picks),
             directions.to(flat.device) * torch.from_numpy(lengths).to(flat.device, torch.float32)[:, None],
-            self.frames * cells + picks,
-            np.asarray(times)[picks // cells],
+            self.frames * block.cells + picks,
+            block.times[picks // block.cells],
         )
 
-    def _fading(self, now_s: float) -> float:
-        """What is left of the past's weight."""
-        if self.half_life_s is None or not self.blocks:
+    def _handed_on(self, part: float) -> int:
+        """The most that a block hands on which is such a part of all."""
+        return math.ceil(self.dedupe * self.budget * part)
+
+    def _fading(self, block: Piece) -> float:
+        """What is left of the past's weight after a block."""
+        if self.half_life_s is None or self.room is None:
             return 1.0
-        return 0.5 ** ((now_s - self.until_s) / self.half_life_s)
+        return 0.5 ** ((float(block.times[-1]) - self.until_s) / self.half_life_s)
 
     def kept(
-        self,
-        engine: Engine,
-        similarity: Similarity,
-        rest: torch.Tensor | None,
-        times: Sequence[float],
-        numpy_dtype: np.dtype | None,
+        self, chooser: Chooser, rest: Sequence[Piece], cells: tuple[int, int], numpy_dtype: np.dtype | None
     ) -> Kept:
-        held, counted, frames = None if self.room is None else self.room.held(), self.counted, self.frames
-        if rest is not None:
-            new = self._survivors(engine, similarity, rest, times)
-            fading = self._fading(times[-1])
-            held = new if held is None else _and(held, new, fading)
-            counted = counted * fading + rest.shape[:3].numel()
-            frames += len(rest)
-        assert held is not None, "there was a frame"
-        rows, columns = self.cells or rest.shape[1:3]  # type: ignore[union-attr]
+        if rest:
+            return self._and(chooser, rest[0]).kept(chooser, rest[1:], cells, numpy_dtype)
+        assert self.room is not None, "there was a frame"
+        held, shape = self.room.held(), (self.frames, *cells)
         lengths, directions = _split(held.sums)
-        chosen = _chosen(engine, similarity, held, directions, lengths, min(self.budget, len(held)))
+        chosen = _chosen(chooser, held, directions, lengths, min(self.budget, len(held)))
         picked = held.index[chosen.picks]
         places = chosen.picks[np.argsort(picked)]
         indices = held.index[places]
-        features = held.features[torch.from_numpy(places).to(held.features.device)]
+        features = gather(held.features, places)
         given = as_given(features, numpy_dtype)
         return Kept(
             indices=like(given, indices),
             features=given,
-            positions=like(given, np.stack(np.unravel_index(indices, (frames, rows, columns)), 1)),
+            positions=like(given, np.stack(np.unravel_index(indices, shape), 1)),
             order=like(given, np.searchsorted(indices, picked)),
-            gains=like(given, chosen.gains / (SCALE * _scale(lengths))),
-            shape=(frames, rows, columns),
+            gains=like(given, chosen.gains),
+            shape=shape,
             nested=True,
-            standing=Summed(directions, lengths, counted, features, indices),
+            standing=Summed(directions, lengths, self.counted, chooser.compared(features), indices),
             times_s=like(given, held.time_s[places]),
         )
 
+    def _and(self, chooser: Chooser, block: Piece) -> Bounded:
+        """What the past would be with one more block, without a reduction."""
+        new, fading = self._survivors(chooser, block), self._fading(block)
+        held = [] if self.room is None else [self.room.held()]
+        both = _Survivors(
+            torch.cat([*(each.features for each in held), new.features]),
+            torch.cat([*(each.sums * fading for each in held), new.sums]),
+            np.concatenate([*(each.index for each in held), new.index]),
+            np.concatenate([*(each.time_s for each in held), new.time_s]),
+        )
+        more = Bounded(self.budget, self.dedupe, self.half_life_s)
+        more.room, more.bar = _Room(both, len(both)), self.bar
+        more.frames, more.counted = self.frames + len(block.tokens), self.counted * fading + len(block.flat)
+        more.until_s = float(block.times[-1])
+        return more
+
     def about(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _BOUNDED}
+        return {name: getattr(self, name) for name in _NUMBERS}
 
     def state(self) -> dict[str, torch.Tensor]:
         if self.room is None:
@@ -177,46 +215,57 @@ class Bounded:
         }
 
     def restore(self, state: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> None:
-        if about["cells"] is None:
-            return
-        for name in _BOUNDED:
-            setattr(self, name, tuple(about[name]) if name == "cells" else about[name])
-        held = _Survivors(state["features"], state["sums"], numpy_of(state["index"]), numpy_of(state["time_s"]))
-        self.room = _Room(held, ROOM * self.stay + about["block_tokens"])
+        for name in _NUMBERS:
+            setattr(self, name, about[name])
+        if self.frames:
+            held = _Survivors(state["features"], state["sums"], numpy_of(state["index"]), numpy_of(state["time_s"]))
+            if len({len(getattr(held, name)) for name in _COLUMNS}) > 1:
+                raise ValueError("survivors, their sums, places and times are not equally many")
+            self.room = _Room(held, max(self.most, self.budget + self._handed_on(1.0)))
 
 
-_BOUNDED = ("blocks", "frames", "cells", "counted", "bar", "until_s", "block_tokens")  # numbers that are saved
+_NUMBERS = ("frames", "counted", "bar", "until_s", "reductions")  # that are saved
 
 
-def _and(held: _Survivors, new: _Survivors, fading: float) -> _Survivors:
-    """Survivors, faded, and more of them."""
-    return _Survivors(
-        torch.cat([held.features, new.features]),
-        torch.cat([held.sums * fading, new.sums]),
-        np.concatenate([held.index, new.index]),
-        np.concatenate([held.time_s, new.time_s]),
-    )
-
-
-def _reduced(engine: Engine, similarity: Similarity, held: _Survivors, stay: int) -> tuple[_Survivors, float]:
-    """Choose who stays; the sums of those who go are added to those of their representatives."""
+def _reduced(chooser: Chooser, held: _Survivors, stay: int) -> tuple[_Survivors, float]:
+    """Choose who stays, and what the last of them gains; the sums of those who go are added to those of their heirs."""
     lengths, directions = _split(held.sums)
-    chosen = _chosen(engine, similarity, held, directions, lengths, stay)
-    heir = torch.from_numpy(chosen.history.representatives(len(held), stay)).to(held.sums.device)
+    chosen = _chosen(chooser, held, directions, lengths, stay)
+    heir = torch.from_numpy(chosen.heir).to(held.sums.device)
     sums = torch.zeros(stay, held.sums.shape[1], device=held.sums.device).index_add(0, heir, held.sums)
-    bar = float(chosen.gains[-1]) / (SCALE * _scale(lengths))
     in_time = np.argsort(held.index[chosen.picks])
     picks = chosen.picks[in_time]
-    here = torch.from_numpy(picks).to(sums.device)
-    sums = sums[torch.from_numpy(in_time).to(sums.device)]
-    return _Survivors(held.features[here], sums, held.index[picks], held.time_s[picks]), bar
+    few = _Survivors(gather(held.features, picks), gather(sums, in_time), held.index[picks], held.time_s[picks])
+    return few, float(chosen.gains.min())
 
 
-def _chosen(
-    engine: Engine, similarity: Similarity, held: _Survivors, directions: torch.Tensor, lengths: np.ndarray, count: int
-) -> Solution:
-    weights = np.rint(lengths * _scale(lengths)).astype(np.int64)
-    return engine.solve_weighted(held.features, Targets(directions, lengths, weights), count, similarity)
+def _chosen(chooser: Chooser, held: _Survivors, directions: torch.Tensor, lengths: np.ndarray, count: int) -> _Choice:
+    """Choose from survivors; of many, in windows of some that follow one another, by what each gains in its own."""
+    scale = _scale(lengths)
+    weights = np.rint(lengths * scale).astype(np.int64)
+    parts = min(count, math.ceil(len(held) / TOGETHER))
+    windows = blocks.split(len(held), math.ceil(len(held) / parts))
+    solutions = [
+        chooser.engine.solve_weighted(
+            chooser.compared(held.features[here]),
+            Targets(directions[here], lengths[here], weights[here]),
+            min(count, here.stop - here.start),
+            chooser.similarity,
+        )
+        for here in windows
+    ]
+    window, rank = blocks.merged([each.gains for each in solutions])
+    # a window without a pick would have no heirs: first picks go before all others
+    order = np.concatenate([np.flatnonzero(rank == 0), np.flatnonzero(rank > 0)])[:count]
+    window, rank = window[order], rank[order]
+    picks, gains = np.empty(count, np.int64), np.empty(count)
+    heir = np.empty(len(held), np.int64)
+    for w, (here, solution) in enumerate(zip(windows, solutions, strict=True)):
+        mine = np.flatnonzero(window == w)
+        picks[mine] = here.start + solution.picks[rank[mine]]
+        gains[mine] = solution.gains[rank[mine]] / (SCALE * scale)
+        heir[here] = mine[solution.history.representatives(here.stop - here.start, len(mine))]
+    return _Choice(picks, gains, heir)
 
 
 def _split(sums: torch.Tensor) -> tuple[np.ndarray, torch.Tensor]:

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..arrays import as_given, like, numpy_of
+from ..arrays import as_given, gather, like, numpy_of
 from ..dials import Dial
 from ..path import Choice, joined
-from ..selection.engine import Engine, Job
-from ..selection.objective import Similarity
 from ..types import Kept
+from .past import Chooser, Piece
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,72 +26,62 @@ class _Block:
 
 
 class Growing:
-    """The past with a ratio: all blocks, each with its own picks."""
+    """See `Past`."""
 
     def __init__(self, dial: Dial) -> None:
         self.dial = dial
         self.blocks: list[_Block] = []
-        self.cells: tuple[int, int] | None = None  # rows, columns
 
-    def add(self, engine: Engine, similarity: Similarity, tokens: torch.Tensor, times: Sequence[float]) -> None:
-        self.cells = (tokens.shape[1], tokens.shape[2])
-        self.blocks.append(self._chosen(engine, similarity, tokens, times))
+    def add(self, chooser: Chooser, block: Piece) -> None:
+        self.blocks.append(self._chosen(chooser, block))
 
-    def _chosen(self, engine: Engine, similarity: Similarity, tokens: torch.Tensor, times: Sequence[float]) -> _Block:
-        flat = tokens.flatten(0, 2)
+    def _chosen(self, chooser: Chooser, block: Piece) -> _Block:
+        flat = block.flat
         depth = min(len(flat), self.dial.count(len(flat)) + 1)
-        (solution,) = engine.solve([Job(flat, depth)], similarity, with_cosines=True)
-        return _Block(solution.choice(), flat[torch.from_numpy(solution.picks).to(flat.device)], np.array(times))
+        solution = chooser.choose(chooser.compared(flat), depth, with_cosines=True)
+        return _Block(solution.choice(), gather(flat, solution.picks), block.times)
 
     def kept(
-        self,
-        engine: Engine,
-        similarity: Similarity,
-        rest: torch.Tensor | None,
-        times: Sequence[float],
-        numpy_dtype: np.dtype | None,
+        self, chooser: Chooser, rest: Sequence[Piece], cells: tuple[int, int], numpy_dtype: np.dtype | None
     ) -> Kept:
-        held = [*self.blocks, *([self._chosen(engine, similarity, rest, times)] if rest is not None else [])]
-        rows, columns = self.cells or rest.shape[1:3]  # type: ignore[union-attr]
-        cells = rows * columns
-        sizes = np.array([len(each.times) * cells for each in held])
-        path = joined([each.choice for each in held], sizes, shared=True, rising=similarity.is_plain_cosine)
+        held = [*self.blocks, *(self._chosen(chooser, each) for each in rest)]
+        of_a_frame = cells[0] * cells[1]
+        sizes = np.array([len(each.times) * of_a_frame for each in held])
+        path = joined([each.choice for each in held], sizes, shared=True, rising=chooser.similarity.is_plain_cosine)
         count = self.dial.count(int(sizes.sum()))
         path = path.upto(count)
         answer = path.answer(count)
         flat = np.concatenate([o + each.choice.picks for o, each in zip(sizes.cumsum() - sizes, held, strict=True)])
         in_order = np.argsort(flat)
         places = in_order[np.searchsorted(flat[in_order], answer.indices)]
-        features = torch.cat([each.features for each in held])
-        chosen = as_given(features[torch.from_numpy(places).to(features.device)], numpy_dtype)
-        all_times = np.concatenate([each.times for each in held])
-        kept = Kept.from_answer(answer, chosen, (len(all_times), rows, columns), path)
-        return replace(kept, times_s=like(chosen, all_times[answer.indices // cells]))
+        chosen = as_given(gather(torch.cat([each.features for each in held]), places), numpy_dtype)
+        times = np.concatenate([each.times for each in held])
+        kept = Kept.from_answer(answer, chosen, (len(times), *cells), path)
+        return replace(kept, times_s=like(chosen, times[answer.indices // of_a_frame]))
 
     def about(self) -> dict[str, Any]:
-        return {"cells": self.cells, "next_gains": [each.choice.next_gain for each in self.blocks]}
+        return {"next_gains": [each.choice.next_gain for each in self.blocks]}
 
     def state(self) -> dict[str, torch.Tensor]:
         if not self.blocks:
             return {}
-        columns = {
-            name: [getattr(each.choice, name) for each in self.blocks]
-            for name in ("picks", "gains", "token", "rank", "cosine")
-        }
+        columns = {name: [getattr(each.choice, name) for each in self.blocks] for name in _CHOICE}
         columns["block_times"] = [each.times for each in self.blocks]
         state = {name: torch.from_numpy(np.concatenate(parts)) for name, parts in columns.items()}
         state |= {f"{name}.lengths": torch.tensor([len(each) for each in parts]) for name, parts in columns.items()}
         return {**state, "features": torch.cat([each.features for each in self.blocks])}
 
     def restore(self, state: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> None:
-        if about["cells"] is None:
+        if not about["next_gains"]:
             return
-        self.cells = tuple(about["cells"])
         parts = {
             name: np.split(numpy_of(state[name]), np.cumsum(numpy_of(state[f"{name}.lengths"]))[:-1])
-            for name in ("picks", "gains", "token", "rank", "cosine", "block_times")
+            for name in (*_CHOICE, "block_times")
         }
         features = state["features"].split([len(each) for each in parts["picks"]])
         for i, (next_gain, few) in enumerate(zip(about["next_gains"], features, strict=True)):
-            arrays: Any = {name: parts[name][i] for name in ("picks", "gains", "token", "rank", "cosine")}
+            arrays: Any = {name: parts[name][i] for name in _CHOICE}
             self.blocks.append(_Block(Choice(**arrays, next_gain=next_gain), few, parts["block_times"][i]))
+
+
+_CHOICE = ("picks", "gains", "token", "rank", "cosine")  # arrays of a choice that are saved

@@ -15,12 +15,12 @@ import torch
 from ...blocks import interleaved
 from ...encoders import in_groups
 from ...encoders.hf import STEP, Visual, around, of_frames, of_patches
-from ...standing import Standing
+from ...standing import Standing, Summed
 from ...types import Frames
 from .captured import Captured
 from .families import Shape, family_of
 from .identity import Identity
-from .recipe import Part, Recipe, Segments
+from .recipe import Part, Recipe, Taker, taker
 from .stages import Stages
 
 if TYPE_CHECKING:
@@ -43,8 +43,9 @@ def capture(
 ) -> Captured:
     """Run a model's vision tower over a video once, a few frames at a time, and keep the tokens that stand for all.
 
-    No more than a segment of the video's tokens is in memory, and of its pixels a few frames, where it is read from a
-    file. `floc.replay` then asks any number of questions without the vision tower.
+    No more than a segment of the video's tokens is in memory, or of a long video with a budget about twice the budget,
+    and of its pixels a few frames, where it is read from a file. `floc.replay` then asks any number of questions
+    without the vision tower.
 
     Args:
         model: a video model of transformers.
@@ -66,19 +67,22 @@ def capture(
         reel = _prepared(model, inputs, stages)
     else:
         reel = _filmed(model, inputs, stages, fps=fps, max_frames=max_frames, source=source)
-    if budget is not None and not reel.planned:
-        raise ValueError("a budget is shared out over a whole video: give a file or a list of frames, not a stream")
-    segments = Segments(recipe, reel.planned)
+    if budget is not None and not reel.planned and recipe.streaming() is None:
+        raise ValueError(
+            f"method {method!r} shares a budget out over a whole video: give a file or a list of frames, not a stream"
+        )
     parts: list[_Kept] = []
+    taking: Taker | None = None
     done = 0
     for seen in reel.seen:
-        parts += map(_Kept.of, stages.each("select", segments.add(seen)))
+        taking = taking or taker(recipe, seen, reel.planned)
+        parts += map(_Kept.of, stages.each("select", taking.add(seen)))
         done += len(seen.tokens)
         if progress is not None:
             progress(min(1.0, done / max(1, reel.planned)))
-    parts += map(_Kept.of, stages.each("select", segments.finish()))
-    if not parts:
+    if taking is None:
         raise ValueError("no frames to capture: the video gave none")
+    parts += map(_Kept.of, stages.each("select", taking.finish()))
     return _joined(parts, identity, reel, {**stages.seconds, "total": time.perf_counter() - started})
 
 
@@ -114,7 +118,7 @@ class _Kept:
         kept = part.kept
         arrays = (torch.as_tensor(each) for each in (kept.features, kept.indices, kept.order, kept.gains))
         features, indices, order, gains = arrays
-        known = isinstance(kept.standing, Standing)  # else it would cost more than choosing did
+        known = isinstance(kept.standing, Standing | Summed)  # else it would cost more than choosing did
         return cls(
             features,
             indices,

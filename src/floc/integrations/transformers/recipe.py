@@ -1,16 +1,18 @@
 """How to compress a video: the dial, the method and its options, for one that is there, or one that is on its way.
 
 A video that is still being decoded is compressed a segment at a time, so that it needs no more memory than a segment
-and what was kept. Up to `SEGMENT_TOKENS` it is one segment, and the result that of `floc.compress`; beyond, every
-segment has its share of a budget, or its ratio or coverage, and chooses for itself.
+and what was kept. Up to `SEGMENT_TOKENS` it is one segment, and the result that of `floc.compress`. Beyond, with a
+budget and a method that can do it, the video goes through a `floc.Stream`, which chooses across all of it in memory
+for about twice the budget. Else every segment has its share of the budget, or its ratio or coverage, and chooses for
+itself.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -18,6 +20,7 @@ from ... import methods
 from ...compress import compress
 from ...dials import Dial
 from ...encoders.hf import Visual
+from ...stream import Stream
 from ...types import Kept
 
 SEGMENT_TOKENS = 65_536
@@ -50,6 +53,13 @@ class Recipe:
         dial: Any = {"ratio": self.ratio, "budget": self.budget, "coverage": self.coverage}
         return compress(tokens, **dial, method=self.method, **self.options)
 
+    def streaming(self) -> dict[str, Any] | None:
+        """The options of a stream that chooses as this does; None where none can."""
+        made = methods.make(self.method, dict(self.options))
+        if self.budget is None or not isinstance(made, methods.Streaming):
+            return None
+        return made.streaming()
+
     def due(self, tokens: int, planned: int) -> int | None:
         """How many of the first `tokens` of `planned` to keep; None where that is not a matter of counting."""
         if self.ratio is not None:
@@ -66,8 +76,55 @@ class Part(NamedTuple):
     deep: tuple[torch.Tensor, ...]  # [K, D] each, what goes with the tokens in the first layers of some models
 
 
+class Taker(Protocol):
+    """Takes a video on its way, a few frames at a time."""
+
+    def add(self, seen: Visual) -> Iterator[Part]:
+        """Take more frames, and give what can be given already: to be used before the next is asked for."""
+        ...
+
+    def finish(self) -> Iterator[Part]:
+        """Give what is left."""
+        ...
+
+
+def taker(recipe: Recipe, seen: Visual, planned: int) -> Taker:
+    """Who takes a video that begins like this, of so many planned frames of tokens; 0 where that is not known."""
+    cells = seen.tokens.shape[1] * seen.tokens.shape[2]
+    is_short = 0 < planned * cells <= SEGMENT_TOKENS
+    options = None if is_short else recipe.streaming()
+    return Segments(recipe, planned) if options is None else Streamed(recipe, options, seen.tokens.shape[-1])
+
+
+class Streamed:
+    """A video on its way that is chosen from as it comes."""
+
+    def __init__(self, recipe: Recipe, options: Mapping[str, Any], dim: int) -> None:
+        """Args:
+        recipe: how to compress it, with a budget.
+        options: of the stream that does so.
+        dim: features of a token; what goes with the tokens in deeper layers has as many.
+        """
+        self.recipe, self.dim = recipe, dim
+        self.stream = Stream(budget=recipe.budget, dim=dim, **options)
+
+    def add(self, seen: Visual) -> Iterator[Part]:
+        """Take more frames; what is kept of them shows at the end."""
+        self.stream.push(torch.cat(_all(seen), -1))
+        yield from ()
+
+    def finish(self) -> Iterator[Part]:
+        """Give what is kept of all."""
+        if self.stream.frames:
+            kept = self.stream.close()
+            features, *deep = torch.as_tensor(kept.features).split(self.dim, -1)
+            settings = {name: value for name, value in kept.settings.items() if name != "dim"}
+            kept = replace(kept, features=features.contiguous(), method=self.recipe.method, settings=settings)
+            yield Part(kept, tuple(each.contiguous() for each in deep))
+
+
 class Segments:
-    """A video on its way, a few frames at a time."""
+    """A video on its way, of which every segment is chosen from by itself."""
 
     def __init__(self, recipe: Recipe, planned: int) -> None:
         """Args:
