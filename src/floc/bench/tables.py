@@ -28,6 +28,10 @@ Plot = Callable[[dict], "Figure"]
 _MARKED = re.compile(r"(<!-- bench:([\w-]+) -->\n)(.*?)(<!-- /bench:\2 -->)", re.DOTALL)
 
 
+class Unavailable(RuntimeError):
+    """A table cannot be measured here: no GPU, say. The message tells what is missing."""
+
+
 @dataclass(frozen=True)
 class Table:
     """What one file in this package measures, and how it is shown."""
@@ -130,6 +134,18 @@ def milliseconds(record: dict) -> str:
     ('1235', '1.23')
     """
     return _significant(record["ms"], 3)
+
+
+def number(value: float | None, unit: float = 1) -> str:
+    """So many of a unit, in three digits; nothing where it was not measured.
+
+    >>> number(1234.5), number(12340, unit=1e6), number(None)
+    ('1,234', '0.0123', '')
+    """
+    if value is None:
+        return ""
+    scaled = value / unit
+    return f"{scaled:,.0f}" if scaled >= 1000 else f"{scaled:.3g}"
 
 
 def _significant(value: float, digits: int) -> str:
