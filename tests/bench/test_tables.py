@@ -59,6 +59,8 @@ def test_a_marker_that_is_not_closed_is_an_error(results):
 
 
 def test_tables_are_found_by_file():
-    assert {"answer", "capture", "methods", "scenes", "second-pass", "select", "stream", "video"} <= set(tables.names())
+    assert {"answer", "capture", "profile", "scenes", "second-pass", "select", "stream", "time", "video"} <= set(
+        tables.names()
+    )
     with pytest.raises(ValueError, match="unknown table"):
         tables.get("nothing")

@@ -7,7 +7,6 @@ only have nothing else. FLoC is counted on the torch backend, which fills the sa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -47,7 +46,10 @@ def _elementwise() -> dict[Any, Callable[..., int]]:
     return dict.fromkeys((*counted, aten.linalg_vector_norm, aten.cumsum, aten._adaptive_avg_pool2d), _largest)
 
 
-def _largest(*arguments: Any, out_shape: Any = None, **options: Any) -> int:
-    """One for each element of the largest tensor that is read or written."""
-    shapes = [each for each in (*arguments, out_shape) if isinstance(each, torch.Size)]
-    return max((math.prod(each) for each in shapes), default=0)
+def _largest(*arguments: Any, out_val: Any = None, **options: Any) -> int:
+    """One for each element of the largest tensor that is read or written; whole numbers are no floating point."""
+    read = [each for each in (*arguments, out_val) if isinstance(each, torch.Tensor) and each.is_floating_point()]
+    return max((each.numel() for each in read), default=0)
+
+
+_largest._get_raw = True  # type: ignore[attr-defined]  # by this the counter hands over tensors, not only their shapes

@@ -186,7 +186,6 @@ def _total(record: dict[str, Any], reading: dict[str, Any]) -> float | None:
 
 
 def _note(document: dict[str, Any]) -> str:
-    llm = document["llm"]
     failed = [f"{each['method']}: {each['failed']}" for each in document["methods"] if "failed" in each]
     block = 32 * 60
     parts = [
@@ -200,17 +199,22 @@ def _note(document: dict[str, Any]) -> str:
         f"seems to count a multiplication and an addition as one: 24 blocks of {block:,} tokens make "
         f"{24 * block**2 * GPU.dim / 1e9:.0f} GFLOP so.",
         "Memory: what the call took at its peak beside the tokens, measured.",
-        f"LLM: {llm['model']}."
-        if not llm["readings"]
-        else f"LLM: {llm['model']}, random weights, reading the tokens "
-        "and a question to the first token of an answer; its peak: the weights and what it took beside them, measured. "
-        "The paper does not tell how long its answers are.",
+        _llm_note(document["llm"]),
         *([f"Not run: {'; '.join(failed)}."] if failed else []),
         f"DivPrune of {document['textbook']['n']:,} tokens as it is told, with all distances at every step, takes "
         f"{times(document['textbook'])} as long as here.",
         where(document, "python", "torch", "transformers", "numba", "scikit-learn", "kmedoids"),
     ]
     return " ".join(parts)
+
+
+def _llm_note(llm: dict[str, Any]) -> str:
+    if not llm["readings"]:
+        return f"LLM: {llm['model']}."
+    return (
+        f"LLM: {llm['model']}, random weights, reading the tokens and a question to the first token of an answer; its "
+        "peak: the weights and what it took beside them, measured. The paper does not tell how long its answers are."
+    )
 
 
 def _plot(document: dict[str, Any]) -> Figure:

@@ -84,8 +84,12 @@ def fill(path: Path, results: Path = Path("benchmarks/results")) -> list[str]:
 
 def markdown(view: str, results: Path = Path("benchmarks/results")) -> str:
     """One view of the results in a folder."""
+    from . import accuracy
+
     owners = {name: table for table in tables().values() for name in table.views}
-    require_known("bench view", view, sorted(owners))
+    require_known("bench view", view, sorted({*owners, *accuracy.VIEWS}))
+    if view in accuracy.VIEWS:
+        return accuracy.VIEWS[view](results)
     table = owners[view]
     path = results / f"{table.name}.json"
     if not path.exists():
