@@ -109,6 +109,16 @@ def plot(table: Table, document: dict, folder: Path) -> Iterator[Path]:
         yield path
 
 
+def draw(results: Path) -> list[Path]:
+    """Draw the figures of all results in a folder, such as those measured where matplotlib is not installed."""
+    drawn: list[Path] = []
+    for table in tables().values():
+        path = results / f"{table.name}.json"
+        if table.plots and path.exists():
+            drawn += plot(table, json.loads(path.read_text()), results)
+    return drawn
+
+
 def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; all columns but the first are numbers, and lean right.
 
@@ -126,6 +136,8 @@ def times(record: dict, digits: int = 3) -> str:
 
     >>> times({"ratio": 45.67, "ratio_p20": 44.12, "ratio_p80": 47.9})
     '45.7x (44.1 to 47.9)'
+    >>> times({"ratio": 0.00456, "ratio_p20": 0.004, "ratio_p80": 0.12})
+    '0.00456x (0.004 to 0.12)'
     """
     ratio, low, high = (_significant(record[key], digits) for key in ("ratio", "ratio_p20", "ratio_p80"))
     return f"{ratio}x ({low} to {high})"
@@ -153,6 +165,8 @@ def number(value: float | None, unit: float = 1) -> str:
 
 
 def _significant(value: float, digits: int) -> str:
+    if 0 < abs(value) < 0.1:
+        return f"{value:.{digits}g}"
     whole = len(str(int(abs(value))))
     return f"{value:.{max(0, digits - whole)}f}"
 
