@@ -61,7 +61,8 @@ def test_a_number_with_other_settings_is_not_shown(results):
     assert "99.00" not in tables.markdown("paper-table1", results)
 
 
-def test_a_report_that_is_not_one_is_told(results):
-    (results / "eval" / "report.json").write_text("[]")
+@pytest.mark.parametrize("text", ["[]", "{}"])
+def test_a_report_that_is_not_one_is_told(text, results):
+    (results / "eval" / "report.json").write_text(text)
     with pytest.raises(ValueError, match=r"report\.json: not a report of `floc eval`"):
         accuracy.VIEWS["paper-table1"](results)
