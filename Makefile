@@ -3,15 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-lmms support format bench clean
+.PHONY: help demo test test-lmms support format bench bench-small clean
 
 help:
 	@echo "make demo    render a film with keys in it for a second, see which methods keep them, write a report"
-	@echo "make test    all that CI runs: format, lint, types, tests"
+	@echo "make test    what CI runs first: format, lint, types, tests"
 	@echo "make test-lmms  run the models for lmms-eval, in an environment of its own"
 	@echo "make format  put the code in order"
 	@echo "make support run what touches transformers with two releases of it, and rewrite the table of what works"
 	@echo "make bench   measure this engine against its peers, and rewrite the tables"
+	@echo "make bench-small  run every benchmark at a small scale, in minutes, to see that all of them work"
 	@echo "make clean   remove the virtual environments"
 
 # torch first and alone: what comes after is then satisfied by it and pulls no other build
@@ -71,7 +72,11 @@ format: .venv/ready
 bench: .venv/bench
 	$(BIN)/floc bench select
 	$(BIN)/floc bench second-pass
-	$(BIN)/python -m floc.bench --fill README.md docs/performance.md
+	$(BIN)/floc bench time
+	$(BIN)/python -m floc.bench --fill README.md docs/performance.md docs/results.md
+
+bench-small: .venv/ready
+	$(BIN)/floc bench all --small
 
 clean:
 	rm -rf .venv

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -59,6 +61,30 @@ def test_a_marker_that_is_not_closed_is_an_error(results):
 
 
 def test_tables_are_found_by_file():
-    assert {"answer", "capture", "methods", "scenes", "second-pass", "select", "stream", "video"} <= set(tables.names())
+    assert {"answer", "capture", "profile", "scenes", "second-pass", "select", "stream", "time", "video"} <= set(
+        tables.names()
+    )
     with pytest.raises(ValueError, match="unknown table"):
         tables.get("nothing")
+
+
+def test_tables_are_listed_without_any_optional_package():
+    missing = ("numba", "triton", "transformers", "av", "PIL", "sklearn", "kmedoids", "matplotlib")
+    code = f"import sys; sys.modules.update(dict.fromkeys({missing})); from floc import bench; print(*bench.names())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == tables.names()
+
+
+def test_figures_are_drawn_from_results_measured_elsewhere(tmp_path, monkeypatch):
+    figure = pytest.importorskip("matplotlib.figure", reason="plots need pip install 'floc[report]'")
+    seen = []
+
+    def draw(document):
+        seen.append(document)
+        return figure.Figure()
+
+    found = [tables.Table(name, None, {}, {f"{name}-figure": draw}) for name in ("here", "elsewhere")]
+    monkeypatch.setattr(tables, "tables", lambda: {table.name: table for table in found})
+    (tmp_path / "here.json").write_text('{"a": 1}')
+    assert tables.draw(tmp_path) == [tmp_path / "here-figure.png"]
+    assert seen == [{"a": 1}]

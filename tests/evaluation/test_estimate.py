@@ -60,7 +60,7 @@ def test_the_measured_results_of_this_checkout_are_read() -> None:
 
 def test_without_results_there_is_no_estimate(tmp_path: Path) -> None:
     assert estimate.basis(tmp_path) is None
-    for name in ("answer", "methods", "gpu", "video"):
+    for name in ("answer", "profile", "gpu", "video"):
         (tmp_path / f"{name}.json").write_text("{}")
     estimate.basis.cache_clear()
     assert estimate.basis(tmp_path) is None

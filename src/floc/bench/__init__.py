@@ -6,13 +6,18 @@ milliseconds change with the machine and with what else runs on it, ratios hardl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from . import harness, tables
-from .tables import names
+from .tables import Unavailable, names
 
-__all__ = ["RESULTS", "SMALL_RESULTS", "names", "run"]
+__all__ = ["DONE", "FAILED", "LEFT_OUT", "RESULTS", "SMALL_RESULTS", "Outcome", "names", "run", "run_all"]
+
+DONE, LEFT_OUT, FAILED = "done", "left out", "failed"
 
 RESULTS = Path("benchmarks/results")
 SMALL_RESULTS = Path("benchmarks/small")  # never kept: such numbers only say that all works
@@ -45,3 +50,57 @@ def run(
     for path in tables.plot(chosen, document, folder):
         echo(f"drawn in {path}")
     return document
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one table."""
+
+    table: str
+    state: str  # DONE, LEFT_OUT or FAILED
+    seconds: float
+    why: str = ""
+
+
+def run_all(
+    wanted: Sequence[str] | None = None,
+    *,
+    small: bool = False,
+    results: Path | None = None,
+    echo: Callable[[str], object] = print,
+) -> list[Outcome]:
+    """Measure many tables, one after the other, whatever becomes of each.
+
+    Args:
+        wanted: their names; where not given, all there are.
+        small: as for `run`.
+        results: as for `run`.
+        echo: called with each line to show, of which the last ones tell what became of the tables.
+    """
+    outcomes = []
+    for table in names() if wanted is None else wanted:
+        echo(f"\n== {table}")
+        outcomes.append(_attempt(table, small, results, echo))
+    echo("")
+    for each in outcomes:
+        echo(f"{each.table}: {each.state} in {each.seconds:.0f} s{f', {each.why}' if each.why else ''}")
+    echo(f"{len(outcomes)} tables in {sum(each.seconds for each in outcomes):.0f} s")
+    return outcomes
+
+
+def _attempt(table: str, small: bool, results: Path | None, echo: Callable[[str], object]) -> Outcome:
+    started = time.perf_counter()
+    state, why = DONE, ""
+    try:
+        run(table, small=small, results=results, echo=echo)
+    except Exception as error:
+        state, why = (LEFT_OUT if _is_missing(error) else FAILED), str(error) or type(error).__name__
+        echo(why if state == LEFT_OUT else traceback.format_exc())
+    return Outcome(table, state, time.perf_counter() - started, why)
+
+
+def _is_missing(error: Exception) -> bool:
+    """Whether a device or a package is not there; a part of floc itself that is not there is a fault."""
+    if isinstance(error, ImportError):
+        return not (error.name or "").startswith("floc")
+    return isinstance(error, Unavailable)

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from . import harness
+from .harness import wait
 from .tables import Echo, Table, grid, where
 
 SLICES, ROWS, COLUMNS = 784, 6, 10
@@ -31,8 +33,8 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
     import transformers
 
     small = small or not torch.cuda.is_available()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = _model(device, small)
+    device = harness.device()
+    model = qwen(device, small)
     shape = (8, 2, 3) if small else (SLICES, ROWS, COLUMNS)
     inputs = _prompt(model, shape)
     few = _prompt(model, (2, *shape[1:]))
@@ -56,7 +58,8 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
     return result
 
 
-def _model(device: torch.device, small: bool) -> Any:
+def qwen(device: torch.device, small: bool) -> Any:
+    """Qwen2.5-VL with random weights: 7B, or a tiny one."""
     import transformers
 
     if small:
@@ -142,7 +145,7 @@ class _Watch:
 
     def _note(self, register: Any, name: str) -> None:
         def note(*_: Any) -> None:
-            _wait(self.model.device)
+            wait(self.model.device)
             if name == "decoder begins" and "decoder begins" not in self.at and torch.cuda.is_available():
                 torch.cuda.reset_peak_memory_stats()
             if name == "decoder ends" and "decoder ends" not in self.at and torch.cuda.is_available():
@@ -150,11 +153,6 @@ class _Watch:
             self.at.setdefault(name, []).append(time.perf_counter())
 
         self.hooks.append(register(note))
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 @contextmanager
@@ -177,10 +175,10 @@ def _selection_timed(device: torch.device) -> Iterator[list[float]]:
     compress = recipe.compress
 
     def timed(*arguments: Any, **options: Any) -> Any:
-        _wait(device)
+        wait(device)
         started = time.perf_counter()
         kept = compress(*arguments, **options)
-        _wait(device)
+        wait(device)
         seconds.append(time.perf_counter() - started)
         return kept
 
@@ -195,7 +193,7 @@ def _selection_timed(device: torch.device) -> Iterator[list[float]]:
 def _question(model: Any, inputs: dict[str, torch.Tensor], method: str | None) -> dict[str, Any]:
     """One answer of one token; the second of two runs counts."""
     for _ in range(2):
-        _wait(model.device)
+        wait(model.device)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
@@ -205,7 +203,7 @@ def _question(model: Any, inputs: dict[str, torch.Tensor], method: str | None) -
             watch.after()
             started = time.perf_counter()
             model.generate(**inputs, max_new_tokens=1)
-            _wait(model.device)
+            wait(model.device)
             total = time.perf_counter() - started
             kept = handle.last if handle is not None else []
         watch.remove()
@@ -237,7 +235,7 @@ def _replayed(model: Any, inputs: dict[str, torch.Tensor], echo: Echo) -> dict[s
             watch.after()
             started = time.perf_counter()
             model.generate(**question, max_new_tokens=1)
-            _wait(model.device)
+            wait(model.device)
             total = time.perf_counter() - started
         watch.remove()
     record = {
@@ -279,7 +277,7 @@ def _step_s(model: Any, inputs: dict[str, torch.Tensor], steps: int) -> float:
     at: list[float] = []
 
     def note(*_: Any) -> None:
-        _wait(model.device)
+        wait(model.device)
         at.append(time.perf_counter())
 
     hook = model.register_forward_hook(note)

@@ -48,9 +48,9 @@ def _peak(path: Path, budget: int) -> dict[str, Any]:
     import floc
     from floc.types import Frames
 
-    from .answer import _model
+    from .answer import qwen
 
-    model = _model(torch.device("cpu"), small=True)
+    model = qwen(torch.device("cpu"), small=True)
     with tempfile.TemporaryDirectory() as folder:
         values = dict(image_mean=[0.5] * 3, image_std=[0.5] * 3, min_pixels=28 * 28, max_pixels=80 * 28 * 28)
         (Path(folder) / "preprocessor_config.json").write_text(json.dumps(values))

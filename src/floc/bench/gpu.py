@@ -22,16 +22,17 @@ import torch
 import floc
 
 from ..dials import Dial
+from ..evaluation import paper
 from . import harness, tables
 from .blocks import BlockTokens
+from .memory import growth_bytes
 from .peers import PEERS
-from .tables import Echo, Table
+from .tables import Echo, Table, Unavailable
 
 if TYPE_CHECKING:
     from ..selection.gpu.run import Window
     from ..selection.gpu.similarity import Rows
 
-PAPER_S = 0.99  # FLoC's table of computation times: 784 x 60 tokens, 1/8, one H100
 REAL = Path("benchmarks/cache/mobilenet-tokens.npy")  # [T, N, D] float16 tokens of real footage, where there are some
 
 
@@ -79,10 +80,15 @@ SMALL = (
 
 def run(small: bool, echo: Echo) -> dict[str, Any]:
     """Check and time all cases; a small run needs no GPU, but TRITON_INTERPRET=1."""
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    device = harness.device()
     if device.type == "cpu" and not small:
-        raise RuntimeError("floc bench gpu needs a CUDA device; with --small it runs in Triton's interpreter")
+        raise Unavailable("floc bench gpu needs a CUDA device; with --small it runs in Triton's interpreter")
     import triton
+
+    from ..selection.gpu import launch
+
+    if device.type == "cpu" and not launch.interpreted():
+        raise Unavailable("floc bench gpu --small needs a CUDA device, or TRITON_INTERPRET=1 for Triton's interpreter")
 
     rates = _rates(device, small)
     result: dict[str, Any] = {
@@ -185,7 +191,7 @@ def _measured(case: Case, device: torch.device, rates: dict[str, float], small: 
         "selection_ms": selection,
         "floor_ms": 1e3 * max(flops / rates["flops"], bytes_ / rates["bytes_a_s"]),
         "picks_a_step": steps,
-        "peak_bytes": _peak(whole, tokens),
+        "peak_bytes": growth_bytes(whole, device) if device.type == "cuda" else None,
     }
 
 
@@ -324,23 +330,6 @@ def _median_ms(call: Callable[[], object], small: bool) -> float:
     return statistics.median(times)
 
 
-def _peak(call: Callable[[], object], tokens: torch.Tensor) -> int | None:
-    """Bytes that a call takes beside what is there already."""
-    if tokens.device.type != "cuda":
-        return None
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    call()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
-
-
-def _wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
 def _rates(device: torch.device, small: bool) -> dict[str, float]:
     """What the device reaches: operations a second of a large product, bytes a second of a large copy."""
     side = 64 if small else 8192
@@ -362,7 +351,7 @@ def _torch_backend(case: Case, device: torch.device) -> float:
     for _ in range(3):
         begun = time.perf_counter()
         floc.compress(tokens, **case.keep, backend="torch", **case.options)
-        _wait()
+        harness.wait(device)
         times.append(1e3 * (time.perf_counter() - begun))
     return statistics.median(times)
 
@@ -398,10 +387,11 @@ def _cases_view(document: dict) -> str:
 
 def _peers_view(document: dict) -> str:
     ours = document["cases"][0]
+    published = 1e3 * paper.row("table7", "floc-paper")["compression_s"]
     rows = [
         ["floc, backend gpu", f"{ours['ms']:.2f}", "1x", document["gpu"]],
         ["floc, backend torch", f"{document['torch_ms']:.0f}", f"{document['torch_ms'] / ours['ms']:.0f}x", "the same"],
-        ["the paper's own", f"{1e3 * PAPER_S:.0f}", f"{1e3 * PAPER_S / ours['ms']:.0f}x", "one H100, as published"],
+        ["the paper's own", f"{published:.0f}", f"{published / ours['ms']:.0f}x", "one H100, as published"],
     ]
     if (peer := document["apricot"]) is not None:
         all_blocks = peer["ms"] * peer["blocks"]

@@ -18,6 +18,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from ..machine import threads
 from ..store import write_whole
@@ -28,6 +29,8 @@ MEASURED_PACKAGES = (
     "floc",
     "numpy",
     "torch",
+    "triton",
+    "transformers",
     "numba",
     "apricot-select",
     "submodlib-py",
@@ -104,10 +107,26 @@ def _timing(name: str, baseline: str, times: dict[str, list[float]]) -> Timing:
     return Timing(name, baseline, float(np.median(mine)) * 1e3, middle, low, high, len(mine))
 
 
+def device() -> torch.device:
+    """A GPU where there is one."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def gpu_name() -> str | None:
+    """The GPU's name, where there is one."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+
+
+def wait(device: torch.device) -> None:
+    """Until all is done that a device was asked for."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def environment() -> dict:
     """Where and with what it was measured."""
     return {
-        "device": {"cpu": _cpu_model(), "cores": threads()},
+        "device": {"cpu": _cpu_model(), "cores": threads(), "gpu": gpu_name()},
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in MEASURED_PACKAGES},
         "commit": _commit(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -1,8 +1,8 @@
-"""Peak memory of one `floc.compress` call, over what the process held before: measured in a process of its own.
+"""Peak memory of a call, over what was held before.
 
-The first call, on the same tokens, is not counted: it loads libraries, compiles, and fills their buffers. What it freed
-is then given back to the system, so that the second call has to ask for it again. Linux only: it resets and reads the
-kernel's high-water mark of resident memory.
+On a GPU torch tells it. On a CPU it is the kernel's high-water mark of resident memory, which Linux lets a process
+reset. A call to warm up must have come before: the first one loads libraries, compiles, and fills their buffers. What
+it freed is given back to the system, so that the next call has to ask for it again.
 """
 
 from __future__ import annotations
@@ -13,14 +13,45 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import torch
+
+
+def growth_bytes(call: Callable[[], object], device: torch.device) -> int | None:
+    """By how much a call raises the peak of a device; None where the system does not tell."""
+    gc.collect()
+    return _growth_on_gpu(call, device) if device.type == "cuda" else _growth_on_cpu(call)
+
+
+def _growth_on_gpu(call: Callable[[], object], device: torch.device) -> int:
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    call()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def _growth_on_cpu(call: Callable[[], object]) -> int | None:
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return None
+    before = status_bytes("VmRSS")
+    held = call()  # until the peak is read
+    peak = status_bytes("VmHWM")
+    del held
+    return peak - before
 
 
 def peak_growth_bytes(tokens: np.ndarray, options: dict) -> int | None:
-    """By how much `floc.compress(tokens, **options)` raises the peak; None where the system does not tell."""
+    """By how much `floc.compress(tokens, **options)` raises the peak of a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tokens.npy"
         np.save(path, tokens)
@@ -35,19 +66,12 @@ def _measure(path: str, options: dict) -> int | None:
     import floc
 
     tokens = np.load(path)
-    floc.compress(tokens, **options)
-    gc.collect()
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return None
-    before = status_bytes("VmRSS")
-    kept = floc.compress(tokens, **options)
-    peak = status_bytes("VmHWM")
-    assert len(kept)
-    return peak - before
+
+    def call() -> floc.Kept:
+        return floc.compress(tokens, **options)
+
+    call()
+    return growth_bytes(call, torch.device("cpu"))
 
 
 def status_bytes(field: str) -> int:

@@ -28,6 +28,10 @@ Plot = Callable[[dict], "Figure"]
 _MARKED = re.compile(r"(<!-- bench:([\w-]+) -->\n)(.*?)(<!-- /bench:\2 -->)", re.DOTALL)
 
 
+class Unavailable(RuntimeError):
+    """A table cannot be measured here: no GPU, say. The message tells what is missing."""
+
+
 @dataclass(frozen=True)
 class Table:
     """What one file in this package measures, and how it is shown."""
@@ -80,8 +84,12 @@ def fill(path: Path, results: Path = Path("benchmarks/results")) -> list[str]:
 
 def markdown(view: str, results: Path = Path("benchmarks/results")) -> str:
     """One view of the results in a folder."""
+    from . import accuracy
+
     owners = {name: table for table in tables().values() for name in table.views}
-    require_known("bench view", view, sorted(owners))
+    require_known("bench view", view, sorted({*owners, *accuracy.VIEWS}))
+    if view in accuracy.VIEWS:
+        return accuracy.VIEWS[view](results)
     table = owners[view]
     path = results / f"{table.name}.json"
     if not path.exists():
@@ -101,6 +109,16 @@ def plot(table: Table, document: dict, folder: Path) -> Iterator[Path]:
         yield path
 
 
+def draw(results: Path) -> list[Path]:
+    """Draw the figures of all results in a folder, such as those measured where matplotlib is not installed."""
+    drawn: list[Path] = []
+    for table in tables().values():
+        path = results / f"{table.name}.json"
+        if table.plots and path.exists():
+            drawn += plot(table, json.loads(path.read_text()), results)
+    return drawn
+
+
 def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; all columns but the first are numbers, and lean right.
 
@@ -118,6 +136,8 @@ def times(record: dict, digits: int = 3) -> str:
 
     >>> times({"ratio": 45.67, "ratio_p20": 44.12, "ratio_p80": 47.9})
     '45.7x (44.1 to 47.9)'
+    >>> times({"ratio": 0.00456, "ratio_p20": 0.004, "ratio_p80": 0.12})
+    '0.00456x (0.004 to 0.12)'
     """
     ratio, low, high = (_significant(record[key], digits) for key in ("ratio", "ratio_p20", "ratio_p80"))
     return f"{ratio}x ({low} to {high})"
@@ -132,7 +152,21 @@ def milliseconds(record: dict) -> str:
     return _significant(record["ms"], 3)
 
 
+def number(value: float | None, unit: float = 1) -> str:
+    """So many of a unit, in three digits; nothing where it was not measured.
+
+    >>> number(1234.5), number(12340, unit=1e6), number(None)
+    ('1,234', '0.0123', '')
+    """
+    if value is None:
+        return ""
+    scaled = value / unit
+    return f"{scaled:,.0f}" if scaled >= 1000 else f"{scaled:.3g}"
+
+
 def _significant(value: float, digits: int) -> str:
+    if 0 < abs(value) < 0.1:
+        return f"{value:.{digits}g}"
     whole = len(str(int(abs(value))))
     return f"{value:.{max(0, digits - whole)}f}"
 

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ..methods import parse
-from . import models
+from . import models, paper
 from .plan import FULL, Cell
 from .tasks import Task, find
 
@@ -85,26 +85,27 @@ def total(cells: Sequence[Cell], basis: Basis) -> Spent:
 def basis(results: Path = RESULTS) -> Basis | None:
     """What there is in a folder of results; None where something is missing."""
     try:
-        answer, methods, gpu, video = (
-            _read(results / f"{name}.json") for name in ("answer", "methods", "gpu", "video")
+        answer, profile, gpu, video = (
+            _read(results / f"{name}.json") for name in ("answer", "profile", "gpu", "video")
         )
     except FileNotFoundError:
         return None
     try:
-        return _basis(answer, methods, gpu, video)
+        return _basis(answer, profile, gpu, video)
     except LookupError:  # results of another release
         return None
 
 
-def _basis(answer: dict[str, Any], methods: dict[str, Any], gpu: dict[str, Any], video: dict[str, Any]) -> Basis:
+def _basis(answer: dict[str, Any], profile: dict[str, Any], gpu: dict[str, Any], video: dict[str, Any]) -> Basis:
     full, shortened = answer["questions"][0], answer["questions"][1]
     n = answer["tokens"]
-    timed = methods["frames"] * 60
-    choosing = {each["method"]: _seconds_of(each) / timed for each in methods["methods"] if _seconds_of(each)}
+    timed = profile["frames"] * 60
+    methods = [each for each in profile["methods"] if each["method"] != FULL]
+    choosing = {each["method"]: seconds / timed for each in methods if (seconds := _seconds_of(each))}
     cases = {each["case"]: each["ms"] / 1e3 / each["n"] for each in gpu["cases"]}
     choosing |= {method: cases[case] for method, case in ON_GPU.items() if case in cases}
     slowest = max(each["read_s"] / each["duration_s"] for each in video["speed"])
-    borrowed = [each["method"] for each in methods["methods"] if not each.get("seconds")]
+    borrowed = [each["method"] for each in methods if not each.get("seconds")]
     return Basis(
         f"{answer['model']} on one {answer['gpu']} (vision, prefill, answer), every method's own time at 1/8"
         f"{' (of ' + ', '.join(borrowed) + ' the paper gives it)' if borrowed else ''}, and films read whole at "
@@ -126,7 +127,7 @@ def _prefill(full: dict[str, Any], shortened: dict[str, Any]) -> tuple[float, fl
 
 
 def _seconds_of(record: dict[str, Any]) -> float | None:
-    return record.get("seconds") or record.get("paper_s")
+    return record.get("seconds") or paper.row("table7", record["method"]).get("compression_s")
 
 
 def _mean_frames(cell: Cell, task: Task) -> int:

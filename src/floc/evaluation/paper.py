@@ -51,6 +51,15 @@ def table(name: str) -> Table:
     return tables()[name]
 
 
+def row(name: str, method: str) -> dict[str, Any]:
+    """The row of a method in a table that has one for each; empty where the table has none.
+
+    >>> row("table7", "sttm")["compression_s"]
+    0.07
+    """
+    return next((each for each in table(name).rows if each["method"] == method), {})
+
+
 @cache
 def tables() -> dict[str, Table]:
     """All tables, by name: table1 to table8."""
