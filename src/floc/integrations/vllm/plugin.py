@@ -39,13 +39,19 @@ def activate() -> None:
     """Put floc's classes in place of vLLM's, here and in processes that are started from here."""
     import vllm
     from vllm.model_executor.models.registry import ModelRegistry
-    from vllm.platforms import current_platform
 
     require_version(vllm.__version__)
     os.environ[SWITCH] = "1"
     for architecture, place in MODELS.items():
         ModelRegistry.register_model(architecture, place)
     _refuse_evs()
+    note_pruning_on_cpus()
+
+
+def note_pruning_on_cpus() -> None:
+    """On CPUs, vLLM forgets that positions change with the tokens that are kept, and fails on the first video."""
+    from vllm.platforms import current_platform
+
     if current_platform.is_cpu():
         from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
@@ -120,8 +126,6 @@ def _refuse_evs() -> None:
 
 
 def _noting_pruning(load: Callable[..., Any]) -> Callable[..., Any]:
-    """On CPUs, vLLM forgets to note that positions change with the tokens that are kept."""
-
     @functools.wraps(load)
     def load_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
         loaded = load(runner, *args, **kwargs)
