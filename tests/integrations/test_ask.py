@@ -24,11 +24,12 @@ KINDS = tuple(SPECIAL)
 QUESTION = "What is on the table?"
 
 
-def save(kind: str, folder: Path) -> Path:
-    """A model, its tokenizer and its preprocessor file."""
+def save(kind: str, folder: Path, **text: Any) -> Path:
+    """A model, its tokenizer and its preprocessor file; `text` changes the config of its language model."""
     tokenizer = _tokenizer(kind)
     special = SPECIAL[kind][2]
     config = FAMILIES[kind][0](kind)
+    config.get_text_config().update(text)
     config.get_text_config().vocab_size = len(tokenizer) + 7
     named = {
         "image_token_id": special.get("context_image_token") or special["image_token"],

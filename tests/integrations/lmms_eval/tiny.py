@@ -41,9 +41,9 @@ PARTS = "{% for part in message['content'] %}"
 TEXT = "{% if message['content'] is string %}{{ message['content'] }}{% endif %}"
 
 
-def write(kind: str, folder: Path) -> Path:
+def write(kind: str, folder: Path, **text: Any) -> Path:
     """A model that says nothing but letters of answers, its tokenizer and its processor."""
-    save(kind, folder)
+    save(kind, folder, **text)
     whole, pictures, films, preparing = PREPARED[kind]
     _write(folder / "processor_config.json", processor_class=whole, **OF_ALL.get(kind, {}))
     _write(folder / "preprocessor_config.json", processor_class=whole, image_processor_type=pictures, **preparing)

@@ -60,13 +60,15 @@ class Recipe:
             return None
         return made.streaming()
 
+    def count(self, tokens: int) -> int:
+        """How many of a video's tokens are kept, where a ratio or a budget says it."""
+        return Dial.of(self.ratio, self.budget, None).count(tokens)
+
     def due(self, tokens: int, planned: int) -> int | None:
         """How many of the first `tokens` of `planned` to keep; None where that is not a matter of counting."""
-        if self.ratio is not None:
-            return Dial.of(self.ratio, None, None).count(tokens)
-        if self.budget is not None:
-            return min(self.budget, tokens) if tokens >= planned else self.budget * tokens // planned
-        return None
+        if self.budget is not None and tokens < planned:
+            return self.budget * tokens // planned
+        return None if self.ratio is None and self.budget is None else self.count(tokens)
 
 
 class Part(NamedTuple):

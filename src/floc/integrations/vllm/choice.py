@@ -1,0 +1,38 @@
+"""Which tokens of a video stay: what `floc.compress` keeps, as many as vLLM has placeholders for."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import torch
+
+from .settings import Settings
+
+
+def kept_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Settings) -> torch.Tensor:
+    """[T*H*W, D] embeddings in the order of the grid -> [K] int64 ascending, those to keep."""
+    started = time.perf_counter()
+    due = settings.count(len(embeds))
+    if _are_all_the_same(embeds):
+        indices = torch.arange(due, device=embeds.device) * len(embeds) // due
+    else:
+        indices = torch.as_tensor(settings.recipe(embeds.view(*shape, -1)).indices)
+    if len(indices) != due:
+        raise RuntimeError(f"method {settings.method!r} kept {len(indices)} of {shape} tokens instead of {due}")
+    if settings.record is not None:
+        record(Path(settings.record), shape, indices, time.perf_counter() - started)
+    return indices
+
+
+def _are_all_the_same(embeds: torch.Tensor) -> bool:
+    """Whether any choice is as good as any other: so is the video that vLLM measures its memory with, a large one."""
+    return torch.equal(embeds[0], embeds[-1]) and bool((embeds == embeds[0]).all())
+
+
+def record(path: Path, shape: tuple[int, int, int], indices: torch.Tensor, seconds: float) -> None:
+    """Add a line on one video to a file."""
+    line = {"shape": list(shape), "kept": indices.tolist(), "seconds": round(seconds, 6)}
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")

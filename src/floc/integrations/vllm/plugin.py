@@ -1,0 +1,144 @@
+"""How the plugin gets into vLLM: in every process, and again without harm.
+
+vLLM calls `register` in each of its processes. The engine's arguments are seen in the first one alone, so what they ask
+for goes on to the others in the environment, and with the model's config.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+from .settings import Settings
+from .support import MODELS, require_model, require_version
+
+SWITCH = "FLOC_VLLM"
+NAME = "floc"  # in --additional-config, and where a model's config carries the settings
+
+
+def register() -> None:
+    """What the entry point `vllm.general_plugins` calls."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    _wrap_once(EngineArgs, "create_engine_config", _asking)
+    if is_switched_on():
+        activate()
+
+
+def is_switched_on() -> bool:
+    """Whether the environment asks for FLoC."""
+    said = os.environ.get(SWITCH, "0")
+    if said not in ("", "0", "1"):
+        raise ValueError(f"{SWITCH} must be 1 to choose video tokens with floc, or 0; got {said!r}")
+    return said == "1"
+
+
+def activate() -> None:
+    """Put floc's classes in place of vLLM's, here and in processes that are started from here."""
+    import vllm
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    require_version(vllm.__version__)
+    os.environ[SWITCH] = "1"
+    for architecture, place in MODELS.items():
+        ModelRegistry.register_model(architecture, place)
+    _refuse_evs()
+    note_pruning_on_cpus()
+
+
+def note_pruning_on_cpus() -> None:
+    """On CPUs, vLLM forgets that positions change with the tokens that are kept, and fails on the first video."""
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu():
+        from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+        _wrap_once(CPUModelRunner, "load_model", _noting_pruning)
+
+
+def settings_of(model_config: Any) -> Settings | None:
+    """What a model was asked to do; None where it keeps all tokens."""
+    given = getattr(model_config.hf_config, NAME, None)
+    if given is not None:
+        return Settings.of(given)
+    multimodal = model_config.multimodal_config
+    rate = None if multimodal is None else multimodal.video_pruning_rate
+    return Settings().at_rate(rate) if rate else None
+
+
+def _asking(create: Callable[..., Any]) -> Callable[..., Any]:
+    """Read the engine's arguments before vLLM does."""
+
+    @functools.wraps(create)
+    def create_engine_config(arguments: Any, *args: Any, **kwargs: Any) -> Any:
+        given = (arguments.additional_config or {}).get(NAME)
+        if given is None and not is_switched_on():
+            return create(arguments, *args, **kwargs)
+        settings = _settled(arguments, {} if given is None else given)
+        activate()
+        config = create(arguments, *args, **kwargs)
+        if arguments.video_pruning_rate:
+            _require_fit(config)
+            setattr(config.model_config.hf_config, NAME, settings.as_json())
+        return config
+
+    return create_engine_config
+
+
+def _settled(arguments: Any, given: object) -> Settings:
+    """The settings, with vLLM's own arguments brought in line with them."""
+    if getattr(arguments, "video_pruning_method", "evs") != "evs":
+        raise ValueError(
+            f"--video-pruning-method {arguments.video_pruning_method} and floc cannot both choose: leave one out"
+        )
+    settings = Settings.of(given).at_rate(arguments.video_pruning_rate)
+    if settings.has_count:
+        arguments.video_pruning_rate = settings.rate
+    elif given:
+        raise ValueError(
+            f"floc was told {given} and not how many tokens to keep: add a ratio or tokens, or --video-pruning-rate"
+        )
+    return settings
+
+
+def _require_fit(config: Any) -> None:
+    require_model(config.model_config.architecture)
+    stages = config.parallel_config.pipeline_parallel_size
+    if stages > 1:
+        raise ValueError(
+            f"--pipeline-parallel-size {stages}: vLLM tells only the first stage where kept tokens are; "
+            "use --tensor-parallel-size"
+        )
+
+
+def _refuse_evs() -> None:
+    """Let nothing be chosen by vLLM's own pruning where floc was asked for."""
+    from vllm.multimodal.video_prune import evs
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise ValueError(
+            f"floc was asked to choose video tokens, and this model has vLLM choose: use {', '.join(MODELS)}"
+        )
+
+    evs.compute_retained_tokens_count = evs.compute_retention_mask = refuse
+
+
+def _noting_pruning(load: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(load)
+    def load_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
+        loaded = load(runner, *args, **kwargs)
+        multimodal = runner.model_config.multimodal_config
+        runner.is_multimodal_pruning_enabled = multimodal is not None and multimodal.is_multimodal_pruning_enabled()
+        return loaded
+
+    return load_model
+
+
+def _wrap_once(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    before = getattr(owner, name)
+    if getattr(before, "wrapped_by", None) != NAME:
+        after: Any = wrap(before)
+        after.wrapped_by = NAME
+        setattr(owner, name, after)

@@ -1,0 +1,318 @@
+"""vLLM for real: engines in processes of their own, tiny models from a folder, no network. See `make test-vllm`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+vllm = pytest.importorskip("vllm", reason="vLLM is not installed: make test-vllm runs this where it is")
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]  # other packages' warnings
+
+from floc import compress  # noqa: E402
+from floc.integrations.vllm.settings import Settings  # noqa: E402
+
+from . import prompts, tiny  # noqa: E402
+from .test_positions import by_hand  # noqa: E402
+
+ROOT = Path(__file__).parents[3]
+RATIO = "1/8"
+PACE = 4  # positions a second, of the tiny Qwen2.5-VL
+CELL = 8  # pixels along a token
+IS_OLD = vllm.__version__.startswith("0.28.")
+LOST_FPS = 24  # in the old release Qwen2.5-VL's videos all have as many frames a second
+LONG = ["Look: ", ["video", 32, 48, 48, 2.0], "What is it, and what is behind it?"]
+JOBS = {
+    "one": LONG,
+    "again": LONG,
+    "other question": [*LONG[:2], "And who?"],
+    "two videos, two pictures": [
+        *("a", ["image", 32, 48], "b", ["video", 8, 48, 32, 4.0], "c"),
+        *(["video", 12, 32, 48, 1.0], "d", ["image", 48, 32], "?"),
+    ],
+    "slow": ["Here: ", ["video", 20, 32, 48, 0.05], "?"],
+    "text": ["Hello."],
+}
+QUIET = {
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "TORCHDYNAMO_DISABLE": "1",  # a model as small as this runs sooner than it is compiled
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+class Studio:
+    """Models in folders, and what engines said of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def model(self, kind: str) -> Path:
+        folder = self.folder / kind
+        return folder if folder.exists() else tiny.write(kind, folder)
+
+    def ask(self, name: str, kind: str, jobs: dict[str, Any], *, processes: bool = False, **engine: Any) -> Answers:
+        """Run an engine, in this many processes, with what it is told beside the usual."""
+        spoken = self.folder / f"{name}.jsonl"
+        arguments = {
+            "model": str(self.model(kind)),
+            "dtype": "float32",
+            "max_model_len": 1024,
+            "block_size": 32,
+            "enforce_eager": True,
+            "limit_mm_per_prompt": {"image": 2, "video": 2},
+            "additional_config": {"floc": {"ratio": RATIO, "record": str(spoken)}},
+            **engine,
+        }
+        asked, answered = self.folder / f"{name}.asked.json", self.folder / f"{name}.json"
+        asked.write_text(json.dumps({"engine": arguments, "watch": not processes, "jobs": [*jobs.items()]}))
+        surroundings = {**os.environ, **QUIET, "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(processes))}
+        command = [sys.executable, "-m", "tests.integrations.vllm.engine", str(asked), str(answered)]
+        done = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
+        return Answers(json.loads(answered.read_text()), [json.loads(each) for each in spoken.read_text().splitlines()])
+
+    @cached_property
+    def whole(self) -> Answers:
+        return self.ask("whole", "qwen2_5_vl", JOBS)
+
+
+class Answers:
+    """What an engine said, and what was kept of each video that it saw for the first time."""
+
+    def __init__(self, said: list[dict[str, Any]], kept: list[dict[str, Any]]) -> None:
+        self.said = {each["name"]: each for each in said}
+        self.kept = kept
+
+    def positions(self, name: str) -> list[tuple[int, ...]]:
+        """Of the tokens that were read, and of those that the answer has, in order."""
+        return [column for call in self.said[name]["positions"] for column in zip(*call, strict=True)]
+
+    def first(self, name: str) -> dict[str, float]:
+        return self.said[name]["logprobs"][0]
+
+
+@pytest.fixture(scope="module")
+def studio(tmp_path_factory: pytest.TempPathFactory) -> Studio:
+    return Studio(tmp_path_factory.mktemp("studio"))
+
+
+def expected(job: list[Any], kept: Iterator[list[int]], pace: float | None = PACE) -> list[tuple[int, ...]]:
+    """Positions of a prompt, by hand."""
+    parts: list[Any] = []
+    for part in job:
+        if isinstance(part, str):
+            parts.append(len(part.encode()))
+            continue
+        if part[0] == "image":
+            rows, columns = (side // CELL for side in part[1:])
+            medium = ((1, rows, columns, 1.0), [*range(rows * columns)])
+        else:
+            frames, height, width, fps = part[1:]
+            step = 1.0 if pace is None else pace * 2 / (LOST_FPS if IS_OLD else fps)
+            medium = ((frames // 2, height // CELL, width // CELL, step), next(kept))
+        parts += [1, medium, 1]  # marks around it
+    return by_hand([1, *parts])  # the tokenizer opens a prompt with a mark
+
+
+def close(mine: dict[str, float], other: dict[str, float], within: float) -> None:
+    shared = mine.keys() & other.keys()
+    assert len(shared) >= len(mine) - 1, (mine, other)
+    assert all(mine[token] == pytest.approx(other[token], abs=within) for token in shared), (mine, other)
+
+
+def test_counts_and_positions_of_all_kinds_of_prompts(studio: Studio) -> None:
+    answers = studio.whole
+    shapes = [each["shape"] for each in answers.kept]
+    assert shapes == [[16, 6, 6], [4, 6, 4], [6, 4, 6], [10, 4, 6]]  # a video that comes again is not looked at again
+    for each in answers.kept:
+        frames, rows, columns = each["shape"]
+        assert len(each["kept"]) == Settings(ratio=RATIO).count(frames * rows * columns)
+    kept = iter([each["kept"] for each in answers.kept])
+    for name in ("one", "two videos, two pictures", "slow", "text"):
+        by_rule = expected(JOBS[name], kept)
+        read = answers.positions(name)
+        assert read[: len(by_rule)] == by_rule, name
+        after = max(max(each) for each in by_rule)
+        assert read[len(by_rule) :] == [(after + 1 + i,) * 3 for i in range(3)]
+        assert len(answers.said[name]["prompt"]) == len(by_rule)
+
+
+def test_the_prefix_cache_changes_no_answer(studio: Studio) -> None:
+    first, again = studio.whole.said["one"], studio.whole.said["again"]
+    assert first["cached"] == 0
+    assert again["cached"] > 8 + len(studio.whole.kept[0]["kept"])  # none of its video is read again
+    assert again["answer"] == first["answer"]
+    for mine, other in zip(again["logprobs"], first["logprobs"], strict=True):
+        close(mine, other, within=1e-3)
+
+
+def test_a_chunked_prompt_is_answered_like_a_whole_one(studio: Studio) -> None:
+    jobs = {name: JOBS[name] for name in ("one", "again", "two videos, two pictures", "slow")}
+    chunked = studio.ask("chunked", "qwen2_5_vl", jobs, max_num_batched_tokens=40, max_num_seqs=4)
+    assert [len(call[0]) for call in chunked.said["one"]["positions"]][:2] == [40, 40]
+    assert chunked.positions("one") == studio.whole.positions("one")
+    for name in jobs:
+        assert chunked.said[name]["answer"] == studio.whole.said[name]["answer"]
+        close(chunked.first(name), studio.whole.first(name), within=1e-3)
+
+
+def test_late_positions_in_bfloat16(studio: Studio) -> None:
+    answers = studio.ask("bfloat16", "qwen2_5_vl", {"slow": JOBS["slow"]}, dtype="bfloat16")
+    by_rule = expected(JOBS["slow"], iter([answers.kept[0]["kept"]]))
+    assert IS_OLD or max(max(each) for each in by_rule) > 1400
+    assert answers.positions("slow")[: len(by_rule)] == by_rule
+
+
+def test_qwen2_vl(studio: Studio) -> None:
+    jobs = {name: JOBS[name] for name in ("one", "again", "two videos, two pictures")}
+    answers = studio.ask("qwen2", "qwen2_vl", jobs)
+    kept = iter([each["kept"] for each in answers.kept])
+    for name in ("one", "two videos, two pictures"):
+        by_rule = expected(JOBS[name], kept, pace=None)
+        assert answers.positions(name)[: len(by_rule)] == by_rule
+    assert answers.said["again"]["answer"] == answers.said["one"]["answer"]
+
+
+def test_log_probabilities_of_transformers(studio: Studio) -> None:
+    import transformers
+
+    folder = studio.model("qwen2_5_vl")
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+    prompt = prompts.made(LONG)
+    ((pixels, _),) = prompt["multi_modal_data"]["video"]
+    processor = transformers.AutoProcessor.from_pretrained(folder)
+    inputs = processor.video_processor([torch.from_numpy(pixels).permute(0, 3, 1, 2)], return_tensors="pt")
+    ids = torch.tensor(studio.whole.said["one"]["prompt"])
+    kept = studio.whole.kept[0]["kept"]
+    with torch.no_grad():
+        (seen,) = model.model.get_video_features(**inputs).pooler_output
+        embeds = model.get_input_embeddings()(ids)
+        embeds[ids == model.config.video_token_id] = seen[kept]
+        positions = torch.tensor(expected(LONG, iter([kept]))).T[:, None]
+        hidden = model.model.language_model(inputs_embeds=embeds[None], position_ids=positions).last_hidden_state
+        logprobs = model.lm_head(hidden)[0, -1].log_softmax(-1)
+    mine = studio.whole.first("one")
+    close(mine, {token: float(logprobs[int(token)]) for token in mine}, within=1e-2)
+    chosen = compress(seen.view(*studio.whole.kept[0]["shape"], -1), ratio=RATIO).indices.tolist()
+    assert len({*chosen} & {*kept}) >= 0.9 * len(kept)  # the towers round differently
+
+
+def test_an_engine_in_processes_of_its_own(studio: Studio) -> None:
+    answers = studio.ask("processes", "qwen2_5_vl", {"one": LONG}, processes=True)
+    assert answers.kept[0]["kept"] == studio.whole.kept[0]["kept"]
+    assert answers.said["one"]["answer"] == studio.whole.said["one"]["answer"]
+
+
+REFUSALS = """
+import json, sys
+from vllm.engine.arg_utils import EngineArgs
+for more in json.loads(sys.argv[1]):
+    try:
+        EngineArgs(enforce_eager=True, **more).create_engine_config()
+        print("NOTHING SAID")
+    except Exception as error:
+        print("SAID", " ".join(str(error).split()))
+"""
+
+
+def test_what_cannot_work_is_refused_when_the_engine_is_made(studio: Studio) -> None:
+    mine = {"model": str(studio.model("qwen2_5_vl")), "video_pruning_rate": 0.875}
+    cases = [
+        ({**mine, "additional_config": {"floc": {"tokens": 64}}}, "floc was told tokens=64; give one of them"),
+        ({**mine, "additional_config": {"floc": {"bloc": 8}}}, "unknown setting 'bloc': did you mean 'block'"),
+        ({**mine, "pipeline_parallel_size": 2}, "--pipeline-parallel-size 2: vLLM tells only the first stage"),
+        ({**mine, "model": str(studio.model("internvl"))}, "floc cannot choose the video tokens of InternVL"),
+    ]
+    if not IS_OLD:  # it does not load this model
+        llava = str(studio.model("llava_onevision"))
+        cases.append(({**mine, "model": llava}, "floc cannot choose the video tokens of Llava"))
+    given = json.dumps([more for more, _ in cases])
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSALS, given],
+        env={**os.environ, **QUIET, "FLOC_VLLM": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = [line for line in done.stdout.splitlines() if "SAID" in line]
+    assert len(said) == len(cases), done.stdout[-3000:] + done.stderr[-3000:]
+    for line, (_, message) in zip(said, cases, strict=True):
+        assert message in line
+
+
+@contextmanager
+def served(studio: Studio) -> Iterator[str]:
+    """The address of a server, for as long as it is asked."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address, log = f"http://127.0.0.1:{port}", studio.folder / "serve.log"
+    record = {"floc": {"record": str(studio.folder / "serve.jsonl")}}
+    command = [
+        *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(studio.model("qwen2_5_vl"))),
+        *("--video-pruning-rate", "0.875", "--additional-config", json.dumps(record), "--port", str(port)),
+        *("--served-model-name", "tiny", "--max-model-len", "1024", "--enforce-eager", "--host", "127.0.0.1"),
+    ]
+    with log.open("w") as file:
+        server = subprocess.Popen(command, env={**os.environ, **QUIET}, stdout=file, stderr=subprocess.STDOUT)
+        try:
+            until = time.monotonic() + 240
+            while not _answers(f"{address}/health"):
+                assert server.poll() is None, log.read_text()[-8000:]
+                assert time.monotonic() < until, log.read_text()[-8000:]
+                time.sleep(1)
+            yield address
+        finally:
+            server.terminate()
+            server.wait(60)
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def test_a_film_sent_to_vllm_serve(studio: Studio, tmp_path: Path) -> None:
+    import openai
+
+    from floc.demo.film import render
+
+    film = render(tmp_path / "film.mp4", seconds=6, fps=4, width=112, height=84, seed=0).path
+    url = "data:video/mp4;base64," + base64.b64encode(film.read_bytes()).decode()
+    content = [{"type": "video_url", "video_url": {"url": url}}, {"type": "text", "text": "What is it?"}]
+    with served(studio) as address:
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key="none")
+        bare = client.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": content[1:]}], max_tokens=2
+        )
+        asked = [
+            client.chat.completions.create(
+                model="tiny", messages=[{"role": "user", "content": content}], max_tokens=4, temperature=0
+            )
+            for _ in range(2)
+        ]
+    (line,) = (studio.folder / "serve.jsonl").read_text().splitlines()
+    frames, rows, columns = json.loads(line)["shape"]
+    kept = Settings(ratio=RATIO).count(frames * rows * columns)
+    marks = 2
+    assert [each.usage.prompt_tokens for each in asked] == [bare.usage.prompt_tokens + kept + marks] * 2
+    assert asked[0].choices[0].message.content == asked[1].choices[0].message.content
