@@ -1,3 +1,4 @@
+import importlib.util
 from dataclasses import replace
 
 import numpy as np
@@ -176,3 +177,11 @@ def test_peers_choose_about_as_well_as_greedy(peer):
     picks = np.asarray(peer.prepare(block, 12)())
     best = blocks.value(block.cosine, blocks.float64_greedy(block.cosine, 12))
     assert blocks.value(block.cosine, picks) / best == pytest.approx(1, abs=0.03)
+
+
+def test_vllm_says_what_it_needs(tmp_path, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "vllm" else find(name, *rest))
+    with pytest.raises(ImportError, match=r"pip install 'floc\[vllm\]'"):
+        bench.run("vllm", small=True, results=tmp_path, echo=lambda _: None)
+    assert not [*tmp_path.iterdir()]
