@@ -229,7 +229,7 @@ def test_an_interrupt_writes_what_there_is(film: Path, folder: Path, tmp_path: P
             if (folder / "segment-000003.safetensors").exists() or process.poll() is not None:
                 break
             time.sleep(0.1)
-        time.sleep(0.5)
+        time.sleep(3)  # a few more frames
         process.send_signal(number)
         _, said = process.communicate(timeout=30)
     finally:
