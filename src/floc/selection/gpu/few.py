@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from . import steps
-from .sets import CANDIDATES, COLUMNS, DEPTH, FIRST_CANDIDATE, FIRST_PICK, FIRST_TOKEN, TOKENS, Sets, round_up
+from .sets import CANDIDATES, COLUMNS, DEPTH, FIRST_CANDIDATE, FIRST_PICK, FIRST_TOKEN, TOKENS, Sets, share
 from .steps import (
     Enough,
     Picked,
@@ -62,7 +62,7 @@ def run(
         enough.count,
         sets.table,
         members,
-        _each(max(sets.candidates), members),
+        share(max(sets.candidates), members),
         max(1, (max(sets.candidates) - 1).bit_length()),
         WEIGHTED=weighted,
         BOUNDED=enough.count > 0,
@@ -74,7 +74,7 @@ def run(
 
 def shape_of(candidates: int, tokens: int, members: int) -> dict[str, int]:
     """What the kernel is compiled for, where the largest set has so many candidates and tokens."""
-    width, all_tokens = triton.next_power_of_2(_each(candidates, members)), triton.next_power_of_2(tokens)
+    width, all_tokens = triton.next_power_of_2(share(candidates, members)), triton.next_power_of_2(tokens)
     # as many as hold what there is; where several share it, no more than it takes: each waits for all others
     warps = min(32 if members == 1 else 8, max(4, max(width, all_tokens) // 256))
     return dict(
@@ -87,11 +87,6 @@ def shape_of(candidates: int, tokens: int, members: int) -> dict[str, int]:
         AXIS=steps.AXIS,
         num_warps=warps,
     )
-
-
-def _each(candidates: int, members: int) -> int:
-    """Candidates of each member: whole vectors."""
-    return round_up(-(-candidates // members), 16)
 
 
 @triton.jit(do_not_specialize=["enough", "members", "bits"])

@@ -148,6 +148,11 @@ def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
+def share(count: int, members: int) -> int:
+    """Of so many, each member's: whole vectors."""
+    return round_up(-(-count // members), 16)
+
+
 def repeated(
     values: Sequence[int], counts: Sequence[int], device: torch.device, dtype: torch.dtype = torch.int64
 ) -> torch.Tensor:

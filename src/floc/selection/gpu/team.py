@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from . import steps
-from .sets import CANDIDATES, COLUMNS, DEPTH, FIRST_CANDIDATE, FIRST_PICK, FIRST_TOKEN, TOKENS, Sets, round_up
+from .sets import CANDIDATES, COLUMNS, DEPTH, FIRST_CANDIDATE, FIRST_PICK, FIRST_TOKEN, TOKENS, Sets, share
 from .steps import (
     Enough,
     Picked,
@@ -65,8 +65,8 @@ def run(
         enough.count,
         sets.table,
         members,
-        _each(max(sets.candidates), members),
-        _each(max(sets.tokens), members),
+        share(max(sets.candidates), members),
+        share(max(sets.tokens), members),
         max(1, (max(sets.candidates) - 1).bit_length()),
         ring.bit_length() - 1,
         WEIGHTED=weighted,
@@ -79,12 +79,12 @@ def run(
 
 def shape_of(candidates: int, tokens: int, members: int) -> dict[str, int]:
     """What the kernel is compiled for, where the largest set has so many candidates and tokens."""
-    width = triton.next_power_of_2(_each(candidates, members))
+    width = triton.next_power_of_2(share(candidates, members))
     warps = 8 if width > 256 else 4  # a warp reads 256 columns at a time
     return dict(
         MEMBERS=triton.next_power_of_2(members),
         CANDIDATES_=width,
-        TOKENS_=triton.next_power_of_2(_each(tokens, members)),
+        TOKENS_=triton.next_power_of_2(share(tokens, members)),
         ROWS=16 if width > 256 else 8,
         LANES=max(1, warps * 256 // width),
         CHUNK=CHUNK,
@@ -92,11 +92,6 @@ def shape_of(candidates: int, tokens: int, members: int) -> dict[str, int]:
         AXIS=steps.AXIS,
         num_warps=warps,
     )
-
-
-def _each(count: int, members: int) -> int:
-    """Of so many, each member's: whole vectors."""
-    return round_up(-(-count // members), 16)
 
 
 @triton.jit(do_not_specialize=["enough", "members", "bits", "ring_bits"])
