@@ -139,8 +139,17 @@ def test_compress_stays_on_the_device(tokens: np.ndarray, dtype: torch.dtype, op
     assert got.features.dtype == dtype
     # a unit of similarity may decide between two picks: not the choice but its value is compared
     assert float(got.gains.sum()) == pytest.approx(float(want.gains.sum()), rel=1e-3)
-    assert got.coverage == pytest.approx(want.coverage, abs=1e-3)
+    # after a second pass the closest of a window is found here, on a CPU one of the few that may be: of blocks so
+    # short, not always the same
+    most = _closest(got, given.to(GPU)) if options == dict(block=2) else want.coverage
+    assert want.coverage - 1e-3 < got.coverage < most + 1e-3
     assert got.at(ratio="1/16").features.is_cuda
+
+
+def _closest(kept: floc.Kept, tokens: torch.Tensor) -> float:
+    """Mean cosine of all tokens with whichever kept one is closest."""
+    unit = torch.nn.functional.normalize(tokens.flatten(0, 2).float(), dim=-1)
+    return float((unit @ unit[kept.indices].T).amax(1).mean())
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
@@ -220,14 +229,16 @@ def test_a_longer_film_in_blocks_equals_the_reference(options: dict) -> None:
     assert len(set(got.indices.tolist()) & set(want.indices.tolist())) > 0.9 * len(want)
 
 
-@pytest.mark.parametrize(("count", "n"), [(15, 5000), (140, 8192)])
-def test_large_sets_with_few_programs_each(count: int, n: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "n", "by"), [(15, 5000, None), (3, 5000, Programs("few", 2)), (2, 8192, Programs("few", 1))], ids=str
+)
+def test_large_sets_with_few_programs_each(count: int, n: int, by: Programs | None) -> None:
     tokens = film(-(-n // 60), 6, 10, dim=32, seed=3, dtype=np.float32).reshape(-1, 32)[:n]
     unit = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
     matrix = np.rint(16384 * (unit @ unit.T)).astype(np.int16)
     matrix = np.tril(matrix) + np.tril(matrix, -1).T
     memory, sets = laid_out([matrix] * count, [24] * count, GPU, symmetric=True)
-    picked = greedy.greedy(memory, sets)
+    picked = greedy.greedy(memory, sets, by=by)
     want = reference.greedy(matrix, 24)
     np.testing.assert_array_equal(picked.picks.cpu().reshape(count, 24), [want[0]] * count)
     np.testing.assert_array_equal(picked.gains.cpu().reshape(count, 24), [want[1]] * count)

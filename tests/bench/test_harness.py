@@ -63,6 +63,13 @@ def test_slow_contenders_have_fewer_turns_and_baselines_all(clock):
     assert (base.rounds, slow.rounds, quick.rounds) == (5, 2, 5)
 
 
+def test_beyond_patience_the_warm_up_was_the_only_turn(clock):
+    contenders = [clock.contender("base", 10), clock.contender("slow", 12), clock.contender("quick", 1)]
+    base, slow, quick = harness.compare(contenders, "base", rounds=5, patience_s=5, clock=clock)
+    assert (base.rounds, slow.rounds, quick.rounds) == (5, 1, 5)
+    assert (slow.ms, slow.ratio) == pytest.approx((12_000, 1.2))
+
+
 def test_what_is_over_at_once_is_repeated(clock):
     calls = []
     contender = Contender("tiny", lambda: (calls.append(0), setattr(clock, "now", clock.now + 0.001)))

@@ -34,7 +34,7 @@ RATIOS = ("1/32", "1/16", "1/8")
 LENGTHS = (2, 8, 32)
 GPU, CPU, SMALL = Shape(256, 9, 15, 3584), Shape(64, 5, 8, 512), Shape(32, 3, 4, 64)
 ROUNDS, ALLOWANCE_S = 5, 5.0
-PATIENCE_S = 5.0  # of one call, with shorter blocks
+PATIENCE_S = 5.0  # of one call: a slower one is not repeated, nor tried with longer blocks
 
 
 def run(small: bool, echo: Echo) -> dict[str, Any]:
@@ -69,7 +69,9 @@ def _at(ratio: str, tokens: torch.Tensor, missing: dict[str, str], small: bool, 
     for length in LENGTHS:
         calls = {method: functools.partial(_kept, method, tokens, ratio, length) for method in methods}
         contenders = [Contender(method, call) for method, call in calls.items()]
-        timings = compare(contenders, BASELINE, rounds=2 if small else ROUNDS, allowance_s=ALLOWANCE_S)
+        timings = compare(
+            contenders, BASELINE, rounds=2 if small else ROUNDS, allowance_s=ALLOWANCE_S, patience_s=PATIENCE_S
+        )
         yield from ({"keep": ratio, "block": length, **asdict(timing)} for timing in timings)
         echo(f"{ratio}, T = {length}: " + ", ".join(f"{each.contender} {each.ms:.1f} ms" for each in timings))
         methods = [BASELINE] + [each.contender for each in timings[1:] if each.ms < 1e3 * PATIENCE_S]

@@ -67,6 +67,7 @@ def compare(
     *,
     rounds: int = 5,
     allowance_s: float = math.inf,
+    patience_s: float = math.inf,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Timing]:
     """Time contenders by turns.
@@ -76,14 +77,16 @@ def compare(
         baseline: the one that ratios are taken to; of several, the one that turns out the fastest.
         rounds: how often each has its turn.
         allowance_s: a contender slower than this / rounds has fewer turns, at least two. Never a baseline.
+        patience_s: a contender that takes longer to warm up has no more turns: that was its only one. Never a baseline.
         clock: seconds.
     """
     baselines = [baseline] if isinstance(baseline, str) else list(baseline)
     warm = {each.name: _seconds(each, 1, clock) for each in contenders}
     turns = {name: max(2, int(min(rounds, allowance_s / max(warm[name], 1e-9)))) for name in warm}
-    turns |= dict.fromkeys(baselines, rounds)
+    once = {name for name in warm if warm[name] > patience_s and name not in baselines}
+    turns |= dict.fromkeys(once, 0) | dict.fromkeys(baselines, rounds)
     repeats = {name: max(1, math.ceil(SHORTEST_S / max(warm[name], 1e-6))) for name in warm}
-    times: dict[str, list[float]] = {name: [] for name in warm}
+    times: dict[str, list[float]] = {name: [warm[name]] if name in once else [] for name in warm}
     for turn in range(rounds):
         first = turn % len(contenders)  # nobody always runs in the cache that the same neighbour left
         for each in (*contenders[first:], *contenders[:first]):
