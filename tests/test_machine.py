@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -62,3 +64,28 @@ def test_calls_from_several_threads_do_not_mix(tokens: np.ndarray) -> None:
         worker.join()
     for shift in range(3):
         np.testing.assert_array_equal(found[shift], alone[shift])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc keeps memory so")
+def test_free_memory_goes_back_to_the_system():
+    """In a process of its own: blocks of memory with something small that stays after each."""
+    script = """
+import ctypes
+from floc.machine import give_back_memory, resident_bytes
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+held = []
+for _ in range(1000):
+    block = libc.malloc(100_000)
+    ctypes.memset(block, 1, 100_000)
+    held.append(block)
+    libc.malloc(5_000)
+for block in held:
+    libc.free(ctypes.c_void_p(block))
+before = resident_bytes()
+give_back_memory()
+print(before - resident_bytes())
+"""
+    freed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert int(freed) > 50_000_000

@@ -1,11 +1,13 @@
-"""What the machine offers: threads to work with, memory that is free, BLAS held to one thread."""
+"""What the machine offers: threads to work with, memory that is free or given back, BLAS held to one thread."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,19 @@ def resident_bytes() -> int | None:
     """Memory that this process holds now, or None where the system does not tell."""
     with contextlib.suppress(OSError, ValueError, IndexError, AttributeError):
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def give_back_memory() -> None:
+    """Hand memory that is free in this process back to the system, which glibc else keeps in pieces for later."""
+    if (trim := _trim()) is not None:
+        trim(0)
+
+
+@functools.cache
+def _trim() -> Callable[[int], int] | None:
+    with contextlib.suppress(OSError, AttributeError):
+        return ctypes.CDLL(None).malloc_trim
     return None
 
 

@@ -12,6 +12,7 @@ import torch
 
 from .. import blocks
 from ..arrays import as_given, gather, like, numpy_of, put
+from ..machine import give_back_memory
 from ..selection.engine import Targets
 from ..selection.objective import SCALE
 from ..standing import Summed
@@ -120,6 +121,7 @@ class Bounded:
             self.room.add(new)
         self.counted += len(block.flat)
         self.frames += len(block.tokens)
+        give_back_memory()  # what choices took would else scatter, block after block
 
     def _fade(self, block: Piece) -> None:
         """Let the past weigh what it weighs after a block."""
