@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from fractions import Fraction
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +101,41 @@ def test_the_frame_on_screen_at_each_target(sixty_seven: Path, numbers, fps, max
     assert len(want) == opened.planned == opened.about()["frames"]
     assert opened.duration_s == pytest.approx(6.7, abs=0.001)
     assert opened.native_fps == 10
+
+
+@pytest.mark.parametrize("fps", [1.0, 3, 25])
+@pytest.mark.parametrize("cuts", [(2.0,), (0.05, 0.1), (1, 3.3, 6.65), (3.0, 3.0 + 1 / 3)])
+def test_parts_of_a_film_give_its_frames_once(sixty_seven: Path, numbers, fps, cuts) -> None:
+    whole = video.read(sixty_seven, fps=fps, max_frames=None, batch=5)
+    ends = [0.0, *cuts, 100.0]
+    parts = [whole.between(*each) for each in pairwise(ends)]
+    assert [number for part in parts for number in numbers(part)] == numbers(whole)
+    assert sum(part.planned for part in parts) >= whole.planned
+    assert [part.warnings for part in parts] == [[]] * len(parts)
+
+
+@pytest.mark.parametrize("name", ["vfr.mp4", "vfr.mkv"])
+def test_parts_of_a_film_with_long_pauses(film, numbers, name) -> None:
+    """A frame that is on screen at a cut belongs to the part in which it was shown first."""
+    gaps = np.random.default_rng(5).choice([1, 4, 40, 310], 50, p=[0.4, 0.4, 0.15, 0.05])
+    stamps = [0, *accumulate(int(gap) for gap in gaps)]
+    whole = video.read(film(name, 51, rate=100, stamps=stamps), fps=7, max_frames=None)
+    ends = np.linspace(0, whole.duration_s, 9)
+    assert [number for part in pairwise(ends) for number in numbers(whole.between(*part))] == numbers(whole)
+
+
+def test_a_part_is_decoded_from_the_keyframe_before_it(film, numbers, fed) -> None:
+    path = film("a.mp4", 200, options={"g": "10", "bf": "0"})
+    assert numbers(video.read(path, fps=10).between(15, 16)) == list(range(150, 160))
+    assert len(fed) < 60
+
+
+@pytest.mark.parametrize("given", [(2, 1), (1, 1), (-1, 1), (7, 9), (float("nan"), 1), (0, float("nan"))])
+def test_what_is_no_part_of_a_film(film, given) -> None:
+    with pytest.raises(ValueError, match="is no part of a film of 6"):
+        video.read(film("a.mp4")).between(*given)
+    with pytest.raises(ValueError, match="give read an fps"):
+        video.read(film("a.mp4"), fps=None).between(0, 1)
 
 
 def test_frames_that_lead_a_keyframe(film, numbers, fed) -> None:

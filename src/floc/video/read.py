@@ -13,8 +13,9 @@ Memory is one batch, one frame not yet decided upon, the packets held back and w
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import islice
 from numbers import Integral, Real
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 # packets held back beyond this are decoded, needed or not: some ten seconds of 4K
 HELD_BYTES = 32 << 20
+LAST = sys.maxsize
 
 
 def read(
@@ -117,6 +119,22 @@ class Video:
     _upright: Upright = field(kw_only=True, repr=False)
     _clock: Clock = field(kw_only=True, repr=False)
     _whole_file: bool = field(kw_only=True, repr=False)  # whether `duration_s` is the end of any stream, not the video
+    _targets: range | None = field(default=None, kw_only=True, repr=False)  # moments to take frames at; None: all
+
+    def between(self, start_s: float, end_s: float) -> Video:
+        """The same film from one moment to another: films that follow one another give the frames of the whole, once.
+
+        What comes before is read and left undecoded, so a later part takes longer to begin.
+        """
+        if self._step_s is None:
+            raise ValueError("a film that is taken frame by frame has no moments to cut it at; give read an fps")
+        if not (0 <= start_s < end_s and start_s < self.duration_s):  # also what is not a number
+            raise ValueError(f"from {start_s:g} s to {end_s:g} s is no part of a film of {self.duration_s:g} s")
+        whole = planned(self._step_s, None, Fraction(self.duration_s), None)
+        ends = [min(whole, math.ceil(Fraction(each) / self._step_s)) for each in (start_s, min(end_s, self.duration_s))]
+        # the last part has what comes after the stated end, too
+        targets = range(ends[0], ends[1] if end_s < self.duration_s else LAST)
+        return replace(self, planned=ends[1] - ends[0], _targets=targets, warnings=[], frames=None)
 
     def __iter__(self) -> Iterator[Frames]:
         self.warnings, self.frames = [], None
@@ -169,10 +187,18 @@ class Video:
     def _pass(self, skipping: bool) -> Iterator[tuple[Ticks, VideoFrame]]:
         tick_s = self._clock.time_base
         step = None if self._step_s is None else self._step_s / tick_s
-        sampler = Sampler(step, ROUNDING_S / tick_s, self.max_frames)
+        rounding = ROUNDING_S / tick_s
+        targets = range(LAST) if self._targets is None else self._targets
+        if not targets:
+            return
+        end = math.inf if targets.stop == LAST else targets.stop
+        limit = self.max_frames if self._targets is None else None  # the step says it already
+        sampler = Sampler(step, rounding, limit, first=targets.start, end=end)
         with opened(self.path) as container:
             run = Run(container, video_stream(container, self.path), self._clock, sampler, skipping)
-            yield from taken(run.frames(self._whole_file), sampler, self._clock)
+            for ticks, frame in taken(run.frames(self._whole_file), sampler, self._clock):
+                if step is None or not targets.start or ticks > (targets.start - 1) * step + rounding:
+                    yield ticks, frame  # else it was on screen before, and was given there
         self.warnings.extend(run.complaints(self.path.name, self.duration_s))
 
 

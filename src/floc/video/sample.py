@@ -46,14 +46,30 @@ def planned(step: Fraction | None, max_frames: int | None, duration_s: Fraction,
 class Sampler:
     """Says of frames that go by in order which are wanted: those on screen at a target, each once."""
 
-    def __init__(self, step: Ticks | None, rounding: Ticks, limit: int | None) -> None:
+    def __init__(
+        self,
+        step: Ticks | None,
+        rounding: Ticks,
+        limit: int | None,
+        *,
+        first: int = 0,
+        end: float = math.inf,
+    ) -> None:
+        """Args:
+        step: ticks from target to target; None takes every frame.
+        rounding: ticks that a timestamp may be off by.
+        limit: at most so many frames.
+        first: targets that are left out at the start.
+        end: how many targets there are at the most, those included.
+        """
         self._step, self._rounding, self._limit = step, rounding, limit
+        self._end: Ticks | float = math.inf if step is None or end == math.inf else int(end) * step + rounding
         self.taken = 0
-        self.target: Ticks | float = -math.inf if step is None else rounding
+        self.target: Ticks | float = -math.inf if step is None else first * step + rounding
 
     @property
     def done(self) -> bool:
-        return self.taken == self._limit
+        return self.taken == self._limit or self.target >= self._end
 
     def wants(self, until: Ticks) -> bool:
         """Whether the frame on screen until then is wanted. A frame before it would have been asked about already.
