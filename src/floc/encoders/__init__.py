@@ -19,13 +19,8 @@ from ..naming import require_known
 from ..types import Frames
 
 
-class Encoder(Protocol):
-    """What turns frames into tokens."""
-
-    @property
-    def name(self) -> str:
-        """The name it is asked for by."""
-        ...
+class Layout(Protocol):
+    """How frames must be for an encoder."""
 
     @property
     def frames_per_token(self) -> int:
@@ -34,6 +29,15 @@ class Encoder(Protocol):
 
     def frame_size(self, width: int, height: int) -> tuple[int, int]:
         """The width and height in pixels that frames of such a film must be brought to."""
+        ...
+
+
+class Encoder(Layout, Protocol):
+    """What turns frames into tokens."""
+
+    @property
+    def name(self) -> str:
+        """The name it is asked for by."""
         ...
 
     def seen(self, pixels: np.ndarray) -> np.ndarray:
@@ -66,15 +70,29 @@ def get(name: str, *, device: str | None = None) -> Encoder:
             else pixels. The encoder's own `name` says which it is.
         device: where a network runs, such as "cuda:1"; the first GPU, else the CPU, where not given.
     """
-    if not name.startswith("hf:"):
-        require_known("encoder", name, [*names(), "hf:<model>"])
-    if name == "auto":
-        name = "mobilenet" if import_module(".mobilenet", __name__).weights_path() else "pixels"
+    name = settled(name)
     if device is not None and name != "pixels":
         _require_device(device)
     if name.startswith("hf:"):
         return import_module(".hf", __name__).load(name, device)
     return import_module(f".{name}", __name__).load(device)
+
+
+def settled(name: str) -> str:
+    """The name of an encoder that there is: of "auto" the one that it stands for."""
+    if not name.startswith("hf:"):
+        require_known("encoder", name, [*names(), "hf:<model>"])
+    if name == "auto":
+        return "mobilenet" if import_module(".mobilenet", __name__).weights_path() else "pixels"
+    return name
+
+
+def layout(name: str) -> Layout:
+    """How frames must be for an encoder, without its weights."""
+    name = settled(name)
+    if name.startswith("hf:"):
+        return import_module(".hf", __name__).layout(name)
+    return import_module(".cells", __name__).Cells()
 
 
 def _require_device(device: str) -> None:

@@ -30,6 +30,15 @@ def frame_size(width: int, height: int) -> tuple[int, int]:
     return columns * CELL, rows * CELL
 
 
+class Cells:
+    """How frames must be for encoders of the library's own."""
+
+    frames_per_token = 1
+
+    def frame_size(self, width: int, height: int) -> tuple[int, int]:
+        return frame_size(width, height)
+
+
 def require_whole(pixels: np.ndarray) -> None:
     """Raise ValueError unless frames [B, height, width, 3] are uint8 and cut into whole cells."""
     if pixels.ndim != 4 or pixels.shape[-1] != 3 or pixels.dtype != np.uint8:

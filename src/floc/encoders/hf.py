@@ -257,18 +257,29 @@ class VisionTower:
         return Visual(torch.cat([each.tokens for each in parts]), tuple(torch.cat(layer) for layer in layers))
 
 
-def load(name: str, device: str | None = None) -> VisionTower:
-    """The encoder for "hf:" and a folder or hub id."""
+def layout(name: str) -> Layout:
+    """How frames must be for "hf:" and a folder or hub id."""
     source = name.removeprefix("hf:")
+    return _prepared(name, source, _encoding_config(name, source))[0]
+
+
+def _encoding_config(name: str, source: str) -> Any:
     config = config_of(source, f"the encoder {name!r}")
     if config.model_type not in FAMILIES:
         raise ValueError(
             f"{name}: a model of type {config.model_type!r} cannot be an encoder here; there are: {', '.join(FAMILIES)}"
         )
-    layout, mean, std = _prepared(name, source, config)
+    return config
+
+
+def load(name: str, device: str | None = None) -> VisionTower:
+    """The encoder for "hf:" and a folder or hub id."""
+    source = name.removeprefix("hf:")
+    config = _encoding_config(name, source)
+    frames, mean, std = _prepared(name, source, config)
     place = torch.device(device or default_device())
     model = _without_language(name, source, config).to(place)
-    return VisionTower(name, model, layout, mean.to(place), std.to(place))
+    return VisionTower(name, model, frames, mean.to(place), std.to(place))
 
 
 def config_of(source: str, wanted_by: str) -> Any:
@@ -293,8 +304,8 @@ def around(model: Any, source: str) -> VisionTower:
             f"how to prepare frames for a model of type {model.config.model_type!r} is not known here; give what its "
             f"own processor makes of the video (known are: {', '.join(FAMILIES)})"
         )
-    layout, mean, std = _prepared(source, source, model.config)
-    return VisionTower(source, model.base_model, layout, mean.to(model.device), std.to(model.device), is_half=False)
+    frames, mean, std = _prepared(source, source, model.config)
+    return VisionTower(source, model.base_model, frames, mean.to(model.device), std.to(model.device), is_half=False)
 
 
 def _prepared(name: str, source: str, config: Any) -> tuple[Layout, torch.Tensor, torch.Tensor]:

@@ -155,6 +155,13 @@ class Video:
             yield Frames(pixels[:filled], times_s[:filled])
         self.frames = given
 
+    @property
+    def taken_fps(self) -> float:
+        """Frames a second that come: no more than the film has, and fewer where there would be too many."""
+        rate = self.native_fps if self.fps is None else min(self.fps, self.native_fps)
+        whole = rate * self.duration_s
+        return rate if self.planned > 0.95 * whole or not self.duration_s else self.planned / self.duration_s
+
     def about(self) -> dict[str, Any]:
         """What there is to say of the film and of what was taken from it, as JSON takes it."""
         return {

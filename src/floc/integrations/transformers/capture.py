@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +22,6 @@ from .families import Shape, family_of
 from .identity import Identity
 from .recipe import Part, Recipe, Taker, taker
 from .stages import Stages
-
-if TYPE_CHECKING:
-    from ...video import Video
 
 
 def capture(
@@ -71,23 +68,23 @@ def capture(
         raise ValueError(
             f"method {method!r} shares a budget out over a whole video: give a file or a list of frames, not a stream"
         )
-    parts: list[_Kept] = []
+    parts: list[KeptPart] = []
     taking: Taker | None = None
     done = 0
     for seen in reel.seen:
         taking = taking or taker(recipe, seen, reel.planned)
-        parts += map(_Kept.of, stages.each("select", taking.add(seen)))
+        parts += map(KeptPart.of, stages.each("select", taking.add(seen)))
         done += len(seen.tokens)
         if progress is not None:
             progress(min(1.0, done / max(1, reel.planned)))
     if taking is None:
         raise ValueError("no frames to capture: the video gave none")
-    parts += map(_Kept.of, stages.each("select", taking.finish()))
-    return _joined(parts, identity, reel, {**stages.seconds, "total": time.perf_counter() - started})
+    parts += map(KeptPart.of, stages.each("select", taking.finish()))
+    return join(parts, identity, reel, {**stages.seconds, "total": time.perf_counter() - started})
 
 
 @dataclass(eq=False)
-class _Reel:
+class Reel:
     """A video as a model sees it, on its way."""
 
     seen: Iterator[Visual]
@@ -100,7 +97,7 @@ class _Reel:
 
 
 @dataclass(frozen=True, eq=False)
-class _Kept:
+class KeptPart:
     """Of a segment what goes into a file; what it was chosen from can go."""
 
     features: torch.Tensor
@@ -114,7 +111,7 @@ class _Kept:
     made: dict[str, Any]
 
     @classmethod
-    def of(cls, part: Part) -> _Kept:
+    def of(cls, part: Part) -> KeptPart:
         kept = part.kept
         arrays = (torch.as_tensor(each) for each in (kept.features, kept.indices, kept.order, kept.gains))
         features, indices, order, gains = arrays
@@ -132,7 +129,8 @@ class _Kept:
         )
 
 
-def _joined(parts: Sequence[_Kept], model: Identity, reel: _Reel, seconds: dict[str, float]) -> Captured:
+def join(parts: Sequence[KeptPart], model: Identity, reel: Reel, seconds: dict[str, float]) -> Captured:
+    """One video of the parts that were kept of it."""
     sizes = [math.prod(part.shape) for part in parts]
     starts = np.cumsum([0, *(len(part.indices) for part in parts)])
     segment = np.concatenate([np.full(len(part.indices), i) for i, part in enumerate(parts)])
@@ -143,7 +141,7 @@ def _joined(parts: Sequence[_Kept], model: Identity, reel: _Reel, seconds: dict[
     coverages = [part.coverage for part in parts]
     coverage = None if None in coverages else float(np.average(coverages, weights=sizes))  # type: ignore[arg-type]
     times = np.concatenate(reel.times_s) if reel.times_s else None
-    joined = reel.frames_per_slice
+    per_slice = reel.frames_per_slice
     if times is not None and reel.fps is None:
         reel.fps = (len(times) - 1) / float(times[-1] - times[0]) if len(times) > 1 else 1.0
         reel.duration_s = float(times[-1]) + 1 / reel.fps
@@ -157,9 +155,9 @@ def _joined(parts: Sequence[_Kept], model: Identity, reel: _Reel, seconds: dict[
         model,
         {**parts[0].made, "coverage": coverage, "seconds": seconds, **reel.about},
         all(part.nested for part in parts),
-        None if times is None else times[::joined],
-        None if times is None else times[np.minimum(np.arange(slices) * joined + joined - 1, len(times) - 1)],
-        joined,
+        None if times is None else times[::per_slice],
+        None if times is None else times[np.minimum(np.arange(slices) * per_slice + per_slice - 1, len(times) - 1)],
+        per_slice,
         reel.fps,
         reel.duration_s,
     )
@@ -173,7 +171,7 @@ def _filmed(
     fps: float | None,
     max_frames: int | None,
     source: str | None,
-) -> _Reel:
+) -> Reel:
     """A film that is decoded while it is looked at."""
     source = source or model.name_or_path
     if not source:
@@ -182,7 +180,7 @@ def _filmed(
         )
     tower = around(model, source)
     joined = tower.frames_per_token
-    reel = _Reel(iter(()), 0, joined)
+    reel = Reel(iter(()), 0, joined)
     given: Iterable[Frames]
     if isinstance(frames, (str, Path)):
         from ...video import check_file, read
@@ -191,7 +189,7 @@ def _filmed(
         check_file(path)
         given = video = read(path, fps=fps, max_frames=max_frames, size=tower.frame_size, batch=STEP)
         reel.planned, reel.duration_s = -(-video.planned // joined), float(video.duration_s)
-        reel.fps = _rate(video, fps)
+        reel.fps = video.taken_fps
         reel.about = {"source": path.name, "preprocessing": {"size": [video.width, video.height]}}
     else:
         given = frames
@@ -210,14 +208,7 @@ def _filmed(
     return reel
 
 
-def _rate(video: Video, fps: float | None) -> float:
-    """Frames a second that a film really gives: no more than it has, and fewer where there would be too many."""
-    rate = video.native_fps if fps is None else min(fps, video.native_fps)
-    whole = rate * float(video.duration_s)
-    return rate if video.planned > 0.95 * whole or not video.duration_s else video.planned / float(video.duration_s)
-
-
-def _prepared(model: Any, inputs: Mapping[str, Any], stages: Stages) -> _Reel:
+def _prepared(model: Any, inputs: Mapping[str, Any], stages: Stages) -> Reel:
     """What a processor prepared, all in memory, in steps of a few frames."""
     family = family_of(model.config)
     if inputs.get(family.carrier) is None:
@@ -240,7 +231,7 @@ def _prepared(model: Any, inputs: Mapping[str, Any], stages: Stages) -> _Reel:
             raise ValueError(
                 f"the inputs have {frames} pictures, of which {slices} are frames of the video; prepare the video alone"
             )
-    reel = _Reel(iter(()), slices, 1)
+    reel = Reel(iter(()), slices, 1)
 
     @torch.no_grad()
     def seen(start: int, few: int) -> Visual:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
+from ...encoders import Encoder
+from ...encoders.hf import VisionTower
 from .families import family_of
 
 SAMPLED = 32  # parameters of the vision tower that are looked at, spread over all of them
@@ -47,6 +50,15 @@ class Identity:
             config.get_text_config().hidden_size,
             _weights(model),
         )
+
+    @classmethod
+    def of_encoder(cls, encoder: Encoder) -> Identity:
+        """Look at an encoder: the vision tower of a model, or one that belongs to no language model."""
+        if isinstance(encoder, VisionTower):
+            return replace(cls.of(encoder.model), name=encoder.name.removeprefix("hf:"))
+        width, height = encoder.frame_size(64, 64)
+        black = encoder(np.zeros((encoder.frames_per_token, height, width, 3), np.uint8))
+        return cls(encoder.name, encoder.name, None, encoder.name, black.shape[-1], [])
 
     def require(self, other: Identity) -> None:
         """Complain where a video for this model is to go into another one."""
@@ -94,11 +106,22 @@ def _are_alike(some: list[float], others: list[float]) -> bool:
     return close.count(False) <= STRAY * len(close)
 
 
+def _vision(model: Any) -> list[torch.Tensor]:
+    """The parameters that make visual features, in the order of their names; of a bare tower that is all of them."""
+    language = set()
+    if _has_language(model):
+        language = {id(each) for each in model.get_decoder().parameters()}
+        head = model.get_output_embeddings()
+        language |= {id(each) for each in (head.parameters() if head is not None else ())}
+    return [each for _, each in sorted(model.base_model.named_parameters()) if id(each) not in language]
+
+
+def _has_language(model: Any) -> bool:
+    return any(hasattr(model.base_model, name) for name in ("language_model", "text_model"))
+
+
 def _weights(model: Any) -> list[float]:
-    language = {id(each) for each in model.get_decoder().parameters()}
-    head = model.get_output_embeddings()
-    language |= {id(each) for each in (head.parameters() if head is not None else ())}
-    vision = [each for _, each in sorted(model.base_model.named_parameters()) if id(each) not in language]
+    vision = _vision(model)
     if not vision or any(each.is_meta for each in vision):
         return []  # moved out of memory: a replay does without
     step = max(1, len(vision) // SAMPLED)

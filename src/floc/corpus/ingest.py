@@ -1,0 +1,98 @@
+"""Take many videos into a store: find them, leave out what is there, and let an engine do the rest."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from . import ledger as ledgers
+from . import sources as places
+from .ledger import Ledger, Status
+from .order import Brief, Event, Order, Source
+from .store import Store
+
+EngineName = Literal["local", "ray"]
+
+
+class Engine(AbstractContextManager["Engine"], Protocol):
+    """What runs the pipeline, on one machine or many."""
+
+    def brief(self) -> Brief:
+        """What workers are told, once the encoder is known."""
+        ...
+
+    def run(self, sources: Sequence[Source], ledger: Ledger) -> Iterator[Event]:
+        """Take in videos, and tell what happens as it does; a ledger notes it before the next is asked for."""
+        ...
+
+
+def ingest(
+    sources: Sequence[str | Path],
+    store: str | Path,
+    *,
+    encoder: str = "auto",
+    ratio: float | str | None = None,
+    coverage: float | None = None,
+    method: str = "floc",
+    fps: float | None = 1.0,
+    device: str | None = None,
+    engine: EngineName = "local",
+    workers: int | None = None,
+    address: str | None = None,
+    show: Callable[[Status], object] = lambda status: None,
+    **options: Any,
+) -> Status:
+    """Compress videos once, into a store. What is in it already is left out, and what was begun is gone on with.
+
+        floc.corpus.ingest(["footage/"], "archive", encoder="hf:Qwen/Qwen2.5-VL-7B-Instruct", ratio="1/32")
+
+    Args:
+        sources: files, folders, and addresses such as s3://bucket/folder.
+        store: a folder, or an address that Lance takes; made where there is none.
+        encoder: as in `floc.encoders.get`.
+        ratio, coverage: exactly one, as in `floc.compress`; every few minutes of film for themselves.
+        method, **options: as in `floc.compress`.
+        fps: frames a second to take; None takes every frame.
+        device: where encoders run, such as "cuda:1"; all GPUs, else the CPU, where not given.
+        engine: "local" for processes on this machine, "ray" for Ray Data.
+        workers: how many encoders; one for each core, or two for each GPU, where not given.
+        address: of the Ray cluster, "auto" for the one this machine is part of; a cluster of its own where not given.
+        show: called now and then with where it stands.
+    """
+    told = None if ratio is None else str(ratio)
+    order = Order(encoder, told, coverage, method, options, fps, device)
+    found = places.find(sources)
+    archive = Store(store, create=True)
+    with _engine(engine, order, str(store), workers, address) as running:
+        brief = running.brief()
+        ledger = Ledger(archive, brief, len(found))
+        there = set(ledgers.known(archive, brief, found))
+        ledger.status.skipped = len(there)
+        # in an order of its own: of two ingests into one store, each then finds done what the other did
+        to_do = [source for source in found if source not in there]
+        random.shuffle(to_do)
+        try:
+            for event in running.run(to_do, ledger):
+                ledger.add(event)
+                show(ledger.status)
+        finally:
+            ledger.flush()
+        show(ledger.status)
+    return ledger.status
+
+
+def _engine(name: EngineName, order: Order, store: str, workers: int | None, address: str | None) -> Engine:
+    if name == "ray":
+        from .cluster import Cluster
+
+        return Cluster(order, store, workers, address)
+    if name != "local":
+        raise ValueError(f"engine must be 'local' or 'ray', got {name!r}")
+    if address is not None:
+        raise ValueError(f"address {address!r} is of a Ray cluster; pass engine='ray' with it")
+    from .local import Local
+
+    return Local(order, store, workers)

@@ -1,0 +1,224 @@
+"""What is done with a video: look at it, decode it, encode it, choose from it, write what was kept.
+
+Every engine runs these functions, in whatever processes it has. A video is cut into spans, which may be decoded side by
+side, and a span into pieces, which are chosen from each by itself. Where the cuts are depends on the film and the
+encoder alone, so every engine keeps the same tokens, and a piece that an earlier ingest made can be taken as it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import encoders
+from ..encoders import Encoder, in_groups
+from ..encoders.hf import VisionTower, Visual
+from ..integrations.transformers.capture import KeptPart, Reel, join
+from ..integrations.transformers.identity import Identity
+from ..integrations.transformers.recipe import Part, merged
+from ..integrations.transformers.stages import Stages
+from ..types import Frames
+from ..video import Video, read
+from . import sources
+from .order import (
+    PIECE_BYTES,
+    PIECE_LIMIT,
+    PIECE_STEP,
+    SPAN_S,
+    Brief,
+    Ended,
+    Event,
+    Failed,
+    Kept,
+    Order,
+    Planned,
+    Skipped,
+    Source,
+    Span,
+)
+from .store import Store
+from .tables import StoreError, video_id
+
+BATCH = 16  # frames that are decoded and encoded in a go
+# what is wrong with one video, and no reason to stop; a store that cannot be written to is an OSError, too
+WRONG = (ValueError, OSError, RuntimeError, MemoryError)
+
+
+def plan(brief: Brief, source: Source) -> Planned | Skipped | Failed:
+    """Look at a video: whether it is in the store, and how to cut it."""
+    content = ""
+    try:
+        layout = encoders.layout(brief.order.encoder)
+        with sources.fetched(source) as path:
+            content = sources.content_of(path)
+            video = video_id(content, brief.model, brief.order.options())
+            store = Store(brief.store)
+            if store.has(video):
+                return Skipped(source)
+            film = _film(brief.order, path)
+        spans = _spans(brief.order, source, video, film, layout.frames_per_token)
+        return Planned(
+            source, video, content, spans, film.duration_s, film.taken_fps, layout.frames_per_token, store.pieces(video)
+        )
+    except StoreError:
+        raise
+    except WRONG as error:
+        return Failed(source, in_words(error), content)
+
+
+def _film(order: Order, path: Path) -> Video:
+    frame_size = encoders.layout(order.encoder).frame_size
+    return read(path, fps=order.fps, max_frames=None, size=frame_size, batch=BATCH)
+
+
+def _spans(order: Order, source: Source, video: str, film: Video, frames_per_token: int) -> tuple[Span, ...]:
+    frames = piece_frames(film.width * film.height * 3, frames_per_token)
+    if order.fps is None:
+        return (Span(source, video, 0, 0, frames),)
+    pieces = max(1, round(SPAN_S * order.fps / frames))  # of a span
+    length_s = pieces * frames / order.fps
+    count = max(1, -int(-film.duration_s // length_s))
+    return tuple(
+        Span(source, video, number, number * pieces, frames, number * length_s, (number + 1) * length_s)
+        for number in range(count)
+    )
+
+
+def piece_frames(frame_bytes: int, frames_per_token: int) -> int:
+    """How many frames of so many bytes make a piece.
+
+    >>> piece_frames(504 * 280 * 3, 2), piece_frames(512 * 288 * 3, 1), piece_frames(4096 * 2160 * 3, 1)
+    (288, 288, 32)
+    """
+    step = PIECE_STEP * frames_per_token
+    return max(step, min(PIECE_LIMIT, PIECE_BYTES // frame_bytes) // step * step)
+
+
+def pieces_of(brief: Brief, span: Span) -> Iterator[tuple[int, Iterator[Frames]] | Ended | Failed]:
+    """Decode a span: the number of each piece and its frames, to be used before the next is asked for; then its end."""
+    started, used_s, count = time.perf_counter(), 0.0, 0
+    try:
+        with sources.fetched(span.source) as path:
+            film = _film(brief.order, path)
+            part = film if span.end_s is None else film.between(span.start_s, span.end_s)
+            for frames in _cut(part, span.piece_frames):
+                given = time.perf_counter()
+                yield span.first_piece + count, frames
+                used_s += time.perf_counter() - given
+                count += 1
+    except StoreError:
+        raise
+    except WRONG as error:
+        yield Failed(span.source, in_words(error))
+        return
+    # what whoever uses the frames takes for that is not decoding; waiting for frames inside a piece is told there
+    yield Ended(span, count, time.perf_counter() - started - used_s, tuple(part.warnings))
+
+
+def _cut(film: Iterable[Frames], size: int) -> Iterator[Iterator[Frames]]:
+    """Batches in groups of so many frames; a group must be used up before the next."""
+    batches = iter(in_groups(film, 1))
+    for first in batches:
+        # every batch but the last of a film is whole, and pieces are whole batches
+        yield chain([first], islice(batches, size // BATCH - 1))
+
+
+class Keeper:
+    """Holds the encoder, and makes of the frames of a piece what is written."""
+
+    def __init__(self, brief: Brief, encoder: Encoder | None = None) -> None:
+        self.brief = brief
+        self.encoder = encoder or loaded(brief.order)
+        self.store = Store(brief.store)
+
+    def try_to_keep(
+        self, span: Span, number: int, frames: Iterable[Frames], about: Mapping[str, Any]
+    ) -> Kept | Failed:
+        """The same as `keep`, or why that cannot be."""
+        try:
+            return self.keep(span, number, frames, about)
+        except StoreError:
+            raise
+        except WRONG as error:
+            return Failed(span.source, in_words(error))
+
+    def keep(self, span: Span, number: int, frames: Iterable[Frames], about: Mapping[str, Any]) -> Kept:
+        """Encode, choose and write a piece.
+
+        Args:
+            span: what it is a part of.
+            number: of the piece.
+            frames: its frames, a few at a time.
+            about: fps and duration_s of the film.
+        """
+        joined = self.encoder.frames_per_token
+        stages = Stages(torch.device("cpu"))
+        seen, times = [], []
+        for batch in stages.each("decode", in_groups(frames, joined)):
+            times.append(batch.times_s)
+            with stages.stage("encode"):
+                seen.append(_look(self.encoder, batch))
+        with stages.stage("choose"):
+            tokens, *deep = (torch.cat(each) for each in zip(*((each.tokens, *each.deep) for each in seen), strict=True))
+            kept = self.brief.order.recipe()(tokens)
+            part = KeptPart.of(Part(kept, tuple(merged(each.flatten(0, 2), kept) for each in deep)))
+        reel = Reel(iter(()), len(tokens), joined, times, about["fps"], about["duration_s"])
+        captured = join([part], self.brief.model, reel, {})
+        with stages.stage("write"):
+            piece = self.store.write_piece(span.video, number, captured)
+        return Kept(piece, captured.nested, captured.made, stages.seconds)
+
+
+def loaded(order: Order) -> Encoder:
+    """The encoder that was asked for; a model's gives features in the model's own format."""
+    encoder = encoders.get(order.encoder, device=order.device)
+    if isinstance(encoder, VisionTower):
+        return replace(encoder, is_half=False)
+    return encoder
+
+
+def _look(encoder: Encoder, batch: Frames) -> Visual:
+    if isinstance(encoder, VisionTower):
+        return encoder.look(batch.pixels)
+    return Visual(torch.as_tensor(encoder(batch.pixels)))
+
+
+class Worker:
+    """All of it in one process."""
+
+    def __init__(self, order: Order, store: str) -> None:
+        encoder = loaded(order)
+        self.brief = Brief(order, store, Identity.of_encoder(encoder))
+        self.keeper = Keeper(self.brief, encoder)
+
+    def plan(self, source: Source) -> Iterator[Event]:
+        """Look at a video."""
+        yield plan(self.brief, source)
+
+    def keep(self, span: Span, about: Mapping[str, Any], have: Collection[int]) -> Iterator[Event]:
+        """Take in a stretch of film, but for the pieces that are there already."""
+        for each in pieces_of(self.brief, span):
+            if not isinstance(each, tuple):
+                yield each
+                return
+            number, frames = each
+            if number in have:
+                for _ in frames:
+                    pass
+                continue
+            event = self.keeper.try_to_keep(span, number, frames, about)
+            yield event
+            if isinstance(event, Failed):
+                return
+
+
+def in_words(error: BaseException) -> str:
+    """What went wrong, in a line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no more is known'}"

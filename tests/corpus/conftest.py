@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def archive(tmp_path_factory) -> Path:
+    """A folder of 200 films, one of them twice, and two files that are none."""
+    from .films import FILMS, make_films
+
+    folder = tmp_path_factory.mktemp("archive")
+    films = make_films(folder / "films", FILMS)
+    (folder / "again.mkv").write_bytes(films[0].read_bytes())
+    (folder / "broken.mkv").write_bytes(films[1].read_bytes()[:300])
+    (folder / "empty.mp4").touch()
+    return folder

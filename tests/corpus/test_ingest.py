@@ -1,0 +1,154 @@
+"""Whole ingests, in real processes: nothing lost, nothing twice, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("lance", reason="Lance is not installed: pip install 'floc[store]'")
+pytest.importorskip("av", reason="PyAV is not installed: pip install 'floc[video]'")
+
+from floc.corpus import Store, StoreError  # noqa: E402
+from floc.corpus.ingest import ingest  # noqa: E402
+from floc.corpus.ledger import Status  # noqa: E402
+
+from .films import FILMS, OPTIONS, make_film, make_films, require_all_once  # noqa: E402
+
+
+
+def running(store: Path, *sources: Path, workers: int = 2) -> subprocess.Popen:
+    """An ingest in a process of its own, which prints how many it has done."""
+    script = f"""
+from floc.corpus.ingest import ingest
+
+if __name__ == "__main__":
+    ingest({[str(each) for each in sources]!r}, {str(store)!r}, workers={workers}, **{OPTIONS!r},
+           show=lambda status: print(status.done, flush=True))
+"""
+    path = store.parent / "job.py"
+    path.write_text(script)
+    return subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def wait_for(job: subprocess.Popen, done: int) -> None:
+    assert job.stdout is not None
+    for line in job.stdout:
+        if int(line) >= done:
+            return
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.corpus
+def test_workers_are_killed_one_after_another(archive: Path, tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def kill_now_and_then(status: Status) -> None:
+        seen.append(status.done)
+        if status.done in (30, 90, 150) and status.done not in seen[:-1]:
+            workers = [pid for pid in children_of(os.getpid()) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+            os.kill(random.choice(workers), signal.SIGKILL)
+
+    status = ingest([archive], tmp_path / "store", workers=2, show=kill_now_and_then, **OPTIONS)
+    assert (status.done, status.skipped, status.failed) == (FILMS, 1, 2)
+    require_all_once(tmp_path / "store")
+    again = ingest([archive], tmp_path / "store", workers=1, **OPTIONS)
+    assert (again.done, again.skipped, again.failed) == (0, FILMS + 1, 2)
+    require_all_once(tmp_path / "store")
+
+
+@pytest.mark.corpus
+def test_the_whole_job_is_killed_again_and_again(archive: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    for _ in range(3):
+        job = running(store, archive)
+        wait_for(job, random.randint(1, 25))
+        time.sleep(random.random())
+        os.killpg(job.pid, signal.SIGKILL)
+        job.communicate()
+        Store(store).check()  # it can be read
+    ingest([archive], store, workers=2, **OPTIONS)
+    require_all_once(store)
+
+
+@pytest.mark.corpus
+def test_workers_end_with_the_job(archive: Path, tmp_path: Path) -> None:
+    job = running(tmp_path / "store", archive)
+    wait_for(job, 3)
+    workers = children_of(job.pid)
+    job.kill()
+    job.communicate()
+    deadline = time.monotonic() + 30
+    while any(_is_alive(pid) for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not [pid for pid in workers if _is_alive(pid)]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return "zombie" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.corpus
+def test_two_ingests_at_once(archive: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    Store(store, create=True)
+    jobs = [running(store, archive, workers=1) for _ in range(2)]
+    for job in jobs:
+        assert job.communicate(timeout=300) and job.returncode == 0
+    require_all_once(store)
+    Store(store).compact(older_than_s=0)
+    require_all_once(store)
+
+
+def test_the_status_tells_all(tmp_path: Path) -> None:
+    make_films(tmp_path / "films", 3, seconds=4)
+    told: list[int] = []
+    status = ingest([tmp_path / "films"], tmp_path / "store", workers=1, show=lambda s: told.append(s.done), **OPTIONS)
+    summary = json.loads(json.dumps(status.summary()))
+    assert (summary["videos"], summary["done"], summary["footage_s"], summary["frames"]) == (3, 3, 15.0, 15)
+    assert summary["kept"] == sum(video.kept for video in Store(tmp_path / "store").videos())
+    assert set(summary["seconds"]) == {"decode", "encode", "choose", "write"}
+    assert told == sorted(told)
+    assert status.left == 0
+
+
+def test_a_store_that_cannot_be_written_to_stops_it(tmp_path: Path, monkeypatch) -> None:
+    """What the disk has no room for is no fault of a video."""
+    make_film(tmp_path / "a.mkv", 3, seed=0)
+
+    def full(store, pieces, videos):
+        raise StoreError("no space left on the device; free some, and ingest again")
+
+    monkeypatch.setattr(Store, "commit", full)
+    with pytest.raises(StoreError, match="ingest again"):
+        ingest([tmp_path / "a.mkv"], tmp_path / "store", workers=1, **OPTIONS)
+    monkeypatch.undo()
+    assert Store(tmp_path / "store").videos() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"engine": "spark"}, "engine must be 'local' or 'ray'"),
+        ({"address": "auto"}, "pass engine='ray'"),
+        ({"workers": -1}, "workers must be at least 1"),
+        ({"encoder": "hf:/nowhere"}, "/nowhere"),
+    ],
+)
+def test_ingests_that_cannot_be(tmp_path: Path, options: dict, message: str) -> None:
+    make_film(tmp_path / "a.mkv", 3, seed=0)
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        ingest([tmp_path / "a.mkv"], tmp_path / "store", **(OPTIONS | options))

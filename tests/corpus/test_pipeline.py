@@ -1,0 +1,228 @@
+"""What one worker does with a video: cut it, keep its pieces, go on with what was begun."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("lance", reason="Lance is not installed: pip install 'floc[store]'")
+pytest.importorskip("av", reason="PyAV is not installed: pip install 'floc[video]'")
+
+import floc  # noqa: E402
+from floc import encoders, footage  # noqa: E402
+from floc.corpus import Store, pipeline  # noqa: E402
+from floc.corpus.ledger import Ledger, known  # noqa: E402
+from floc.corpus.order import Ended, Event, Failed, Kept, Order, Planned, Skipped, Source  # noqa: E402
+from floc.corpus.pipeline import Worker  # noqa: E402
+from floc.corpus.sources import find  # noqa: E402
+
+from .films import make_film  # noqa: E402
+
+ORDER = Order("pixels", ratio="1/4", method_options={"block": 8})
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory) -> Path:
+    """150 seconds."""
+    return make_film(tmp_path_factory.mktemp("films") / "long.mkv", 150, seed=5)
+
+
+@pytest.fixture
+def small_pieces(monkeypatch) -> None:
+    """Pieces of 32 frames, spans of two."""
+    monkeypatch.setattr(pipeline, "PIECE_LIMIT", 32)
+    monkeypatch.setattr(pipeline, "SPAN_S", 64)
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Worker:
+    Store(tmp_path / "store", create=True)
+    return Worker(ORDER, str(tmp_path / "store"))
+
+
+def events_of(worker: Worker, source: Source, have: frozenset[int] = frozenset()) -> list[Event]:
+    (planned,) = worker.plan(source)
+    assert isinstance(planned, Planned)
+    about = {"fps": planned.fps, "duration_s": planned.duration_s}
+    return [planned, *(event for span in planned.spans for event in worker.keep(span, about, have))]
+
+
+def ledger_of(worker: Worker, videos: int = 1) -> Ledger:
+    return Ledger(Store(worker.brief.store), worker.brief, videos)
+
+
+def test_a_video_is_kept_piece_by_piece(small_pieces, worker: Worker, film: Path) -> None:
+    """As `floc.compress` keeps each piece, and in the store one after another."""
+    (source,) = find([film])
+    ledger = ledger_of(worker)
+    for event in events_of(worker, source):
+        ledger.add(event)
+    ledger.flush()
+    (video,) = ledger.store.videos()
+    tokens = footage.load(film, encoder="pixels").footage.tokens
+    assert (video.frames, video.shape, len(video.pieces)) == (150, tokens.shape[:3], 5)
+    opened = ledger.store.open(video.id)
+    np.testing.assert_array_equal(opened.times_s, np.arange(150.0))
+    cells = tokens.shape[1] * tokens.shape[2]
+    start = 0
+    for first in range(0, 150, 32):
+        want = floc.compress(tokens[first : first + 32], ratio="1/4", block=8)
+        mine = slice(start, start + len(want))
+        np.testing.assert_array_equal(opened.indices[mine], np.asarray(want.indices) + first * cells)
+        np.testing.assert_array_equal(opened.features[mine], np.asarray(want.features))
+        start += len(want)
+    assert start == len(opened) == video.kept
+    assert ledger.store.check() == []
+
+
+def test_cuts_do_not_depend_on_who_decodes(small_pieces, worker: Worker, film: Path, monkeypatch) -> None:
+    """One span for all of it, or a span for each piece: the same tokens."""
+    kept = []
+    for span_s in (32, 1000):
+        monkeypatch.setattr(pipeline, "SPAN_S", span_s)
+        events = events_of(worker, *find([film]))
+        kept.append([(event.piece.piece, event.piece.kept, event.piece.start_s) for event in events if isinstance(event, Kept)])
+    assert kept[0] == kept[1]
+    assert len(kept[0]) == 5
+
+
+def test_pieces_that_are_there_are_not_made_again(small_pieces, worker: Worker, film: Path) -> None:
+    """After three of five, the ingest is killed: what was committed stays."""
+    (source,) = find([film])
+    first = ledger_of(worker)
+    for event in events_of(worker, source)[:5]:  # the plan, two pieces, the end of their span, one more
+        first.add(event)
+    first.flush()
+    assert first.store.videos() == []
+    again = events_of(worker, source)
+    planned = again[0]
+    assert isinstance(planned, Planned)
+    assert sorted(planned.pieces) == [0, 1, 2]
+    rest = [event for span in planned.spans for event in worker.keep(span, {"fps": 1.0, "duration_s": 150}, {0, 1, 2})]
+    assert [event.piece.piece for event in rest if isinstance(event, Kept)] == [3, 4]
+    second = ledger_of(worker)
+    for event in [planned, *rest]:
+        second.add(event)
+    second.flush()
+    assert (second.status.done, len(second.store.videos()), second.store.check()) == (1, 1, [])
+    assert second.store.open("long.mkv").shape[0] == 150
+
+
+def test_what_is_in_the_store_is_skipped(worker: Worker, tmp_path: Path) -> None:
+    film = make_film(tmp_path / "a.mkv", 3, seed=1)
+    twin = tmp_path / "b.mkv"
+    twin.write_bytes(film.read_bytes())
+    sources = find([film, twin])
+    ledger = ledger_of(worker, 2)
+    for event in events_of(worker, sources[0]):
+        ledger.add(event)
+    ledger.flush()
+    assert [*worker.plan(sources[1])] == [Skipped(sources[1])]  # by its content
+    assert known(ledger.store, worker.brief, sources) == sources[:1]  # by its name
+    other = replace(worker.brief, order=replace(ORDER, ratio="1/8"))
+    assert known(ledger.store, other, sources) == []
+    assert isinstance(pipeline.plan(other, sources[0]), Planned)
+
+
+@given(shuffle=st.randoms(use_true_random=False), twice=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_events_may_come_in_any_order(scattered, shuffle: random.Random, twice: bool) -> None:
+    worker, events = scattered
+    ledger = ledger_of(worker, 2)
+    # what was in the hands of a worker that died is done again
+    mixed = [*events, *(event for event in events if twice and isinstance(event, Kept | Ended))]
+    shuffle.shuffle(mixed)
+    committed = []
+    ledger.store.commit = lambda pieces, videos: committed.append((list(pieces), list(videos)))  # type: ignore[method-assign]
+    for event in mixed:
+        ledger.add(event)
+    ledger.flush()
+    videos = [video for _, some in committed for video in some]
+    pieces = [piece for some, _ in committed for piece in some]
+    assert sorted(video.status for video in videos) == ["done", "failed"]
+    (done,) = (video for video in videos if video.status == "done")
+    wanted = [event.piece.attempt for event in events if isinstance(event, Kept)]
+    assert list(done.pieces) == wanted
+    assert sorted(piece.attempt for piece in pieces) == sorted(wanted)
+    assert (ledger.status.done, ledger.status.failed, ledger.status.left) == (1, 1, 0)
+
+
+@pytest.fixture(scope="module")
+def scattered(tmp_path_factory, film: Path):
+    """A worker, and all that it tells of a film of five pieces and of one that is none."""
+    folder = tmp_path_factory.mktemp("scattered")
+    Store(folder / "store", create=True)
+    worker = Worker(ORDER, str(folder / "store"))
+    (folder / "none.mkv").write_bytes(b"no film")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "PIECE_LIMIT", 32)
+        patch.setattr(pipeline, "SPAN_S", 64)
+        good = events_of(worker, *find([film]))
+        (bad,) = worker.plan(*find([folder / "none.mkv"]))
+    assert isinstance(bad, Failed)
+    return worker, [*good, bad]
+
+
+def test_a_video_that_fails_in_the_middle(small_pieces, worker: Worker, film: Path, monkeypatch) -> None:
+    """What came before is not shown, and what comes later is not asked for."""
+    (source,) = find([film])
+    encode, calls = type(worker.keeper.encoder).__call__, []
+
+    def breaks(encoder, pixels):
+        calls.append(len(pixels))
+        if len(calls) == 4:
+            raise RuntimeError("out of memory\nwith a long story")
+        return encode(encoder, pixels)
+
+    monkeypatch.setattr(type(worker.keeper.encoder), "__call__", breaks)
+    ledger = ledger_of(worker)
+    events = events_of(worker, source)
+    assert [type(event) for event in events] == [Planned, Kept, Failed, Kept, Kept, Ended, Kept, Ended]
+    for event in events:
+        ledger.add(event)
+    ledger.flush()
+    (video,) = ledger.store.videos()
+    assert (video.status, video.error) == ("failed", "RuntimeError: out of memory")
+    assert (ledger.status.failed, ledger.status.done, ledger.status.left) == (1, 0, 0)
+
+
+def test_a_cut_off_film_keeps_what_there_is_and_warns(worker: Worker, tmp_path: Path) -> None:
+    whole = make_film(tmp_path / "whole.mkv", 40, seed=3).read_bytes()
+    (tmp_path / "cut.mkv").write_bytes(whole[: len(whole) // 2])
+    ledger = ledger_of(worker)
+    for event in events_of(worker, *find([tmp_path / "cut.mkv"])):
+        ledger.add(event)
+    assert ledger.status.done == 1
+    assert 10 < ledger.status.frames < 35
+    assert "cut off" in ledger.status.warnings[0][1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ratio": None}, "ratio"),
+        ({"ratio": "1/4", "coverage": 0.9}, "ratio"),
+        ({"ratio": "2"}, "ratio"),
+        ({"method": "flock"}, "did you mean 'floc'"),
+        ({"encoder": "pixel"}, "did you mean 'pixels'"),
+        ({"fps": 0}, "fps must be a number above 0"),
+        ({"method_options": {"blok": 3}}, "blok"),
+    ],
+)
+def test_orders_that_cannot_be_carried_out(options: dict, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        Order(**({"encoder": "pixels", "ratio": "1/4"} | options))
+
+
+def test_layouts_are_those_of_the_encoders() -> None:
+    layout, encoder = encoders.layout("pixels"), encoders.get("pixels")
+    assert layout.frames_per_token == encoder.frames_per_token
+    assert layout.frame_size(1920, 1080) == encoder.frame_size(1920, 1080)
+    assert torch.as_tensor(encoder(np.zeros((1, *encoder.frame_size(64, 64)[::-1], 3), np.uint8))).ndim == 4
