@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import floc
-from floc import scenes, selection
+from floc import machine, scenes, selection
 from floc.selection.objective import Similarity
 from floc.standing import nearest
 from floc.stream import bounded
@@ -211,6 +211,26 @@ def test_more_than_memory_has_is_not_asked_for() -> None:
     stream = floc.Stream(budget=10**12, block=8)
     stream.push(film(20, 2, 3, dim=16))
     assert len(stream.kept()) == 120
+
+
+@pytest.mark.parametrize(("block", "frames"), [(600, 600), ("scene", scenes.LONGEST)])
+@pytest.mark.parametrize("dial", [{"ratio": 1 / 6}, {"budget": 30}])
+def test_a_block_that_memory_has_no_room_for_is_refused_at_once(
+    dial: dict[str, Any], block: Any, frames: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after ten minutes of frames that nobody can choose from any more."""
+    stream = floc.Stream(**dial, block=block)
+    with monkeypatch.context() as scarce:
+        scarce.setattr(machine, "available_bytes", lambda device: 2**20)
+        for _ in range(2):
+            with pytest.raises(
+                MemoryError,
+                match=f"from {frames * 6} tokens together needs .* 1.0 MiB are free; .*fewer than {frames} frames",
+            ):
+                stream.push(film(1, 2, 3, dim=16)[0])
+    assert stream.frames == 0
+    stream.push(film(1, 2, 3, dim=24)[0], time_s=5.0)
+    assert stream.kept().span_s == (5.0, 5.0)
 
 
 def test_a_choice_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,7 +488,9 @@ def test_a_state_is_on_disk_before_its_name_is_and_then_the_name(
         (np.ones((8,), np.float16), 99.0, "tokens of a frame"),
         ([[1.0]], 99.0, "torch tensor or a numpy array"),
         (np.ones((2, 3, 8), np.float16), 1.0, "time goes on"),
-        (np.ones((2, 3, 8), np.float16), float("nan"), "time goes on"),
+        (np.ones((2, 3, 8), np.float16), float("nan"), "finite number of seconds.*got nan"),
+        (np.ones((2, 3, 8), np.float16), "noon", "finite number of seconds.*got 'noon'"),
+        (np.ones((2, 2, 3, 8), np.float16), [99.0, object()], "finite number of seconds.*got"),
         (np.ones((2, 2, 3, 8), np.float16), [99.0, 98.0], "time goes on"),
         (np.ones((2, 2, 3, 8), np.float16), [99.0], "every frame needs its time"),
         (np.ones((2, 3, 8), np.float16), [[99.0]], "every frame needs its time"),
@@ -519,6 +541,28 @@ def test_gradients_are_not_followed() -> None:
     stream = floc.Stream(budget=5, block=4)
     stream.push(torch.from_numpy(film(10, 2, 2, dim=8, dtype=np.float32)).requires_grad_())
     assert not stream.kept().features.requires_grad
+
+
+def test_inference_mode_comes_and_goes(tmp_path: Path) -> None:
+    tokens = torch.from_numpy(film(120, 2, 3, dim=8, dtype=np.float32))
+    plain, mixed = (floc.Stream(budget=10, block=8, half_life_s=20.0) for _ in range(2))
+    plain.push(tokens)
+    with torch.inference_mode():
+        mixed.push(tokens[:40].clone())
+    mixed.push(tokens[40:80])
+    mixed.save(tmp_path / "state")
+    with torch.inference_mode():
+        mixed = floc.Stream.load(tmp_path / "state")
+    mixed.push(tokens[80:])
+    assert mixed.kept().indices.tolist() == plain.kept().indices.tolist()
+
+
+def test_times_that_go_back_are_told_apart() -> None:
+    """Seconds since 1970 need all their digits."""
+    stream = floc.Stream(budget=5)
+    stream.push(film(1, 2, 2, dim=8)[0], time_s=1_763_300_000.5)
+    with pytest.raises(ValueError, match=r"at 1763300000.25 s came after one at 1763300000.5 s; push frames in order"):
+        stream.push(film(1, 2, 2, dim=8)[0], time_s=1_763_300_000.25)
 
 
 def test_times_for_none_and_then_for_one() -> None:
