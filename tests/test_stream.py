@@ -175,6 +175,28 @@ def test_the_present_counts_however_long_the_past_was() -> None:
     assert recent.mean() > 0.6
 
 
+@pytest.mark.parametrize("waits", [False, True])  # whether the last block still waits, or is in the past
+def test_what_the_past_gained_fades_with_it(waits: bool) -> None:
+    """After a gap in which all weight is gone, a block hands on what it would hand on alone."""
+    rng, times = np.random.default_rng(0), np.arange(16.0)
+    old, new = (rng.standard_normal((frames, 2, 3, 16)) for frames in (400, 16))
+
+    def handed_on(stream: floc.Stream, first: int) -> int:
+        past = stream._past
+        if waits:
+            past = past._and(stream._chooser(), stream._piece(slice(0, 15)))
+        return int((past.state()["index"] >= first * 6).sum())
+
+    options: dict[str, Any] = dict(budget=20, block=16, dedupe=2, half_life_s=100.0)
+    alone, later = floc.Stream(**options), floc.Stream(**options)
+    later.push(old, time_s=np.arange(400.0))
+    assert later._past.about()["bar"] > 1
+    few = slice(0, 15 if waits else 16)
+    alone.push(new[few], time_s=times[few])
+    later.push(new[few], time_s=times[few] + 1e6)
+    assert handed_on(later, 400) == handed_on(alone, 0) == 40
+
+
 def test_many_survivors_are_chosen_from_in_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = film(600, 3, 4, dim=32, dtype=np.float32)
     unit = tokens.reshape(-1, 32) / np.linalg.norm(tokens.reshape(-1, 32), axis=1, keepdims=True)
