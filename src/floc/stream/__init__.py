@@ -121,6 +121,11 @@ class Stream:
         return f"Stream({self._dial}, {self.frames} frames so far)"
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """What it was made with, defaults too."""
+        return dict(self._settings)
+
+    @property
     def frames(self) -> int:
         """How many there were."""
         return self._frames + len(self._times)
