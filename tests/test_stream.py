@@ -155,6 +155,18 @@ def test_sums_are_those_of_the_tokens_they_stand_for() -> None:
     assert stream._past.about()["counted"] == len(unit)
 
 
+def test_what_was_shown_once_is_not_forgotten() -> None:
+    """A thing of two tokens in one frame of the first hundredth, after many reductions."""
+    tokens = film(3000, 2, 3, dim=32, dtype=np.float32)
+    needle = np.random.default_rng(9).standard_normal((2, 32)).astype(np.float32)
+    tokens[20, 0, :2] = needle
+    stream = floc.Stream(budget=100, block=8)
+    stream.push(tokens)
+    assert stream._past.about()["reductions"] >= 6
+    cosine, _ = nearest(torch.from_numpy(needle), torch.from_numpy(stream.kept().features))
+    assert cosine.min() > 0.9
+
+
 def test_the_past_fades_where_it_shall() -> None:
     first, second = film(320, 2, 3, dim=32, seed=1), film(320, 2, 3, dim=32, seed=2)
 

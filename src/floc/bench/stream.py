@@ -181,7 +181,6 @@ def _hours_view(document: dict[str, Any]) -> str:
                 f"{now['needle_mean']:.3f}",
             )
             for hour, now in enumerate(each["hours"], 1)
-            if hour in (1, 2, 5, len(each["hours"]))
         ]
     head = (
         "budget",
