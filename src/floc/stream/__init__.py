@@ -80,8 +80,12 @@ class Stream:
             raise ValueError(
                 f"block must be a number of frames, or 'scene': a stream has no end to wait for; got {block!r}"
             )
-        if budget is None and (dedupe not in (None, 1) or half_life_s is not None):
-            raise ValueError("dedupe= and half_life_s= are for a budget; with a ratio every block keeps its own share")
+        for name, given in (("dedupe", None if dedupe == 1 else dedupe), ("half_life_s", half_life_s)):
+            if budget is None and given is not None:
+                raise ValueError(
+                    f"{name} is for a budget, with a ratio every block keeps its own share; got {name}={given!r}: "
+                    "leave it out, or pass budget="
+                )
         if budget is not None and metric != "cosine":
             raise ValueError(f"with a budget the metric is cosine, whose sums can be carried on; got {metric!r}")
         require_known("metric", metric, METRICS)
