@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import floc
-from floc import machine, scenes, selection
+from floc import machine, scenes, selection, store
 from floc.selection.objective import Similarity
 from floc.standing import nearest
 from floc.stream import bounded
@@ -433,6 +433,11 @@ def test_a_file_that_is_no_stream(tmp_path: Path) -> None:
 
     save_file({"times": torch.zeros(1)}, path, {"floc-stream": json.dumps({"format": 99})})
     with pytest.raises(ValueError, match="format 99"):
+        floc.Stream.load(path)
+    store.write_kept(stream.kept(), path)
+    with pytest.raises(
+        ValueError, match=r"Stream.save did not write it; what was kept is read by floc.store.read_kept"
+    ):
         floc.Stream.load(path)
     with pytest.raises(FileNotFoundError, match="no such file"):
         floc.Stream.load(tmp_path / "none")

@@ -223,7 +223,10 @@ class Stream:
             raise FileNotFoundError(f"{path}: no such file")
         try:
             with safe_open(path, framework="pt") as file:
-                about = json.loads((file.metadata() or {})["floc-stream"])
+                metadata = file.metadata() or {}
+                if "floc-stream" not in metadata:
+                    raise ValueError("Stream.save did not write it; what was kept is read by floc.store.read_kept")
+                about = json.loads(metadata["floc-stream"])
                 if about["format"] != FORMAT:
                     raise ValueError(f"format {about['format']!r}, this version of floc reads {FORMAT}")
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
