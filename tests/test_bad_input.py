@@ -139,14 +139,12 @@ def test_options(options: dict, says: str) -> None:
 
 
 def test_a_set_that_does_not_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    from floc.methods import floc as method
-
     wide = np.broadcast_to(GOOD[:1], (20_000, 2, 3, 8))  # no memory of its own
-    monkeypatch.setattr(method, "available_bytes", lambda device: 2 << 30)
+    monkeypatch.setattr(machine, "available_bytes", lambda device: 2 << 30)
     with pytest.raises(MemoryError, match=r"needs 26\.\d GiB, 2\.0 GiB are free; pass block=32"):
         floc.compress(wide, ratio=1 / 8, block=None)
     assert len(floc.compress(wide[:4000], ratio=1)) == 24_000  # nothing to choose, so no matrix of them all
-    monkeypatch.setattr(method, "available_bytes", lambda device: 200 << 20)
+    monkeypatch.setattr(machine, "available_bytes", lambda device: 200 << 20)
     with pytest.raises(
         MemoryError, match=r"choosing from 12000 tokens.*200.0 MiB are free; pass dedupe=1, which has no"
     ):

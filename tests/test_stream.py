@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import floc
-from floc import scenes, selection
+from floc import machine, scenes, selection, store
 from floc.selection.objective import Similarity
 from floc.standing import nearest
 from floc.stream import bounded
@@ -155,6 +155,18 @@ def test_sums_are_those_of_the_tokens_they_stand_for() -> None:
     assert stream._past.about()["counted"] == len(unit)
 
 
+def test_what_was_shown_once_is_not_forgotten() -> None:
+    """A thing of two tokens in one frame of the first hundredth, after many reductions."""
+    tokens = film(3000, 2, 3, dim=32, dtype=np.float32)
+    needle = np.random.default_rng(9).standard_normal((2, 32)).astype(np.float32)
+    tokens[20, 0, :2] = needle
+    stream = floc.Stream(budget=100, block=8)
+    stream.push(tokens)
+    assert stream._past.about()["reductions"] >= 6
+    cosine, _ = nearest(torch.from_numpy(needle), torch.from_numpy(stream.kept().features))
+    assert cosine.min() > 0.9
+
+
 def test_the_past_fades_where_it_shall() -> None:
     first, second = film(320, 2, 3, dim=32, seed=1), film(320, 2, 3, dim=32, seed=2)
 
@@ -173,6 +185,28 @@ def test_the_present_counts_however_long_the_past_was() -> None:
     stream.push(film(3000, 2, 3, dim=16))
     recent = stream.kept().positions[:, 0] >= 2800  # four half-lives
     assert recent.mean() > 0.6
+
+
+@pytest.mark.parametrize("waits", [False, True])  # whether the last block still waits, or is in the past
+def test_what_the_past_gained_fades_with_it(waits: bool) -> None:
+    """After a gap in which all weight is gone, a block hands on what it would hand on alone."""
+    rng, times = np.random.default_rng(0), np.arange(16.0)
+    old, new = (rng.standard_normal((frames, 2, 3, 16)) for frames in (400, 16))
+
+    def handed_on(stream: floc.Stream, first: int) -> int:
+        past = stream._past
+        if waits:
+            past = past._and(stream._chooser(), stream._piece(slice(0, 15)))
+        return int((past.state()["index"] >= first * 6).sum())
+
+    options: dict[str, Any] = dict(budget=20, block=16, dedupe=2, half_life_s=100.0)
+    alone, later = floc.Stream(**options), floc.Stream(**options)
+    later.push(old, time_s=np.arange(400.0))
+    assert later._past.about()["bar"] > 1
+    few = slice(0, 15 if waits else 16)
+    alone.push(new[few], time_s=times[few])
+    later.push(new[few], time_s=times[few] + 1e6)
+    assert handed_on(later, 400) == handed_on(alone, 0) == 40
 
 
 def test_many_survivors_are_chosen_from_in_windows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,6 +245,26 @@ def test_more_than_memory_has_is_not_asked_for() -> None:
     stream = floc.Stream(budget=10**12, block=8)
     stream.push(film(20, 2, 3, dim=16))
     assert len(stream.kept()) == 120
+
+
+@pytest.mark.parametrize(("block", "frames"), [(600, 600), ("scene", scenes.LONGEST)])
+@pytest.mark.parametrize("dial", [{"ratio": 1 / 6}, {"budget": 30}])
+def test_a_block_that_memory_has_no_room_for_is_refused_at_once(
+    dial: dict[str, Any], block: Any, frames: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after ten minutes of frames that nobody can choose from any more."""
+    stream = floc.Stream(**dial, block=block)
+    with monkeypatch.context() as scarce:
+        scarce.setattr(machine, "available_bytes", lambda device: 2**20)
+        for _ in range(2):
+            with pytest.raises(
+                MemoryError,
+                match=f"from {frames * 6} tokens together needs .* 1.0 MiB are free; .*fewer than {frames} frames",
+            ):
+                stream.push(film(1, 2, 3, dim=16)[0])
+    assert stream.frames == 0
+    stream.push(film(1, 2, 3, dim=24)[0], time_s=5.0)
+    assert stream.kept().span_s == (5.0, 5.0)
 
 
 def test_a_choice_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,6 +434,11 @@ def test_a_file_that_is_no_stream(tmp_path: Path) -> None:
     save_file({"times": torch.zeros(1)}, path, {"floc-stream": json.dumps({"format": 99})})
     with pytest.raises(ValueError, match="format 99"):
         floc.Stream.load(path)
+    store.write_kept(stream.kept(), path)
+    with pytest.raises(
+        ValueError, match=r"Stream.save did not write it; what was kept is read by floc.store.read_kept"
+    ):
+        floc.Stream.load(path)
     with pytest.raises(FileNotFoundError, match="no such file"):
         floc.Stream.load(tmp_path / "none")
 
@@ -468,7 +527,9 @@ def test_a_state_is_on_disk_before_its_name_is_and_then_the_name(
         (np.ones((8,), np.float16), 99.0, "tokens of a frame"),
         ([[1.0]], 99.0, "torch tensor or a numpy array"),
         (np.ones((2, 3, 8), np.float16), 1.0, "time goes on"),
-        (np.ones((2, 3, 8), np.float16), float("nan"), "time goes on"),
+        (np.ones((2, 3, 8), np.float16), float("nan"), "finite number of seconds.*got nan"),
+        (np.ones((2, 3, 8), np.float16), "noon", "finite number of seconds.*got 'noon'"),
+        (np.ones((2, 2, 3, 8), np.float16), [99.0, object()], "finite number of seconds.*got"),
         (np.ones((2, 2, 3, 8), np.float16), [99.0, 98.0], "time goes on"),
         (np.ones((2, 2, 3, 8), np.float16), [99.0], "every frame needs its time"),
         (np.ones((2, 3, 8), np.float16), [[99.0]], "every frame needs its time"),
@@ -505,8 +566,8 @@ def test_bad_frames(dial: dict[str, Any], pushed: int, frames: Any, time_s: Any,
         ({"budget": 5, "detail": "x"}, "detail must be"),
         ({"budget": 5, "half_life_s": 0}, "half_life_s must be"),
         ({"budget": 5, "metric": "gaussian"}, "the metric is cosine"),
-        ({"ratio": 0.5, "dedupe": 2}, "for a budget"),
-        ({"ratio": 0.5, "half_life_s": 5}, "for a budget"),
+        ({"ratio": 0.5, "dedupe": 2}, "for a budget.*got dedupe=2: leave it out, or pass budget="),
+        ({"ratio": 0.5, "half_life_s": 5}, "for a budget.*got half_life_s=5: leave it out"),
         ({"ratio": 0.5, "backend": "nope"}, "unknown backend"),
     ],
 )
@@ -519,6 +580,28 @@ def test_gradients_are_not_followed() -> None:
     stream = floc.Stream(budget=5, block=4)
     stream.push(torch.from_numpy(film(10, 2, 2, dim=8, dtype=np.float32)).requires_grad_())
     assert not stream.kept().features.requires_grad
+
+
+def test_inference_mode_comes_and_goes(tmp_path: Path) -> None:
+    tokens = torch.from_numpy(film(120, 2, 3, dim=8, dtype=np.float32))
+    plain, mixed = (floc.Stream(budget=10, block=8, half_life_s=20.0) for _ in range(2))
+    plain.push(tokens)
+    with torch.inference_mode():
+        mixed.push(tokens[:40].clone())
+    mixed.push(tokens[40:80])
+    mixed.save(tmp_path / "state")
+    with torch.inference_mode():
+        mixed = floc.Stream.load(tmp_path / "state")
+    mixed.push(tokens[80:])
+    assert mixed.kept().indices.tolist() == plain.kept().indices.tolist()
+
+
+def test_times_that_go_back_are_told_apart() -> None:
+    """Seconds since 1970 need all their digits."""
+    stream = floc.Stream(budget=5)
+    stream.push(film(1, 2, 2, dim=8)[0], time_s=1_763_300_000.5)
+    with pytest.raises(ValueError, match=r"at 1763300000.25 s came after one at 1763300000.5 s; push frames in order"):
+        stream.push(film(1, 2, 2, dim=8)[0], time_s=1_763_300_000.25)
 
 
 def test_times_for_none_and_then_for_one() -> None:

@@ -97,7 +97,9 @@ def test_blocks_along_scenes_and_a_past_that_fades(
     assert run(monkeypatch, *command, *options) == 0
     require_same(folder / "latest.safetensors", by_hand(film, budget=20, block="scene", half_life_s=9))
     assert run(monkeypatch, *command, "--block", "scene") == 2
-    assert "saved with budget=20, block=scene, half_life_s=9.0" in capsys.readouterr().err
+    assert "saved with half_life_s=9.0, and cannot go on with half_life_s=None" in capsys.readouterr().err
+    assert run(monkeypatch, *command, "--half-life", 9) == 2
+    assert "saved with block='scene', and cannot go on with block=32" in capsys.readouterr().err
     assert run(monkeypatch, *command, "--block", "none") == 2
     assert "a stream has no end to wait for" in capsys.readouterr().err
 
@@ -125,6 +127,13 @@ def test_stopped_in_the_middle_and_continued_is_one_run(film: Path, tmp_path: Pa
     assert sorted(each.name for each in folders[1].glob("seg*")) == [f"segment-00000{i}.safetensors" for i in (1, 2)]
     assert run(monkeypatch, *twice) == 0
     assert "no new frame; nothing was written" in capsys.readouterr().err
+
+
+def test_a_default_may_be_named_or_not(film: Path, folder: Path, monkeypatch, capsys) -> None:
+    command = (film, "--encoder", "pixels", "-o", folder, "--state", folder.with_name("a.state"))
+    assert run(monkeypatch, *command, "--ratio", "1/8", "--seconds", 5) == 0
+    assert run(monkeypatch, *command, "--ratio", "0.125", "--block", 32) == 0
+    assert "going on from" in capsys.readouterr().err
 
 
 def test_another_file_goes_on_where_the_one_before_ended(film: Path, folder: Path, monkeypatch) -> None:
@@ -170,6 +179,37 @@ def test_power_fails_and_no_segment_is_written_twice(film: Path, tmp_path: Path)
     watch("once").run()
     with pytest.raises(OSError, match="power"):
         watch("twice").run(show=fail)
+    watch("twice").run()
+    once, twice = (sorted((tmp_path / name).iterdir()) for name in ("once", "twice"))
+    assert [each.name for each in once] == [each.name for each in twice]
+    for one, two in zip(once, twice, strict=True):
+        require_same(two, store.read_kept(one))
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_power_fails_between_a_segment_and_its_state(
+    film: Path, tmp_path: Path, failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of the first segment, before which there was nothing to go on from."""
+
+    def watch(name: str) -> Watch:
+        (tmp_path / name).mkdir(exist_ok=True)
+        places = {"folder": tmp_path / name, "state": tmp_path / f"{name}.state"}
+        return begin(str(film), encoders.get("pixels"), Dial.of(None, 20, None), segment_s=10, **places)
+
+    save = floc.Stream.save
+
+    def fail(stream: floc.Stream, path: Path) -> None:
+        if stream.note["segments"] == failing:
+            raise OSError("power")
+        save(stream, path)
+
+    watch("once").run()
+    with monkeypatch.context() as without_power:
+        without_power.setattr(floc.Stream, "save", fail)
+        with pytest.raises(OSError, match="power"):
+            watch("twice").run()
+    assert (tmp_path / "twice" / f"segment-00000{failing}.safetensors").exists()
     watch("twice").run()
     once, twice = (sorted((tmp_path / name).iterdir()) for name in ("once", "twice"))
     assert [each.name for each in once] == [each.name for each in twice]
@@ -354,6 +394,8 @@ def test_segments_and_states_of_another_stream_are_not_touched(film: Path, folde
     before = {each: each.read_bytes() for each in (state, *folder.iterdir())}
     assert run(monkeypatch, *command, "--budget", 20) == 2
     assert "has segments already, such as segment-000001.safetensors" in capsys.readouterr().err
+    assert run(monkeypatch, *command, "--budget", 20, "--state", folder.with_name("none")) == 2
+    assert "none, which they would go on from, does not exist" in capsys.readouterr().err
     assert run(monkeypatch, *command, "--budget", 30, "--state", state) == 2
     assert "saved with budget=20, and cannot go on with budget=30" in capsys.readouterr().err
     foreign = folder.with_name("b.state")

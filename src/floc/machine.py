@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+SMALL_BYTES = 1 << 30  # that any GPU has
+
 
 def threads() -> int:
     """Worker threads to use: torch's own setting, so `torch.set_num_threads` and OMP_NUM_THREADS govern floc too."""
@@ -84,6 +86,18 @@ def available_bytes(device: torch.device) -> int | None:
         return None
     limits = [limit for limit in (_system_available(), _cgroup_available()) if limit is not None]
     return min(limits, default=None)
+
+
+def require_memory(n: int, needed_bytes: int, device: torch.device, remedy: str) -> None:
+    """Complain, and say what to pass instead, where choosing from `n` tokens needs more memory than a device has."""
+    if device.type == "cuda" and needed_bytes < SMALL_BYTES:
+        return  # asking a GPU takes longer than it takes to choose
+    available = available_bytes(device)
+    if available is not None and needed_bytes > available:
+        raise MemoryError(
+            f"choosing from {n} tokens together needs {in_words(needed_bytes)}, {in_words(available)} are free; "
+            f"pass {remedy}"
+        )
 
 
 def _system_available() -> int | None:

@@ -10,7 +10,7 @@ import math
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,9 @@ class Watch:
             self.stream.note["read_s"] = waiting[-1][1]
             self.is_ahead = True
             waiting.clear()
+            if self.state is not None and self.stream.frames == 1:
+                # so that there is something to go on from should power fail right after the first segment
+                self.stream.save(self.state)
             pushed_at.append(time.monotonic())
             show(self._status(tokens.shape[1] * tokens.shape[2], pushed_at))
 
@@ -195,33 +198,36 @@ def begin(
 
     `options` are those of `floc.Stream`.
     """
-    asked = ", ".join([str(dial), *(f"{name}={value}" for name, value in options.items())])
     stream = Stream(ratio=None if dial.ratio is None else str(dial.ratio), budget=dial.budget, **options)
     resumes = state is not None and state.exists()
     if resumes:
         assert state is not None
-        stream = _resumed(state, {"encoder": encoder.name, "asked": asked}, device)
+        stream = _resumed(state, stream, encoder, device)
     else:
-        stream.note = {"encoder": encoder.name, "asked": asked, "segments": 0}
+        stream.note = {"encoder": encoder.name, "segments": 0}
         if before := sorted(folder.glob("segment-*.safetensors")):
+            missing = "" if state is None else f", but {state}, which they would go on from, does not exist"
             raise ValueError(
-                f"{folder} has segments already, such as {before[-1].name}; name another folder with -o, or "
+                f"{folder} has segments already, such as {before[-1].name}{missing}; name another folder with -o, or "
                 "with --state what they go on from"
             )
     return Watch(source, encoder, stream, dial, folder, state, fps, segment_s, resumes)
 
 
-def _resumed(state: Path, given: Mapping[str, str], device: str | None) -> Stream:
-    """The stream that was saved, if it was with the same encoder and the same settings."""
+def _resumed(state: Path, wanted: Stream, encoder: Encoder, device: str | None) -> Stream:
+    """The stream that was saved, if it was with the same encoder and the same settings as the one that is wanted."""
     stream = Stream.load(state, device=device)
-    if not {*given, "segments", "read_s", "start_s", "source"} <= stream.note.keys():
+    if not {"encoder", "segments", "read_s", "start_s", "source"} <= stream.note.keys():
         raise ValueError(f"{state}: a stream, but not one that `floc stream` saved; name another file with --state")
-    for what, here in given.items():
-        if stream.note[what] != here:
-            raise ValueError(
-                f"{state}: saved with {stream.note[what]}, and cannot go on with {here}; give the same, or name "
-                "another file with --state"
-            )
+    had = {"encoder": stream.note["encoder"], **stream.settings}
+    has = {"encoder": encoder.name, **wanted.settings}
+    others = [name for name in has if had[name] != has[name]]
+    if others:
+        before, now = (", ".join(f"{name}={each[name]!r}" for name in others) for each in (had, has))
+        raise ValueError(
+            f"{state}: saved with {before}, and cannot go on with {now}; give the same, or name another file with "
+            "--state"
+        )
     return stream
 
 

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterable
 from fractions import Fraction
 from itertools import accumulate, pairwise
@@ -19,7 +20,9 @@ av = pytest.importorskip("av", reason="PyAV is not installed: pip install 'floc[
 
 from floc import video  # noqa: E402
 from floc.types import Frames  # noqa: E402
+from floc.video.container import Clock  # noqa: E402
 from floc.video.read import Run  # noqa: E402
+from floc.video.sample import Sampler  # noqa: E402
 
 FOOTAGE = Path(os.environ.get("FLOC_DATA", Path(__file__).parents[3] / "shared" / "data")) / "videos"
 footage = pytest.mark.skipif(not FOOTAGE.is_dir(), reason=f"no real footage in {FOOTAGE}; set FLOC_DATA")
@@ -358,6 +361,19 @@ def test_cut_off_half_way(film, numbers, name, codec, container, fps) -> None:
         assert "(its last frame is incomplete)" in said
     assert opened.about()["warnings"] == [said]
     assert opened.about()["frames"] == len(got)
+
+
+def test_what_is_remembered_of_damage_does_not_grow() -> None:
+    """A camera on a bad line goes on for days."""
+    run = Run(None, None, Clock(Fraction(1), Fraction(1), 0, False), Sampler(None, 0, None), False)
+    tracemalloc.start()
+    for number in range(5000):
+        run._note(f"error number {number}", number)
+    held_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held_bytes < 20_000
+    (said,) = run.complaints("a.ts", 0.0)
+    assert "5000 frames could not be decoded, or not whole, the first at 0.0 s (error number 0)" in said
 
 
 def test_sound_that_runs_on_is_no_damage(film_with_sound, numbers, monkeypatch) -> None:

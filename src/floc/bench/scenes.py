@@ -103,10 +103,19 @@ def _loader(folder: Path) -> tuple[Load, list[str]]:
     def load(name: str, encoder: str, fps: float) -> Film:
         video = read(demo.path if name == DEMO else paths[name], fps=fps, size=lambda width, height: SIZE)
         footage = encoders.encode(video, network(encoder), planned=video.planned)
-        cuts = np.searchsorted(footage.times_s, np.array(cuts_s[name]) - scenes.ROUNDING_S).tolist()
-        return Film(name, encoder, fps, np.asarray(footage.tokens), cuts)
+        return Film(name, encoder, fps, np.asarray(footage.tokens), _first_frames(footage.times_s, cuts_s[name]))
 
     return load, sorted(paths)
+
+
+def _first_frames(times_s: np.ndarray, cuts_s: Sequence[float]) -> list[int]:
+    """The sampled frames that are the first after a cut; a shot of which none was sampled has none.
+
+    >>> _first_frames(np.arange(10.0), [1.2, 3.04, 3.5, 9.68])
+    [2, 4]
+    """
+    first = np.searchsorted(times_s, np.array(cuts_s) - scenes.ROUNDING_S)
+    return np.unique(first[first < len(times_s)]).tolist()
 
 
 def _montage(load: Load, names: Sequence[str], encoder: str, fps: float, seed: int, pieces: int) -> Film:

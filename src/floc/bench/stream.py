@@ -181,7 +181,6 @@ def _hours_view(document: dict[str, Any]) -> str:
                 f"{now['needle_mean']:.3f}",
             )
             for hour, now in enumerate(each["hours"], 1)
-            if hour in (1, 2, 5, len(each["hours"]))
         ]
     head = (
         "budget",
@@ -195,9 +194,9 @@ def _hours_view(document: dict[str, Any]) -> str:
         "needle",
     )
     note = (
-        "A frame a second of 60 tokens, 1280 features, blocks of 32. Pushes: all there were until then, against "
-        "choosing from as many plain blocks, by the clock and in processor time, which other work on the machine "
-        "disturbs less. Needle: mean cosine of the four tokens of a thing "
+        f"A frame a second of 60 tokens, {document['hours'][0]['dim']} features, blocks of {BLOCK}. Pushes: all there "
+        "were until then, against choosing from as many plain blocks, by the clock and in processor time, which other "
+        "work on the machine disturbs less. Needle: mean cosine of the four tokens of a thing "
         "in one frame of the first hour with the closest kept token. The resident memory has the six places of the "
         "camera in it. "
         f"{where(document, 'python', 'numpy', 'torch', 'numba')}"

@@ -32,7 +32,7 @@ import torch
 
 from .. import blocks, scenes
 from ..blocks import Block
-from ..machine import available_bytes, in_words
+from ..machine import require_memory
 from ..naming import require_known
 from ..path import Choice, Path, improvements, joined
 from ..selection import engine, require_headroom, resolve
@@ -44,7 +44,6 @@ from . import Facts, register
 # Tokens that one second pass may choose from. Its matrix takes 300 MB at this size, and time grows with the square: the
 # survivors of a longer film are chosen from in windows of consecutive blocks.
 SURVIVORS_TOGETHER = 12_288
-_SMALL = 1 << 30  # bytes that any GPU has
 
 
 @register("floc")
@@ -324,14 +323,7 @@ class _Run:
 
     def _require_memory(self, n: int, remedy: str, *, weighted: bool = False) -> None:
         needed = self.engine.bytes_needed(n, self.grid.dim, self.similarity, weighted=weighted)
-        if self.grid.tokens.device.type == "cuda" and needed < _SMALL:
-            return  # asking a GPU takes longer than it takes to choose
-        available = available_bytes(self.grid.tokens.device)
-        if available is not None and needed > available:
-            raise MemoryError(
-                f"choosing from {n} tokens together needs {in_words(needed)}, {in_words(available)} are free; "
-                f"pass {remedy}"
-            )
+        require_memory(n, needed, self.grid.tokens.device, remedy)
 
 
 class _Progress:

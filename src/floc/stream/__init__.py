@@ -26,6 +26,7 @@ import torch
 from .. import blocks, scenes
 from ..arrays import Array, put
 from ..dials import Dial
+from ..machine import require_memory
 from ..naming import require_known
 from ..selection import BACKENDS
 from ..selection import engine as engine_for
@@ -39,6 +40,7 @@ from .growing import Growing
 from .past import Chooser, Past, Piece
 
 FORMAT = 2
+_TIME = "time_s must be a finite number of seconds, of several frames one for each"
 
 
 class Stream:
@@ -78,8 +80,12 @@ class Stream:
             raise ValueError(
                 f"block must be a number of frames, or 'scene': a stream has no end to wait for; got {block!r}"
             )
-        if budget is None and (dedupe not in (None, 1) or half_life_s is not None):
-            raise ValueError("dedupe= and half_life_s= are for a budget; with a ratio every block keeps its own share")
+        for name, given in (("dedupe", None if dedupe == 1 else dedupe), ("half_life_s", half_life_s)):
+            if budget is None and given is not None:
+                raise ValueError(
+                    f"{name} is for a budget, with a ratio every block keeps its own share; got {name}={given!r}: "
+                    "leave it out, or pass budget="
+                )
         if budget is not None and metric != "cosine":
             raise ValueError(f"with a budget the metric is cosine, whose sums can be carried on; got {metric!r}")
         require_known("metric", metric, METRICS)
@@ -119,10 +125,16 @@ class Stream:
         return f"Stream({self._dial}, {self.frames} frames so far)"
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """What it was made with, defaults too."""
+        return dict(self._settings)
+
+    @property
     def frames(self) -> int:
         """How many there were."""
         return self._frames + len(self._times)
 
+    @torch.inference_mode(False)  # what is held is written to later, when no such mode may be on
     def push(self, tokens: Array, time_s: float | Sequence[float] | np.ndarray | None = None) -> None:
         """Take one more frame, or several; what is wrong with them leaves the stream as it was.
 
@@ -135,11 +147,10 @@ class Stream:
             raise ValueError("the stream is closed; open another one")
         frames = self._checked(tokens)
         times = self._checked_times(time_s, len(frames))
-        if self._engine is None:
-            self._engine = engine_for(self._settings["backend"], frames.device)
+        if self._room is None:
+            self._make_room(frames)
             self._numpy_dtype = tokens.dtype if isinstance(tokens, np.ndarray) else None
             self._first_s, self._is_timed = times[0], time_s is not None
-            self._room = frames.new_empty(self._cutter.room, *frames.shape[1:])
         assert self._room is not None
         if len(self._times) == len(self._room):  # a block could not be chosen from before, for want of memory
             self._complete_blocks()
@@ -197,6 +208,7 @@ class Stream:
         write_whole(Path(path), lambda temporary: save_file(tensors, temporary, {"floc-stream": json.dumps(about)}))
 
     @classmethod
+    @torch.inference_mode(False)
     def load(cls, path: str | Path, *, device: str | torch.device | None = None) -> Stream:
         """The stream that was saved; it goes on exactly as it would have.
 
@@ -211,7 +223,10 @@ class Stream:
             raise FileNotFoundError(f"{path}: no such file")
         try:
             with safe_open(path, framework="pt") as file:
-                about = json.loads((file.metadata() or {})["floc-stream"])
+                metadata = file.metadata() or {}
+                if "floc-stream" not in metadata:
+                    raise ValueError("Stream.save did not write it; what was kept is read by floc.store.read_kept")
+                about = json.loads(metadata["floc-stream"])
                 if about["format"] != FORMAT:
                     raise ValueError(f"format {about['format']!r}, this version of floc reads {FORMAT}")
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
@@ -237,6 +252,15 @@ class Stream:
         self._first_s, self._last_s = about["span_s"]
         self._numpy_dtype = None if about["numpy_dtype"] is None else np.dtype(about["numpy_dtype"])
         self._is_timed, self._is_closed, self.note = about["timed"], about["closed"], about["note"]
+
+    def _make_room(self, frames: torch.Tensor) -> None:
+        """Get ready for frames like these; an error where a block of them could not be chosen from."""
+        engine, most = engine_for(self._settings["backend"], frames.device), self._cutter.room
+        n = most * frames.shape[1] * frames.shape[2]
+        needed = engine.bytes_needed(n, self._settings["dim"] or frames.shape[3], self._similarity)
+        require_memory(n, needed, frames.device, f"block= with fewer than {most} frames")
+        self._room = frames.new_empty(most, *frames.shape[1:])
+        self._engine = engine
 
     def _complete_blocks(self) -> None:
         """Frames that wait and are a block go to the past; the others move up."""
@@ -291,13 +315,18 @@ class Stream:
         elif isinstance(time_s, float | int):
             times = [float(time_s)]
         else:
-            times = np.atleast_1d(np.asarray(time_s, np.float64)).tolist()
+            try:
+                times = np.atleast_1d(np.asarray(time_s, np.float64)).tolist()
+            except (TypeError, ValueError):
+                raise ValueError(f"{_TIME}; got {time_s!r}") from None
         if len(times) != count or not isinstance(times[0], float):
             raise ValueError(f"every frame needs its time: {count} frames came with times of shape {np.shape(times)}")
         for before, time in zip([self._last_s if self.frames else -math.inf, *times], times, strict=False):
-            if not (math.isfinite(time) and time > before):
+            if not math.isfinite(time):
+                raise ValueError(f"{_TIME}; got {time!r}")
+            if not time > before:
                 raise ValueError(
-                    f"time goes on: a frame at {time:g} s came after one at {before:g} s; push frames in order"
+                    f"time goes on: a frame at {time} s came after one at {before} s; push frames in order"
                 )
         return times
 

@@ -104,7 +104,7 @@ class Bounded:
         self.room: _Room | None = None
         self.frames = 0
         self.counted = 0.0  # tokens there were, as far as they have not faded
-        self.bar = 0.0  # what the last survivor that stayed had gained
+        self.bar = 0.0  # what the last survivor that stayed had gained, as far as it has not faded
         self.until_s = 0.0
         self.reductions = 0
 
@@ -129,16 +129,17 @@ class Bounded:
         if self.room is not None and fading < 1:
             self.room.held().sums.mul_(fading)
         self.counted *= fading
+        self.bar *= fading
         self.until_s = float(block.times[-1])
 
     def _survivors(self, chooser: Chooser, block: Piece) -> _Survivors:
         """What one more block hands on: its share of the budget, and more of what gains more than the past's last."""
         flat, compared = block.flat, chooser.compared(block.flat)
-        n = len(flat)
-        part = n / (self.counted * self._fading(block) + n)  # of all there was, as far as it has not faded
+        n, fading = len(flat), self._fading(block)
+        part = n / (self.counted * fading + n)  # of all there was, as far as it has not faded
         share, most = min(n, math.ceil(self.budget * part)), min(n, self._handed_on(part))
         solution = chooser.choose(compared, most, with_cosines=False)
-        worthy = int(np.count_nonzero(solution.gains / SCALE > self.bar))
+        worthy = int(np.count_nonzero(solution.gains / SCALE > self.bar * fading))
         count = max(share, worthy)
         cluster = solution.history.representatives(n, count)
         directions, lengths = chooser.engine.sum_by_cluster([(compared, cluster)], count, unit=True)
@@ -197,7 +198,7 @@ class Bounded:
             np.concatenate([*(each.time_s for each in held), new.time_s]),
         )
         more = Bounded(self.budget, self.dedupe, self.half_life_s)
-        more.room, more.bar = _Room(both, len(both)), self.bar
+        more.room, more.bar = _Room(both, len(both)), self.bar * fading
         more.frames, more.counted = self.frames + len(block.tokens), self.counted * fading + len(block.flat)
         more.until_s = float(block.times[-1])
         return more

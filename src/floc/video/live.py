@@ -226,10 +226,10 @@ def _as_they_come(
 
     def tell(at_least: int) -> None:
         nonlocal told
-        if len(run.damage) >= at_least:
-            told = len(run.damage)
+        if run.damaged >= at_least:
+            told = run.damaged
             count = "1 frame" if told == 1 else f"{told} frames"
-            warn(f"{name}: {count} damaged and skipped so far ({run.damage[-1]})")
+            warn(f"{name}: {count} damaged and skipped so far ({run.damage})")
 
     def whole() -> Iterator[tuple[Ticks, VideoFrame]]:
         for ticks, frame in run.frames(whole_file=False):

@@ -268,8 +268,9 @@ class Run:
         self._decoded = 0
         self._entry: int | None = None  # timestamp of the keyframe that the decoder was just started at
         self._end_s = Fraction(0)  # where the packets read so far end
-        self.damage: list[str] = []  # what was wrong with each frame that could not be decoded whole
-        self._damage_s = 0.0  # where the first of them was
+        self.damaged = 0  # frames that could not be decoded, or not whole
+        self.damage = ""  # what was wrong with the last of them
+        self._first_damage, self._damage_s = "", 0.0  # what was wrong with the first, and where
         self._ended = False  # whether reading came to where the file ends, not only to the last frame wanted
         self.stopped = ""  # why that was before the film does
 
@@ -344,18 +345,20 @@ class Run:
             yield self._shown, frame
 
     def _note(self, reason: str, stamp: int | None) -> None:
-        if not self.damage:
+        if not self.damaged:
+            self._first_damage = reason
             shown = self._shown if stamp is None or self._clock.counts else stamp - self._clock.origin
             self._damage_s = self._clock.seconds(max(0, shown))
-        self.damage.append(reason)
+        self.damage = reason
+        self.damaged += 1
 
     def complaints(self, name: str, duration_s: float) -> Iterator[str]:
         """What to tell of the film, as far as it was read."""
-        if self.damage:
-            frames = "1 frame" if len(self.damage) == 1 else f"{len(self.damage)} frames"
+        if self.damaged:
+            frames = "1 frame" if self.damaged == 1 else f"{self.damaged} frames"
             yield (
                 f"{name} is damaged: {frames} could not be decoded, or not whole, the first at {self._damage_s:.1f} s "
-                f"({self.damage[0]}); the others are used"
+                f"({self._first_damage}); the others are used"
             )
         if self._clock.counts:
             reached_s = self._clock.seconds(max(0, self._shown) + self._clock.frame_ticks)
