@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,22 +18,18 @@ Command = Callable[[Cell, Path, Sequence[str]], list[str]]
 FILM_SHARE, SEQ_LEN = 0.9, 128_000
 
 
-def lmms(*extra: str) -> Command:
-    """The command of lmms-eval, with further arguments of its own."""
-
-    def command(cell: Cell, folder: Path, gpus: Sequence[str]) -> list[str]:
-        limit = [] if cell.limit is None else ["--limit", str(cell.limit)]
-        return [
-            *_environment(cell),
-            *(sys.executable, "-m", "lmms_eval"),
-            *("--model", cell.told.runs_as, "--model_args", _arguments(cell, gpus)),
-            *("--tasks", cell.task, "--batch_size", "1", "--output_path", str(folder), "--log_samples"),
-            *limit,
-            *([] if gpus else ["--device", "cpu"]),
-            *extra,
-        ]
-
-    return command
+def lmms(cell: Cell, folder: Path, gpus: Sequence[str]) -> list[str]:
+    """The command of lmms-eval."""
+    limit = [] if cell.limit is None else ["--limit", str(cell.limit)]
+    return [
+        *_environment(cell),
+        *(sys.executable, "-m", "lmms_eval"),
+        *("--model", cell.told.runs_as, "--model_args", _arguments(cell, gpus)),
+        *("--tasks", cell.task, "--batch_size", "1", "--output_path", str(folder), "--log_samples"),
+        *limit,
+        *([] if gpus else ["--device", "cpu"]),
+        *shlex.split(cell.lmms),
+    ]
 
 
 def gpus_of(process: str) -> list[str]:
