@@ -49,6 +49,16 @@ def _environment(cell: Cell) -> list[str]:
     return ["env", f"MODEL_SEQ_LEN={math.ceil(most / FILM_SHARE)}"] if most > SEQ_LEN * FILM_SHARE else []
 
 
+def _lenient(method: str) -> list[str]:
+    """The options of a method by which it goes as low as it can, where its own program could not go down to a budget.
+
+    The paper has such numbers, and one short film would end a cell.
+    """
+    spec = registry.parse(method)
+    wanted = ["nearest"] if spec.options.get("strict") else ["widen", "nearest"]  # strict is the program to the letter
+    return [name for name in wanted if name in registry.options(spec.method) and name not in spec.options]
+
+
 def _arguments(cell: Cell, gpus: Sequence[str]) -> str:
     given: dict[str, object] = {"pretrained": cell.weights}
     given |= {"ratio": cell.ratio} if cell.budget is None else {"budget": cell.budget}
@@ -56,6 +66,7 @@ def _arguments(cell: Cell, gpus: Sequence[str]) -> str:
         given["method"] = cell.method
         if cell.block is not None and "block" not in registry.parse(cell.method).options:
             given["block"] = cell.block
+        given |= dict.fromkeys(_lenient(cell.method), "true")
     given["max_frames"] = cell.max_frames
     if cell.fps is not None:
         given["fps"] = f"{cell.fps:g}"

@@ -19,7 +19,10 @@ NOTES = (
     "Accuracy in percent of all questions, with the standard error of that share; the paper gives none. lmms-eval's "
     "own number for MLVU is the mean of its sub-tasks, and is in the JSON.",
     "The paper's number stands beside cells with the paper's settings: its frames, its blocks, all questions. "
+    "Weights and further arguments are those that the heading of a table tells. "
     "`floc-paper` is the paper's FLoC; `floc` goes beyond it, and is held against the same number.",
+    "Methods that cannot go down to a ratio as published take longer windows (`dycoke` and `longvu`, by `widen`), and "
+    "where that is not enough, as with short films, keep their fewest (`nearest`): see the tokens kept.",
 )
 
 
