@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -122,9 +123,13 @@ class Wish:
         """Complain of what would fail after hours."""
         for model in self.models or ():
             models.get(_name(model))
+            if model.endswith("="):
+                raise ValueError(f"{model}: no folder is named; write NAME=FOLDER, or the name alone")
         for method in self.methods or ():
             if method != FULL:
                 registry.parse(method)
+        if self.block is not None:
+            registry.parse(f"floc:block={self.block}")  # it says what is wrong with it
         if self.ratios is not None and self.budget is not None:
             raise ValueError(f"give ratios or a budget, not both; got {', '.join(self.ratios)} and {self.budget}")
         for ratio in self.ratios or ():
@@ -135,7 +140,7 @@ class Wish:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        if self.fps is not None and not self.fps > 0:
+        if self.fps is not None and not 0 < self.fps < math.inf:
             raise ValueError(f"fps must be a number of frames a second above 0, got {self.fps:g}")
         for name in set(_pairs(self.more)) & OWN:
             raise ValueError(f"model arguments: {name} has an option of its own; see floc eval --help")
