@@ -551,14 +551,14 @@ def evaluate(
         fps=fps,
         limit=limit,
         more=model_args,
+        lmms=lmms,
     )
     cells = evaluation.grid(wish) if paper is None else evaluation.from_paper(paper, wish)
     _require_folder(out)
     folder = evaluation.Folder(out)
-    command = evaluation.lmms(*shlex.split(lmms))
     workers = evaluation.processes(gpus)
     if dry_run:
-        plan = preview.preview(cells, folder, command, workers[0])
+        plan = preview.preview(cells, folder, evaluation.lmms, workers[0])
         print(json.dumps(plan)) if as_json else _show_plan(plan)
         return
     if waiting := evaluation.pending(cells, folder, retry=retry):
@@ -570,7 +570,7 @@ def evaluate(
         status = evaluation.run(
             cells,
             folder,
-            command,
+            evaluation.lmms,
             gpus=workers,
             retry=retry,
             show=show,

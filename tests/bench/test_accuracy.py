@@ -61,6 +61,14 @@ def test_a_number_with_other_settings_is_not_shown(results):
     assert "99.00" not in tables.markdown("paper-table1", results)
 
 
+def test_two_numbers_for_one_place_are_told(results):
+    write(results, cell(61.25, 63.33, more=""), cell(41.0, 63.33, more="max_pixels=9"))
+    with pytest.raises(
+        ValueError, match=r"two cells, 61\.25 and 41\.00, for qwen2\.5-vl-7b, floc-paper, 1/8, videomme:"
+    ):
+        tables.markdown("paper-table1", results)
+
+
 @pytest.mark.parametrize("text", ["[]", "{}"])
 def test_a_report_that_is_not_one_is_told(text, results):
     (results / "eval" / "report.json").write_text(text)

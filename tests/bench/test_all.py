@@ -1,4 +1,5 @@
 import json
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -68,6 +69,16 @@ def test_what_is_missing_is_told_from_what_is_wrong(few, error, state):
     few(raising(error))
     outcomes = bench.run_all(small=True, echo=lambda _: None)
     assert states(outcomes)["last"] == (state, str(error))
+
+
+def test_without_matplotlib_it_says_why_nothing_is_drawn(few, monkeypatch):
+    few(lambda small, echo: {})
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(tables.tables(), "last", Table("last", lambda small, echo: {}, {}, {"last": None}))
+    for table, told in (("first", []), ("last", ["not drawn: plots need matplotlib, pip install 'floc[report]'"])):
+        lines = []
+        bench.run(table, small=True, echo=lines.append)
+        assert [line for line in lines if "drawn" in line] == told
 
 
 def test_an_interrupt_ends_it(few):

@@ -92,6 +92,13 @@ def test_blocks_runs_small(tmp_path):
     assert by_way["1"]["true"] < by_way["8"]["true"] < by_way["32"]["true"] < by_way["whole video"]["true"] < 1
     assert by_way["32, dedupe=2"]["redundancy"] < by_way["32"]["redundancy"] < by_way["1"]["redundancy"]
     assert all(each["worst"] < each["true"] for each in document["figure"])
+    pytest.importorskip("matplotlib", reason="plots need pip install 'floc[report]'")
+    assert (tmp_path / "blocks.png").exists()
+    (panel,) = blocklength.TABLE.plots["blocks"](document).axes
+    drawn = {line.get_label(): line for line in panel.lines}
+    assert drawn["1/8"].get_xdata().tolist() == list(blocklength.LENGTHS)
+    assert drawn["1/8"].get_ydata().tolist() == [by_way[str(length)]["true"] for length in blocklength.LENGTHS]
+    assert drawn["whole video"].get_ydata()[0] == by_way["whole video"]["true"]
 
 
 def test_rounds_runs_small(tmp_path):

@@ -40,9 +40,30 @@ def test_nothing_is_left_of_an_encoder_that_fails(tmp_path):
 def test_films_are_made_up_where_there_are_none(tmp_path, monkeypatch):
     monkeypatch.setenv("FLOC_DATA", str(tmp_path))
     monkeypatch.setattr(sources, "made_up", lambda seed, frames: np.zeros((2, 64, 96, 3), np.uint8))
-    shelf = sources.library(small=False)
+    lines = []
+    shelf = sources.library(small=False, echo=lines.append)
     assert not shelf.is_real
+    assert lines == [f"made-up films: {', '.join(sources.NAMES)} are not in {tmp_path / 'videos'}; set FLOC_DATA"]
     assert shelf.about() == {"encoder": "pixels", "is_real": False, "frame": [2, 3, 84]}
+
+
+def test_a_film_that_is_missing_is_named(tmp_path, monkeypatch):
+    (tmp_path / "videos").mkdir()
+    for name in sources.NAMES[1:]:
+        (tmp_path / "videos" / name).write_bytes(b"")
+    monkeypatch.setenv("FLOC_DATA", str(tmp_path))
+    monkeypatch.setattr(sources, "made_up", lambda seed, frames: np.zeros((2, 64, 96, 3), np.uint8))
+    lines = []
+    sources.library(small=False, echo=lines.append)
+    assert lines == [f"made-up films: intel_person.mp4 is not in {tmp_path / 'videos'}; set FLOC_DATA"]
+    sources.library(small=True, echo=lines.append)
+    assert len(lines) == 1  # small runs are always on made-up ones
+
+
+@pytest.mark.parametrize(("is_real", "told"), [(True, "features."), (False, "features, made-up films.")])
+def test_tables_tell_what_their_tokens_are_of(is_real, told):
+    document = {"encoder": "mobilenet", "is_real": is_real, "frame": [5, 9, 1280]}
+    assert sources.origin(document) == f"Tokens by mobilenet, 5 x 9 a frame, 1280 {told}"
 
 
 def test_made_up_films_differ_and_move():
@@ -56,7 +77,7 @@ def test_made_up_films_differ_and_move():
 def test_real_films_have_one_size():
     if not {*sources.NAMES} <= {path.name for path in sources.real_films()}:
         pytest.skip("no footage in $FLOC_DATA")
-    shelf = sources.library(small=False)
+    shelf = sources.library(small=False, echo=print)
     assert [source.name for source in shelf.sources] == list(sources.NAMES)
     for source in shelf.sources:
         assert source.pixels.shape[1:] == (sources.SIZE[1], sources.SIZE[0], 3)

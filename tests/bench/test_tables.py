@@ -68,6 +68,11 @@ def test_tables_are_found_by_file():
         tables.get("nothing")
 
 
+@pytest.mark.parametrize("name", ["time", "profile", "spread", "blocks", "metric", "needle"])
+def test_what_the_paper_shows_has_a_plot(name):
+    assert tables.get(name).plots
+
+
 def test_tables_are_listed_without_any_optional_package():
     missing = ("numba", "triton", "transformers", "av", "PIL", "sklearn", "kmedoids", "matplotlib")
     code = f"import sys; sys.modules.update(dict.fromkeys({missing})); from floc import bench; print(*bench.names())"

@@ -29,6 +29,12 @@ def test_every_table_of_the_paper_has_its_place(name: str) -> None:
     assert f"### {paper.table(name).title}:" in page
 
 
+@pytest.mark.parametrize("name", paper.tables())
+def test_what_does_not_add_up_in_the_paper_is_told(name: str) -> None:
+    page = PAGE.read_text()
+    assert [note for note in paper.table(name).notes if note not in page] == []
+
+
 def test_links_within_the_page_lead_to_a_heading() -> None:
     page = PAGE.read_text()
     headings = {

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -67,6 +68,19 @@ def test_weights_in_a_folder(hub: Path, tmp_path: Path) -> None:
     (tmp_path / "w").mkdir()
     (tmp_path / "w/config.json").write_text("{}")
     assert missing(cells) == []
+
+
+def test_weights_that_must_be_converted_are_never_run_as_they_are(hub: Path, tmp_path: Path) -> None:
+    snapshot(hub, DATA)
+    wish = Wish(models=["llava-video-7b"], methods=["full"], tasks=["longvideobench_val_v"])
+    for state in ("missing", "not converted"):
+        (needed,) = missing(grid(wish))
+        assert needed.state == state
+        assert "--models llava-video-7b=FOLDER" in str(needed)
+        if state == "missing":
+            (snapshot(hub, "models--lmms-lab--LLaVA-Video-7B-Qwen2") / "model.safetensors").write_text("")
+    (tmp_path / "config.json").write_text("{}")
+    assert missing(grid(dataclasses.replace(wish, models=[f"llava-video-7b={tmp_path}"]))) == []
 
 
 def test_other_tasks_are_for_lmms_eval_to_find(hub: Path) -> None:

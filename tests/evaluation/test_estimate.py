@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from floc.evaluation import Cell, Wish, estimate, grid
+from floc.evaluation import Cell, Wish, estimate, grid, paper
 from floc.evaluation.estimate import Basis
 
 PLAIN = Basis("", vision_s=1e-4, prefill_s=(1e-5, 0.0), step_s=0.0, choosing_s={"floc": 1e-6}, reading_s=0.01)
@@ -56,6 +56,22 @@ def test_the_measured_results_of_this_checkout_are_read() -> None:
         assert linear * each["held"] + square * each["held"] ** 2 == pytest.approx(each["prefill_s"])
     assert {"floc", "floc-paper", "kmeans", "kmedoids"} <= set(basis.choosing_s)
     assert all(value > 0 for value in (basis.vision_s, linear, square, basis.step_s, basis.reading_s))
+
+
+def test_times_of_a_cpu_are_not_taken_for_those_of_a_gpu(tmp_path: Path) -> None:
+    if estimate.basis() is None:
+        pytest.skip("no checkout")
+    for name in ("answer", "gpu", "video"):
+        (tmp_path / f"{name}.json").write_text((estimate.RESULTS / f"{name}.json").read_text())
+    slow = {"method": "kmeans", "seconds": 1e6}
+    document = {"ran_on": "CPU", "frames": 98, "methods": [slow]}
+    (tmp_path / "profile.json").write_text(json.dumps(document))
+    basis = estimate.basis(tmp_path)
+    assert basis.choosing_s["kmeans"] == pytest.approx(paper.row("table7", "kmeans")["compression_s"] / (784 * 60))
+    assert "of kmeans the paper gives it" in basis.said
+    (tmp_path / "profile.json").write_text(json.dumps({**document, "ran_on": "some GPU"}))
+    estimate.basis.cache_clear()
+    assert estimate.basis(tmp_path).choosing_s["kmeans"] == pytest.approx(1e6 / (98 * 60))
 
 
 def test_without_results_there_is_no_estimate(tmp_path: Path) -> None:

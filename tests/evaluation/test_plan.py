@@ -89,6 +89,15 @@ def test_the_papers_number_is_for_the_papers_settings(other) -> None:
     assert plain.name != changed.name
 
 
+def test_arguments_for_lmms_eval_make_another_cell() -> None:
+    wish = Wish(methods=["full"], tasks=["videomme"])
+    cells = [
+        grid(dataclasses.replace(wish, lmms=each))[0] for each in ("", "--seed 1", "--seed 2", "--include_path 'a b'")
+    ]
+    assert len({cell.name for cell in cells}) == len(cells)
+    assert {cell.lmms for cell in from_paper("table1", dataclasses.replace(wish, lmms="--seed 1"))} == {"--seed 1"}
+
+
 def test_methods_carry_their_options() -> None:
     wish = Wish(methods=["floc:detail=1", "floc:block=none", "longvu"], ratios=["1/8"], tasks=["videomme"], block="16")
     assert [(cell.method, cell.block) for cell in grid(wish)] == [
@@ -126,10 +135,19 @@ def test_a_name_is_one_of_a_file() -> None:
         (dict(max_frames=0), "max_frames must be at least 1, got 0"),
         (dict(limit=-1), "limit must be at least 1, got -1"),
         (dict(fps=0.0), "fps must be a number of frames a second above 0, got 0"),
+        (dict(fps=float("inf")), "fps must be a number of frames a second above 0, got inf"),
+        (dict(block="0"), "block must be a number of frames, at least 1, .*; got 0"),
+        (dict(models=["qwen2.5-vl-7b="]), "qwen2.5-vl-7b=: no folder is named; write NAME=FOLDER, or the name alone"),
         (dict(tasks=[]), "tasks: none is named"),
         (dict(more="ratio=1/2"), "ratio has an option of its own"),
         (dict(more="max_pixels"), "NAME=VALUE,NAME=VALUE; got 'max_pixels'"),
         (dict(more="max_pixels=many"), "max_pixels must be a whole number, got 'many'"),
+        (dict(more="metric=gaussian"), "metric is an option of methods; write it there, as in floc:metric=gaussian"),
+        (dict(lmms="--limit 5"), "--lmms: floc eval says --limit itself"),
+        (dict(lmms="--verbosity DEBUG --tasks=mine"), "--lmms: floc eval says --tasks itself"),
+        (dict(lmms="--lim 5"), "--lmms: floc eval says --limit itself"),
+        (dict(lmms="--offset 5"), "--lmms: floc eval says --offset itself"),
+        (dict(lmms="--include_path 'a"), '--lmms: No closing quotation; got "--include_path \'a"'),
     ],
 )
 def test_bad_wishes(given, says: str) -> None:

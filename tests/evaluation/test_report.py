@@ -27,7 +27,8 @@ def folder(tmp_path: Path) -> Folder:
 def put(
     folder: Folder, score: float, method: str = "floc-paper", task: str = "videomme", ratio: str = "1/8", **more
 ) -> Cell:
-    wish = {name: more.pop(name) for name in ("limit", "block", "max_frames", "more") if name in more}
+    names = ("models", "limit", "block", "max_frames", "more", "lmms")
+    wish = {name: more.pop(name) for name in names if name in more}
     (cell,) = grid(Wish(methods=[method], ratios=[ratio], tasks=[task], **wish))
     folder.finish(cell, outcome(score, **more))
     return cell
@@ -65,6 +66,22 @@ def test_other_settings_have_tables_of_their_own_and_no_number_of_the_paper(fold
         ("floc-paper, T = 32", "64.00 ± 1.00", "63.33"),
         ("floc-paper, T = 32", "61.00 ± 1.00", ""),
         ("floc-paper, T = 8", "63.00 ± 1.00", ""),
+    }
+
+
+def test_weights_and_arguments_for_lmms_eval_have_tables_of_their_own(folder: Folder) -> None:
+    put(folder, 62.0)
+    put(folder, 40.0, models=["qwen2.5-vl-7b=/data/tuned"])
+    put(folder, 20.0, lmms="--seed 1")
+    page = report.markdown(report.make(folder))
+    assert "## qwen2.5-vl-7b, up to 768 frames\n" in page
+    assert "## qwen2.5-vl-7b in /data/tuned, up to 768 frames\n" in page
+    assert "## qwen2.5-vl-7b, up to 768 frames, lmms-eval --seed 1\n" in page
+    rows = [row for row in rows_of(page) if row[0] == "1/8"]
+    assert {(row[2], row[4]) for row in rows} == {
+        ("62.00 ± 1.00", "62.00"),
+        ("40.00 ± 1.00", "40.00"),
+        ("20.00 ± 1.00", "20.00"),
     }
 
 

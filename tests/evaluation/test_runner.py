@@ -132,7 +132,8 @@ def test_killed_at_any_moment_it_loses_only_what_was_running(tmp_path: Path) -> 
     assert 2 <= len(finished) < len(cells)
     # whoever was running is gone, with all that it started: no GPU is held
     pids = [int(line[1]) for each in at_kill.values() for line in each]
-    pids += [int(path.read_text()) for path in notes.glob("*.child")]
+    # one may have been killed before it wrote its child's
+    pids += [int(pid) for path in notes.glob("*.child") if (pid := path.read_text())]
     wait_until(lambda: not any(is_running(pid) for pid in pids))
     assert folder.failures() == []
     done = subprocess.run(arguments, timeout=PATIENCE_S, check=True)
@@ -195,6 +196,16 @@ def test_a_result_of_something_else_is_an_error(tmp_path: Path) -> None:
             Folder(tmp_path).results()
 
 
+def test_a_result_of_something_else_is_told_before_anything_is_run(tmp_path: Path) -> None:
+    for kind in ("results", "failed"):
+        folder = tmp_path / kind / "eval"
+        (folder / kind).mkdir(parents=True)
+        (folder / kind / "x.json").write_text("{}")
+        with pytest.raises(ValueError, match=r"x\.json: not a file of `floc eval`"):
+            run(cells_of("floc"), Folder(folder), command(tmp_path / "notes"))
+    assert not (tmp_path / "notes").exists()
+
+
 def test_time_left_is_told_once_a_cell_has_ended(tmp_path: Path) -> None:
     left: list[float | None] = []
     run(
@@ -220,8 +231,11 @@ def test_gpus_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert processes("0, 3+4") == ["0", "3+4"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
     assert processes(None) == ["5", "7"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert processes(None) == [""]
+    for none in ("", "-1", "-1,0"):  # CUDA stops at the first that is not there
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", none)
+        assert processes(None) == [""]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937, 1,-1")
+    assert processes(None) == ["GPU-8932f937", "1"]
     for bad in ("", "0,0", "0+1,1", "0+"):
         with pytest.raises(ValueError, match="--gpus must name each GPU once"):
             processes(bad)

@@ -47,8 +47,11 @@ def run(
     for name, view in chosen.views.items():
         echo(f"\n{name}\n\n{view(document)}")
     echo(f"\nwritten to {harness.write(document, folder / f'{table}.json')}")
-    for path in tables.plot(chosen, document, folder):
+    drawn = list(tables.plot(chosen, document, folder))
+    for path in drawn:
         echo(f"drawn in {path}")
+    if chosen.plots and not drawn:
+        echo("not drawn: plots need matplotlib, pip install 'floc[report]'")
     return document
 
 

@@ -54,8 +54,16 @@ def _measured(report: Path) -> Scores:
     scores: Scores = {}
     for cell in document["cells"]:
         for task, told in {cell["task"]: cell, **cell["parts"]}.items():
-            if told["paper"] is not None:
-                scores[_key(cell, task)] = told["score"]
+            if told["paper"] is None:
+                continue
+            key = _key(cell, task)
+            if key in scores:
+                what = ", ".join(str(each) for each in key if each is not None)
+                raise ValueError(
+                    f"{report}: two cells, {scores[key]:.2f} and {told['score']:.2f}, for {what}: they differ in "
+                    "weights or further arguments; keep one of them in this folder"
+                )
+            scores[key] = told["score"]
     return scores
 
 

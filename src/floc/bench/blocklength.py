@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from .second_pass import KINDS, Kind, count_of, true_coverage, unit_of
 from .tables import Echo, Table, grid, where
 from .video import real_films
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 LENGTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 BASELINE = "32"
 WAYS: dict[str, dict[str, Any]] = {
@@ -34,6 +37,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "scene": {"block": "scene"},
     "whole video": {"block": None},
 }
+ACROSS = {"whole video": "--", "32, dedupe=2": ":"}  # lines of the plot
 FLOORS = {"random": "random", "uniform in time": "frame_uniform"}
 RATIOS = ("1/8", "1/16", "1/32")
 SPAN = 32  # frames: tokens of different spans count as those of different blocks, whatever the blocks were
@@ -180,4 +184,27 @@ def made_by(document: dict[str, Any]) -> str:
     return tokens + where(document, "numpy", "torch", "numba", "av")
 
 
-TABLE = Table("blocks", run, views={"blocks": _figure_view})
+def _plot(document: dict[str, Any]) -> Figure:
+    """Coverage against the length of blocks, a panel for a film; across it, what looks beyond a block."""
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(each["film"] for each in document["figure"]))
+    figure = Figure(figsize=(5 * len(names) + 2, 4), layout="constrained")
+    panels = figure.subplots(1, len(names), squeeze=False)[0]
+    for axes, name in zip(panels, names, strict=True):
+        by = {(each["contender"], each["keep"]): each["true"] for each in document["figure"] if each["film"] == name}
+        for color, ratio in enumerate(RATIOS):
+            axes.plot(LENGTHS, [by[str(length), ratio] for length in LENGTHS], f"C{color}o-", label=ratio)
+            for way, line in ACROSS.items():
+                label = way if color == 0 else None
+                axes.axhline(by[way, ratio], color=f"C{color}", linestyle=line, linewidth=1, label=label)
+        axes.set(xscale="log", xlabel="frames in a block", title=name)
+        axes.set_xticks(LENGTHS, [str(length) for length in LENGTHS])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("coverage: mean best cosine")
+    panels[-1].legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+TABLE = Table("blocks", run, views={"blocks": _figure_view}, plots={"blocks": _plot})

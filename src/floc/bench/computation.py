@@ -116,8 +116,8 @@ def _note(document: dict[str, Any]) -> str:
     missing = "; ".join(f"{method}: {why}" for method, why in document["missing"].items())
     parts = [
         f"One call of `floc.compress` on {frames} frames of {cells} tokens, {dim} features, float16, in blocks of T "
-        f"frames, on {document['ran_on']}. The paper's seconds are of Qwen2-VL-7B on Video-MME, on a device and on "
-        "films that it does not tell, so ratios say more than seconds.",
+        f"frames, on {document['ran_on']}. The paper's seconds are of Qwen2-VL-7B on Video-MME, of films that it "
+        "does not name, on a machine with H100 GPUs, so ratios say more than seconds.",
         f"Against {BASELINE}: how many times as long, median and 20th to 80th percentile over rounds in one process. "
         "`floc`, with its second pass over all blocks, is not in the paper.",
         f"Empty: not in the paper, not run, or left out after a call took {PATIENCE_S:g} s with shorter blocks.",

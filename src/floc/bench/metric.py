@@ -21,7 +21,7 @@ from ..evaluation import paper
 from ..standing import nearest
 from .inserts import KINDS, Film, Score, interval, score
 from .needle import MADE_UP_FILMS, RATIOS, cosine, films, mark, measured, percent
-from .sources import library
+from .sources import library, origin
 from .tables import Echo, Table, grid, where
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Found:
 
 def run(small: bool, echo: Echo) -> dict[str, Any]:
     """Measure both metrics at every ratio on every film."""
-    shelf = library(small)
+    shelf = library(small, echo)
     found = {case: Found() for case in CASES}
     kinds: list[str] = []
     count = 0
@@ -134,14 +134,13 @@ def _view(document: dict[str, Any]) -> str:
     head += [f"{kind}s {what}" for kind in KINDS for what in ("kept", "similarity")]
     head += [f"paper, {task}" for task in PAPER_TASKS]
     counts = " and ".join(f"{count} {kind}s" for kind, count in document["inserts"].items())
-    high, wide, dim = document["frame"]
     note = (
         f"Means over {document['films']} films with {counts}; of inserts with 95% intervals. Coverage: of up to "
         f"{SAMPLE:,} tokens of each film the highest similarity with a kept one, by the cosine, and by the Gaussian "
         "with the median distance of these tokens as its width. Inserts as in the table needle. ↑ ↓: Gaussian above "
         "or below cosine, film by film or insert by insert, with all of the difference's 95% interval. Paper: accuracy "
         "in percent, InternVL3-8B. "
-        f"Tokens by {document['encoder']}, {high} x {wide} a frame, {dim} features. "
+        f"{origin(document)} "
     )
     return f"{grid(head, rows)}\n\n{note}{where(document, 'numpy', 'torch', 'numba', 'av')}"
 

@@ -19,7 +19,7 @@ import floc
 from .. import methods
 from ..evaluation import paper
 from .inserts import CLIP, KINDS, OBJECT, Film, Score, interval, plant, score
-from .sources import Library, library
+from .sources import Library, library, origin
 from .tables import Echo, Table, grid, where
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ Scores = dict[tuple[str, str], list[Score]]  # by method and ratio, of all inser
 
 def run(small: bool, echo: Echo) -> dict[str, Any]:
     """Score every method at every ratio on every film."""
-    shelf = library(small)
+    shelf = library(small, echo)
     ways = {name: {"method": name, **widened(name)} for name in methods.names()}
     made = films(shelf, FILMS if shelf.is_real else MADE_UP_FILMS)
     planted, scores, failed = scored(made, ways, echo)
@@ -330,10 +330,7 @@ def _marks(document: dict[str, Any]) -> str:
 
 
 def _where(document: dict[str, Any]) -> str:
-    rows, columns, dim = document["frame"]
-    kind = "" if document["is_real"] else ", made-up films"
-    made = f"Tokens by {document['encoder']}, {rows} x {columns} a frame, {dim} features{kind}. "
-    return made + where(document, "numpy", "torch", "numba", "scikit-learn", "kmedoids", "av")
+    return f"{origin(document)} {where(document, 'numpy', 'torch', 'numba', 'scikit-learn', 'kmedoids', 'av')}"
 
 
 def _figure(document: dict[str, Any]) -> Figure:

@@ -201,6 +201,7 @@ def _note(document: dict[str, Any]) -> str:
         "Memory: what the call took at its peak beside the tokens, measured.",
         _llm_note(document["llm"]),
         *([f"Not run: {'; '.join(failed)}."] if failed else []),
+        *(f"In the paper: {note}" for note in paper.table(PAPER).notes),
         f"DivPrune of {document['textbook']['n']:,} tokens as it is told, with all distances at every step, takes "
         f"{times(document['textbook'])} as long as here.",
         where(document, "python", "torch", "transformers", "numba", "scikit-learn", "kmedoids"),

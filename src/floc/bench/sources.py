@@ -8,16 +8,18 @@ something that crosses it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from .. import encoders
 from ..arrays import numpy_of
 from ..store import write_whole
-from .video import real_films
+from .tables import Echo
+from .video import films_folder, real_films
 
 NAMES = ("intel_person.mp4", "vtest.avi", "bbb480.mp4", "bikes.mp4")
 ENCODER, MADE_UP_ENCODER = "mobilenet", "pixels"
@@ -51,16 +53,27 @@ class Library:
         return {"encoder": self.encoder, "is_real": self.is_real, "frame": list(self.sources[0].tokens.shape[1:])}
 
 
-def library(small: bool) -> Library:
-    """The films there are, or made-up ones."""
+def library(small: bool, echo: Echo) -> Library:
+    """The films there are, or made-up ones, which is told where real ones were asked for."""
     paths = {path.name: path for path in real_films()}
-    if small or not {*NAMES} <= {*paths}:
+    missing = [name for name in NAMES if name not in paths]
+    if missing and not small:
+        are = "is" if len(missing) == 1 else "are"
+        echo(f"made-up films: {', '.join(missing)} {are} not in {films_folder()}; set FLOC_DATA")
+    if small or missing:
         encode = _encoder(MADE_UP_ENCODER)
         films = [made_up(seed, frames=300 if small else 1000) for seed in range(3)]
         sources = [Source(f"made up {number}", film, encode(film)) for number, film in enumerate(films)]
         return Library(sources, encode, MADE_UP_ENCODER, is_real=False)
     encode = _encoder(ENCODER)
     return Library([_real(paths[name], encode) for name in NAMES], encode, ENCODER, is_real=True)
+
+
+def origin(document: Mapping[str, Any]) -> str:
+    """For people: what the tokens of a table are of."""
+    rows, columns, dim = document["frame"]
+    kind = "" if document["is_real"] else ", made-up films"
+    return f"Tokens by {document['encoder']}, {rows} x {columns} a frame, {dim} features{kind}."
 
 
 def _encoder(name: str) -> Encode:

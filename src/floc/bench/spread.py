@@ -17,7 +17,7 @@ import floc
 
 from .. import analysis, methods
 from .needle import widened
-from .sources import Library, library
+from .sources import Library, library, origin
 from .tables import Echo, Table, grid, where
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Video:
 
 def run(small: bool, echo: Echo) -> dict[str, Any]:
     """Measure every method on every video, and place them on the six methods' scale."""
-    shelf = library(small)
+    shelf = library(small, echo)
     cut = videos(shelf, FRAMES // 2 if small else FRAMES)
     records = []
     for number, video in enumerate(cut):
@@ -192,10 +192,8 @@ def _where(document: dict[str, Any]) -> str:
     for each in document["spread"]:
         counts.setdefault(each["source"], set()).add(each["video"])
     cut = ", ".join(f"{len(mine)} of {source}" for source, mine in counts.items())
-    rows, columns, dim = document["frame"]
     return (
-        f"{sum(map(len, counts.values()))} videos of {document['frames']} frames: {cut}. Tokens by "
-        f"{document['encoder']}, {rows} x {columns} a frame, {dim} features. "
+        f"{sum(map(len, counts.values()))} videos of {document['frames']} frames: {cut}. {origin(document)} "
         f"{where(document, 'numpy', 'torch', 'numba', 'scikit-learn', 'kmedoids', 'av')}"
     )
 

@@ -46,8 +46,12 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
 
 def real_films() -> list[Path]:
     """The films in `$FLOC_DATA`."""
-    data = Path(os.environ.get("FLOC_DATA", Path(__file__).parents[4] / "shared" / "data"))
-    return sorted((data / "videos").glob("*"), key=lambda path: path.name != "vtest.avi")
+    return sorted(films_folder().glob("*"), key=lambda path: path.name != "vtest.avi")
+
+
+def films_folder() -> Path:
+    """Where those are."""
+    return Path(os.environ.get("FLOC_DATA", Path(__file__).parents[4] / "shared" / "data")) / "videos"
 
 
 @contextmanager

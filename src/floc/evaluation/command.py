@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,22 +18,18 @@ Command = Callable[[Cell, Path, Sequence[str]], list[str]]
 FILM_SHARE, SEQ_LEN = 0.9, 128_000
 
 
-def lmms(*extra: str) -> Command:
-    """The command of lmms-eval, with further arguments of its own."""
-
-    def command(cell: Cell, folder: Path, gpus: Sequence[str]) -> list[str]:
-        limit = [] if cell.limit is None else ["--limit", str(cell.limit)]
-        return [
-            *_environment(cell),
-            *(sys.executable, "-m", "lmms_eval"),
-            *("--model", cell.told.runs_as, "--model_args", _arguments(cell, gpus)),
-            *("--tasks", cell.task, "--batch_size", "1", "--output_path", str(folder), "--log_samples"),
-            *limit,
-            *([] if gpus else ["--device", "cpu"]),
-            *extra,
-        ]
-
-    return command
+def lmms(cell: Cell, folder: Path, gpus: Sequence[str]) -> list[str]:
+    """The command of lmms-eval."""
+    limit = [] if cell.limit is None else ["--limit", str(cell.limit)]
+    return [
+        *_environment(cell),
+        *(sys.executable, "-m", "lmms_eval"),
+        *("--model", cell.told.runs_as, "--model_args", _arguments(cell, gpus)),
+        *("--tasks", cell.task, "--batch_size", "1", "--output_path", str(folder), "--log_samples"),
+        *limit,
+        *([] if gpus else ["--device", "cpu"]),
+        *shlex.split(cell.lmms),
+    ]
 
 
 def gpus_of(process: str) -> list[str]:
@@ -52,6 +49,16 @@ def _environment(cell: Cell) -> list[str]:
     return ["env", f"MODEL_SEQ_LEN={math.ceil(most / FILM_SHARE)}"] if most > SEQ_LEN * FILM_SHARE else []
 
 
+def _lenient(method: str) -> list[str]:
+    """The options of a method by which it goes as low as it can, where its own program could not go down to a budget.
+
+    The paper has such numbers, and one short film would end a cell.
+    """
+    spec = registry.parse(method)
+    wanted = ["nearest"] if spec.options.get("strict") else ["widen", "nearest"]  # strict is the program to the letter
+    return [name for name in wanted if name in registry.options(spec.method) and name not in spec.options]
+
+
 def _arguments(cell: Cell, gpus: Sequence[str]) -> str:
     given: dict[str, object] = {"pretrained": cell.weights}
     given |= {"ratio": cell.ratio} if cell.budget is None else {"budget": cell.budget}
@@ -59,6 +66,7 @@ def _arguments(cell: Cell, gpus: Sequence[str]) -> str:
         given["method"] = cell.method
         if cell.block is not None and "block" not in registry.parse(cell.method).options:
             given["block"] = cell.block
+        given |= dict.fromkeys(_lenient(cell.method), "true")
     given["max_frames"] = cell.max_frames
     if cell.fps is not None:
         given["fps"] = f"{cell.fps:g}"

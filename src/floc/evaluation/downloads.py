@@ -15,12 +15,12 @@ from .tasks import find
 
 @dataclass(frozen=True)
 class Download:
-    """A repository that is missing, whole or in part."""
+    """A repository that is missing, whole or in part, or that cannot be used as it is."""
 
     repository: str
     kind: str  # model or dataset
     what: str  # in words
-    state: str  # missing or incomplete
+    state: str  # missing, incomplete or not converted
 
     @property
     def command(self) -> str:
@@ -39,7 +39,10 @@ def missing(cells: Iterable[Cell]) -> list[Download]:
 def explain(needed: Iterable[Download]) -> str:
     """What to do about it, in words."""
     lines = "\n".join(f"  {each}" for each in needed)
-    return f"these are not in {cache()}:\n{lines}\nget them with the commands above (older releases: huggingface-cli)"
+    return (
+        f"these are not in {cache()}, or not ready for use:\n{lines}\n"
+        "get them with the commands above (older releases: huggingface-cli)"
+    )
 
 
 def cache() -> Path:
@@ -53,12 +56,24 @@ def _missing(cells: Iterable[Cell]) -> Iterator[Download]:
         model, task = models.get(cell.model), find(cell.task)
         if cell.weights != model.repository:
             _require_weights(Path(cell.weights))
-        elif (state := _state(model.repository, "model")) != "there":
-            yield Download(model.repository, "model", f"weights, about {model.size_bytes / 1e9:.0f} GB", state)
+        elif (state := _state_of_weights(model)) != "there":
+            yield Download(model.repository, "model", _about_weights(model), state)
         if task is not None and (state := _state(task.repository, "dataset")) != "there":
             access = f"; {task.access}" if task.access else ""
             hours = f"videos of {task.title}, {task.questions:,} questions{access}"
             yield Download(task.repository, "dataset", hours, state)
+
+
+def _state_of_weights(model: models.Model) -> str:
+    state = _state(model.repository, "model")
+    return "not converted" if state == "there" and not model.is_loadable else state
+
+
+def _about_weights(model: models.Model) -> str:
+    size = f"weights, about {model.size_bytes / 1e9:.0f} GB"
+    if model.is_loadable:
+        return size
+    return f"{size}; convert them to the format of transformers, and pass --models {model.name}=FOLDER"
 
 
 def _require_weights(folder: Path) -> None:

@@ -69,6 +69,7 @@ class Model:
     slices: Squares | Pixels
     assumed: str = ""  # what the paper does not tell
     arguments: Mapping[str, object] = field(default_factory=dict)  # for lmms-eval
+    is_loadable: bool = True  # the repository, by transformers, as it is
 
     @property
     def size_bytes(self) -> float:
@@ -148,8 +149,8 @@ _MODELS = (
         8.0,
         128,
         Squares(14),
-        "14 x 14 tokens a frame, as transformers makes them; the paper has 13 x 13, 21,632 in all. The weights there "
-        "are in a format that transformers does not load: convert them, and pass --models llava-video-7b=FOLDER",
+        "14 x 14 tokens a frame, as transformers makes them; the paper has 13 x 13, 21,632 in all",
+        is_loadable=False,
     ),
     _qwen(
         "qwen3-vl-8b",

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -28,6 +30,11 @@ METHODS = (FULL, "floc", "floc-paper", "frame_uniform", "random")
 RATIOS = ("1/8", "1/16", "1/32")
 OWN = {"pretrained", "ratio", "budget", "coverage", "method", "block", "max_frames", "fps"}  # arguments with options
 PIXELS = ("min_pixels", "max_pixels")
+# arguments of lmms-eval that cells have by other options, or that would change what a cell is about
+SAID = (
+    *("--config", "--model", "--model_args", "--tasks", "--limit", "--offset"),
+    *("--batch_size", "--device", "--output_path", "--log_samples"),
+)
 # what --paper takes, and the tables it stands for; Table 6 are parts of the answers that Table 4 is about
 PAPER = {
     "table1": ("table1",),
@@ -55,6 +62,7 @@ class Cell:
     fps: float | None = None  # None: so many frames, spread evenly
     limit: int | None = None  # only the first questions
     more: str = ""  # further arguments for the model, as lmms-eval takes them
+    lmms: str = ""  # further arguments for lmms-eval, as a shell takes them
 
     @property
     def told(self) -> models.Model:
@@ -109,14 +117,19 @@ class Wish:
     fps: float | None = None
     limit: int | None = None
     more: str = ""  # model arguments of lmms-eval: NAME=VALUE,NAME=VALUE
+    lmms: str = ""  # other arguments of lmms-eval, as a shell takes them
 
     def check(self) -> None:
         """Complain of what would fail after hours."""
         for model in self.models or ():
             models.get(_name(model))
+            if model.endswith("="):
+                raise ValueError(f"{model}: no folder is named; write NAME=FOLDER, or the name alone")
         for method in self.methods or ():
             if method != FULL:
                 registry.parse(method)
+        if self.block is not None:
+            registry.parse(f"floc:block={self.block}")  # it says what is wrong with it
         if self.ratios is not None and self.budget is not None:
             raise ValueError(f"give ratios or a budget, not both; got {', '.join(self.ratios)} and {self.budget}")
         for ratio in self.ratios or ():
@@ -127,10 +140,16 @@ class Wish:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        if self.fps is not None and not self.fps > 0:
+        if self.fps is not None and not 0 < self.fps < math.inf:
             raise ValueError(f"fps must be a number of frames a second above 0, got {self.fps:g}")
         for name in set(_pairs(self.more)) & OWN:
             raise ValueError(f"model arguments: {name} has an option of its own; see floc eval --help")
+        for name, value in _pairs(self.more).items():
+            if owner := next((each for each in registry.names() if name in registry.options(each)), None):
+                raise ValueError(
+                    f"model arguments: {name} is an option of methods; write it there, as in {owner}:{name}={value}"
+                )
+        _check_lmms(self.lmms)
         for name in ("models", "methods", "ratios", "tasks"):
             if getattr(self, name) == []:
                 raise ValueError(f"{name}: none is named; leave the option out for the usual ones")
@@ -202,6 +221,7 @@ def _cell(wish: Wish, model: str, method: str, ratio: str | None, budget: int | 
         wish.fps or fps,
         wish.limit,
         wish.more,
+        wish.lmms,
     )
 
 
@@ -233,6 +253,20 @@ def _pairs(more: str) -> dict[str, str]:
         if name in PIXELS and not (value.isascii() and value.isdigit()):
             raise ValueError(f"model arguments: {name} must be a whole number, got {value!r}")
     return {name: value for name, _, value in pairs}
+
+
+def _check_lmms(given: str) -> None:
+    """Complain of arguments for lmms-eval that would make another cell of a cell."""
+    try:
+        words = shlex.split(given)
+    except ValueError as error:
+        raise ValueError(f"--lmms: {error}; got {given!r}") from None
+    for word in words:
+        name = word.partition("=")[0]
+        # lmms-eval takes the beginning of a name for the name
+        said = next((each for each in SAID if name.startswith("--") and each.startswith(name)), None)
+        if said is not None:
+            raise ValueError(f"--lmms: floc eval says {said} itself, see floc eval --help; got {given!r}")
 
 
 def _name(model: str) -> str:

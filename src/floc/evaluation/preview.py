@@ -47,6 +47,6 @@ def groups(cells: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Cells that differ in method and task alone, together."""
     alike: dict[tuple, list[dict[str, Any]]] = {}
     for cell in cells:
-        key = tuple(cell[name] for name in ("model", "max_frames", "fps", "ratio", "budget", "limit", "more"))
+        key = tuple(cell[name] for name in ("model", "max_frames", "fps", "ratio", "budget", "limit", "more", "lmms"))
         alike.setdefault(key, []).append(cell)
     return list(alike.values())

@@ -19,7 +19,10 @@ NOTES = (
     "Accuracy in percent of all questions, with the standard error of that share; the paper gives none. lmms-eval's "
     "own number for MLVU is the mean of its sub-tasks, and is in the JSON.",
     "The paper's number stands beside cells with the paper's settings: its frames, its blocks, all questions. "
+    "Weights and further arguments are those that the heading of a table tells. "
     "`floc-paper` is the paper's FLoC; `floc` goes beyond it, and is held against the same number.",
+    "Methods that cannot go down to a ratio as published take longer windows (`dycoke` and `longvu`, by `widen`), and "
+    "where that is not enough, as with short films, keep their fewest (`nearest`): see the tokens kept.",
 )
 
 
@@ -77,7 +80,7 @@ def _record(result: dict[str, Any]) -> dict[str, Any]:
     cell = Cell(**result["cell"])
     own = {name: result[name] for name in ("score", "error", "questions", "lmms_eval", "selection", "seconds", "date")}
     parts = {name: {**each, **_beside(each["score"], cell.published(name))} for name, each in result["parts"].items()}
-    return {**result["cell"], **own, **_beside(result["score"], cell.published()), "parts": parts}
+    return {**cell.settings, **own, **_beside(result["score"], cell.published()), "parts": parts}
 
 
 def _beside(score: float, published: paper.Published | None) -> dict[str, Any]:
@@ -89,13 +92,14 @@ def _beside(score: float, published: paper.Published | None) -> dict[str, Any]:
 def _accuracies(cells: Sequence[dict[str, Any]]) -> Iterable[str]:
     """A table for each model and way of reading videos: a row for a method and a ratio, two columns for a task."""
     for setting in dict.fromkeys(_setting(each) for each in cells):
-        model, frames, fps, limit, more = setting
+        model, weights, frames, fps, limit, more, lmms = setting
         mine = [each for each in cells if _setting(each) == setting]
         tasks = sorted({each["task"] for each in mine}, key=_task_place)
         rate = f", {fps:g} a second" if fps else ""
         few = f", the first {limit} questions only" if limit else ""
-        told = f", {more}" if more else ""
-        yield f"## {model}, up to {frames:,} frames{rate}{told}{few}"
+        elsewhere = "" if weights == models.get(model).repository else f" in {weights}"
+        told = (f", {more}" if more else "") + (f", lmms-eval {lmms}" if lmms else "")
+        yield f"## {model}{elsewhere}, up to {frames:,} frames{rate}{told}{few}"
         head = ["kept", "method"] + [each for task in tasks for each in (title(task), "paper")] + ["mean", "paper"]
         rows = dict.fromkeys((_dial(each), each["method"], each["block"]) for each in mine)
         yield grid(head, [_row(row, [each for each in mine if _of(each) == row], tasks) for row in rows])
@@ -154,8 +158,9 @@ def _dial(cell: dict[str, Any]) -> str:
     return cell["ratio"] if cell["budget"] is None else f"{cell['budget']:,} tokens"
 
 
-def _setting(cell: dict[str, Any]) -> tuple[str, int, float | None, int | None, str]:
-    return cell["model"], cell["max_frames"], cell["fps"], cell["limit"], cell["more"]
+def _setting(cell: dict[str, Any]) -> tuple[Any, ...]:
+    """All that cells of one table share."""
+    return tuple(cell[name] for name in ("model", "weights", "max_frames", "fps", "limit", "more", "lmms"))
 
 
 def _of(cell: dict[str, Any]) -> tuple[str, str, str | None]:

@@ -7,6 +7,7 @@ cells that were running, and no others. What fails is noted with its reason and 
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import os
 import queue
 import subprocess
@@ -82,8 +83,9 @@ def run(
     """
     with folder.held():
         waiting = pending(cells, folder, retry=retry)
+        folder.results(), folder.failures()  # a file that a report cannot be made of shows before hours of work
         for cell in waiting:
-            command(cell, folder.path, ())  # what cannot be run shows before anything is
+            command(cell, folder.path, ())  # and so does what cannot be run
         done = sum(folder.state(cell) == "done" for cell in cells)
         status = Status(len(cells), done, failed=len(cells) - done - len(waiting))
         _Run(folder, command, status, finished).all_of(waiting, gpus, show, stopped)
@@ -203,8 +205,10 @@ def processes(given: str | None) -> list[str]:
     """
     if given is None:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        there = range(torch.cuda.device_count()) if visible is None else visible.split(",")
-        return [str(each).strip() for each in there if str(each).strip()] or [""]
+        if visible is None:
+            return [str(each) for each in range(torch.cuda.device_count())] or [""]
+        named = [each.strip() for each in visible.split(",")]
+        return [*itertools.takewhile(lambda each: each not in ("", "-1"), named)] or [""]  # as CUDA reads it
     named = [each.strip() for each in given.split(",") if each.strip()]
     single = [gpu for each in named for gpu in each.split("+")]
     if not named or "" in single or len(set(single)) < len(single):

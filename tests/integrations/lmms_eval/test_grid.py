@@ -42,7 +42,8 @@ def test_a_grid_is_run_and_goes_on(name: str, tmp_path: Path) -> None:
         assert noted["kept"] == pytest.approx(noted["tokens"] / (1 if method == "full" else 8), abs=1)
         assert 0 < noted["coverage"] <= 1.001
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/results").iterdir()}
-    run(*asked, "--methods", "full,floc,random", kind=MODELS[name], home=tmp_path / "hub")
+    # longvu keeps the first of these few frames whole, which is more than it is asked for
+    run(*asked, "--methods", "full,floc,longvu", kind=MODELS[name], home=tmp_path / "hub")
     after = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/results").iterdir()}
     assert len(after) == 3
     assert before.items() <= after.items()
