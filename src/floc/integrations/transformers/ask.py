@@ -16,7 +16,7 @@ from ...encoders import default_device
 from ...encoders.hf import config_of
 from . import prompts
 from .capture import capture
-from .captured import Captured, load
+from .captured import Captured
 from .families import family_of
 from .replay import replay
 from .stages import Stages
@@ -124,9 +124,8 @@ class Session:
         self.tokenizer = prompts.tokenizer(source)  # what is wrong with it shows before weights are loaded
         self.model = load_model(source, device)
 
-    def load(self, path: Path, *, ratio: str | None, budget: int | None) -> Captured:
-        """A video that was captured, at a smaller budget where one is given."""
-        video = load(path)
+    def take(self, video: Captured, *, ratio: str | None, budget: int | None) -> Captured:
+        """A video that was captured before, at a smaller budget where one is given."""
         video = replace(video, made={**video.made, "seconds": {}})  # none of that is spent now
         return video if ratio is None and budget is None else video.at(ratio=ratio, budget=budget)
 
