@@ -85,6 +85,7 @@ class Holdings:
         )
 
     def _sealed(self, table: Any, where: str, fragments: list[Any] | None = None) -> list[Row]:
+        # first the columns of the condition, then of rows that meet it the rest
         scanner = table.scanner(filter=where, fragments=fragments, late_materialization=True)
         rows = scanner.to_table().to_pylist()
         for row in rows:

@@ -102,14 +102,15 @@ class Table:
 
     def change(self, change: Callable[[Any], T]) -> T:
         """Make a change to the latest version, again where someone else's came first."""
-        for tried in range(TRIES):
+        tried = 0
+        while True:
             try:
                 return change(self.latest())
             except (OSError, RuntimeError) as error:
-                if tried == TRIES - 1 or not _is_conflict(error):
+                tried += 1
+                if tried == TRIES or not _is_conflict(error):
                     raise
-                time.sleep(PAUSE_S * min(2**tried, 64) * random.uniform(0.5, 1.5))
-        raise AssertionError("the last try returns or raises")
+            time.sleep(PAUSE_S * min(2**tried, 32) * random.uniform(0.5, 1.5))
 
     def _require_files(self, parts: Sequence[Any]) -> None:
         if not is_local(self.uri):
@@ -197,7 +198,7 @@ def writing(uri: str) -> Iterator[None]:
 
 def _is_lances(error: BaseException) -> bool:
     """Whether Lance or Arrow complains, or one of them broke down over what it read."""
-    if isinstance(error, StoreError | Damaged):
+    if isinstance(error, StoreError | Damaged | ImportError):
         return False
     # pyo3's PanicException is no Exception, and has no public name
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"

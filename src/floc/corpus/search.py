@@ -36,8 +36,7 @@ FEW_VIDEOS = 200  # up to which a scan names them
 CANDIDATES = 8  # rows that the index is asked for, for each moment wanted
 FEWEST = 40  # and at least
 PROBES = 32  # parts of the index that are looked into
-FLAT = 1 << 16  # vectors up to which an index holds them whole; above, coded in bytes
-CODED = 16  # values in a byte of code
+FLAT = 1 << 16  # vectors up to which an index holds them whole; above, a byte for each value
 TRAINED = 256  # vectors that an index needs to be made of
 
 
@@ -271,7 +270,7 @@ class _Vectors:
             self._add(video, there)
         count = self._table.latest().count_rows()
         if count >= TRAINED:
-            self._table.change(lambda table: _build(table, count, self._width))
+            self._table.change(lambda table: _build(table, count))
         return count
 
     def _add(self, video: Video, there: set[str]) -> None:
@@ -295,12 +294,10 @@ class _Vectors:
         return pa.schema([("video", pa.string()), ("attempt", pa.string()), ("row", pa.int64()), ("vector", vector)])
 
 
-def _build(table: Any, count: int, width: int) -> None:
+def _build(table: Any, count: int) -> None:
     if any(each.field_names == ["vector"] for each in table.describe_indices()):
         table.optimize.optimize_indices()
         return
     parts = max(1, round(math.sqrt(count) / 4))
-    if count <= FLAT or width % CODED:
-        table.create_index("vector", "IVF_FLAT", metric="cosine", num_partitions=parts)
-    else:
-        table.create_index("vector", "IVF_PQ", metric="cosine", num_partitions=parts, num_sub_vectors=width // CODED)
+    # PQ has smaller codes, takes three to ten times as long to build, and misses more
+    table.create_index("vector", "IVF_FLAT" if count <= FLAT else "IVF_SQ", metric="cosine", num_partitions=parts)

@@ -12,7 +12,7 @@ from typing import Any
 
 from . import search
 from .holdings import REPAIR, Holdings, Row, by_attempt, resolved, told, wrong_with
-from .lances import Table, is_local, one_of, quoted, writing
+from .lances import Table, is_local, one_of, quoted, reading, writing
 from .rows import row_of, seal_of, video_of
 from .tables import Damaged, Video
 
@@ -49,20 +49,22 @@ class Compacted:
 
 def check(held: Holdings, progress: Callable[[float], None] | None = None) -> list[Fault]:
     """Everything that is wrong in a store, as far as it can be read."""
-    faults = _unreadable(held)
+    faults = [fault for table in (held.videos, held.segments) for fault in _wrong_table(table)]
     if faults:
         return faults
-    rows = held.videos.read(lambda table: table.to_table().to_pylist())
     videos: list[Video] = []
-    for row in rows:
-        try:
-            videos.append(video_of(row, held.videos.uri))
-        except (Damaged, ValueError, TypeError, KeyError) as error:
-            faults.append(Fault(str(row.get("id") or ""), f"its row in videos is damaged ({error})", REPAIR))
+    for row in held.videos.read(lambda table: table.to_table().to_pylist()):
+        read = _video_in(row, held.videos.uri)
+        (videos if isinstance(read, Video) else faults).append(read)  # type: ignore[arg-type]
     done = [video for video in resolved(videos) if video.status == "done"]
     faults += _wrong_videos(held, done)
-    whose = {attempt: video.id for video in done for attempt in video.pieces}
-    faults += _wrong_rows(held, whose, progress)
+    latest = held.segments.latest()
+    count, seen = max(1, latest.count_rows()), 0
+    for part in latest.get_fragments():
+        faults += _wrong_rows(part, latest.uri)
+        seen += part.count_rows()
+        if progress is not None:
+            progress(seen / count)
     return faults
 
 
@@ -75,9 +77,9 @@ def compact(held: Holdings, older_than_s: float) -> Compacted:
         videos = _drop_losers(held)
         rows = _drop_orphans(held, older_than_s)
         files = 0
-        for table, columns in INDEXED.items():
-            files += _merge(getattr(held, table))
-            _index(getattr(held, table), columns)
+        for name, columns in INDEXED.items():
+            files += _merge(getattr(held, name))
+            _index(getattr(held, name), columns)
         for table in (held.videos, held.segments, *search.vector_tables(held)):
             files += _clean(table, older_than_s)
     return Compacted(videos, rows, files, max(0, before - _size(held.path)))
@@ -86,26 +88,43 @@ def compact(held: Holdings, older_than_s: float) -> Compacted:
 def remove(held: Holdings, video: str) -> None:
     """Take all rows of a video out: first nobody finds it, then it is not there."""
     with writing(held.path):
-        held.videos.change(lambda table: table.delete(f"id = {quoted(video)}"))
-        held.segments.change(lambda table: table.delete(f"video = {quoted(video)}"))
+        held.videos.change(_deleting(f"id = {quoted(video)}"))
+        held.segments.change(_deleting(f"video = {quoted(video)}"))
 
 
-def _unreadable(held: Holdings) -> list[Fault]:
-    faults = []
-    for table in (held.videos, held.segments):
-        try:
-            table.read(lambda each: each.validate())
-        except Damaged as error:
-            faults.append(Fault("", str(error), "put its files back, or ingest again into a new store"))
-    return faults
+def _wrong_table(table: Table) -> list[Fault]:
+    try:
+        table.read(lambda each: each.validate())
+    except Damaged as error:
+        return [Fault("", str(error), "put its files back, or ingest again into a new store")]
+    return []
+
+
+def _video_in(row: Row, uri: str) -> Video | Fault:
+    try:
+        return video_of(row, uri)
+    except (ValueError, TypeError, KeyError) as error:
+        return Fault(str(row.get("id") or ""), f"its row in videos is damaged ({error})", REPAIR)
 
 
 def _wrong_videos(held: Holdings, videos: Sequence[Video]) -> Iterator[Fault]:
     """Videos whose pieces are not all there."""
     for start in range(0, len(videos), VIDEOS_AT_A_TIME):
         few = videos[start : start + VIDEOS_AT_A_TIME]
-        places = held.places(one_of("video", [video.id for video in few]))
-        yield from _wrong_pieces(few, by_attempt(places))
+        try:
+            places = held.places(one_of("video", [video.id for video in few]))
+        except Damaged:
+            yield from (fault for video in few for fault in _unreadable(held, video))
+        else:
+            yield from _wrong_pieces(few, by_attempt(places))
+
+
+def _unreadable(held: Holdings, video: Video) -> list[Fault]:
+    try:
+        held.stretch(video, None)
+    except Damaged as error:
+        return [Fault(video.id, str(error), REPAIR)]
+    return []
 
 
 def _wrong_pieces(videos: Sequence[Video], attempts: Mapping[str, list[Row]]) -> Iterator[Fault]:
@@ -118,26 +137,19 @@ def _wrong_pieces(videos: Sequence[Video], attempts: Mapping[str, list[Row]]) ->
             yield Fault(video.id, f"{video.uri} should have {video.kept} tokens, its rows have {kept}", REPAIR)
 
 
-def _wrong_rows(held: Holdings, whose: dict[str, str], progress: Callable[[float], None] | None) -> list[Fault]:
-    """Rows that are not what was written; of a file that cannot be read, all that can be said is that."""
-    table = held.segments.latest()
-    count, done, faults = max(1, table.count_rows()), 0, []
-    for fragment in table.get_fragments():
-        try:
-            for batch in fragment.to_batches(batch_size=CHECKED):
-                for row in batch.to_pylist():
-                    done += 1
-                    if row["sha256"] != seal_of(row):
-                        faults.append(
-                            Fault(whose.get(row["attempt"], row["video"]), f"{told(row)} was changed", REPAIR)
-                        )
-                if progress is not None:
-                    progress(done / count)
-        except BaseException as error:
-            if not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
-                raise
-            files = ", ".join(file.path for file in fragment.data_files())
-            faults.append(Fault("", f"{table.uri}/data/{files} cannot be read ({error})", REPAIR))
+def _wrong_rows(part: Any, uri: str) -> list[Fault]:
+    """Rows of a fragment that are not what was written; of a file that cannot be read, all to say is that."""
+    faults: list[Fault] = []
+    files = ", ".join(f"{uri}/data/{file.path}" for file in part.data_files())
+    try:
+        with reading(files):
+            for batch in part.to_batches(batch_size=CHECKED):
+                wrong = [row for row in batch.to_pylist() if row["sha256"] != seal_of(row)]
+                faults += [
+                    Fault(row["video"], f"{told(row)} was changed after it was written", REPAIR) for row in wrong
+                ]
+    except Damaged as error:
+        faults.append(Fault("", str(error), "remove the videos that have pieces there, and ingest them again"))
     return faults
 
 
@@ -163,8 +175,11 @@ def _drop_orphans(held: Holdings, older_than_s: float) -> int:
 def _delete(table: Table, column: str, values: Set[str]) -> None:
     each = sorted(values)
     for start in range(0, len(each), MANY):
-        few = one_of(column, each[start : start + MANY])
-        table.change(lambda latest, few=few: latest.delete(few))
+        table.change(_deleting(one_of(column, each[start : start + MANY])))
+
+
+def _deleting(where: str) -> Callable[[Any], object]:
+    return lambda table: table.delete(where)
 
 
 def _merge(table: Table) -> int:

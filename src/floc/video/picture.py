@@ -34,10 +34,10 @@ def read_picture(
             raise ValueError(f"{path}: there is no picture in it")
         stream = container.streams.video[0]
         try:
-            frame = next(iter(container.decode(stream)), None)
+            decoded = next(iter(container.decode(stream)), None)
         except av.FFmpegError as error:
             raise ValueError(f"{path}: the picture cannot be decoded ({error.strerror})") from None
-        if frame is None:
+        if decoded is None:
             raise ValueError(f"{path}: there is no picture in it")
-        upright = Upright.of(frame)
-        return converter(upright, *wanted_size(size, upright.size_of(frame, stream)))(frame)
+        upright = Upright.of(decoded)
+        return converter(upright, *wanted_size(size, upright.size_of(decoded, stream)))(decoded)
