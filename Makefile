@@ -3,11 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-lmms test-vllm support format bench bench-small clean
+.PHONY: help demo test test-corpus test-lmms test-vllm support format bench bench-small clean
 
 help:
 	@echo "make demo    render a film with keys in it for a second, see which methods keep them, write a report"
 	@echo "make test    what CI runs first: format, lint, types, tests"
+	@echo "make test-corpus  run ingests of many films, on processes and on Ray, that are killed on the way"
 	@echo "make test-lmms  run the models for lmms-eval, in an environment of its own"
 	@echo "make test-vllm  run the plugin for vLLM, in an environment of its own; VLLM=0.28.0 for another release"
 	@echo "make format  put the code in order"
@@ -68,6 +69,13 @@ test: .venv/ready .venv/transformers-$(OLDEST)
 	$(BIN)/mypy
 	$(BIN)/pytest -q -n 2
 	PYTHONPATH=.venv/transformers-$(OLDEST) $(BIN)/pytest -q -n 2 $(TRANSFORMERS)
+
+.venv/ray: .venv/ready
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[ray]'
+	@touch $@
+
+test-corpus: .venv/ray
+	$(BIN)/pytest -q -m corpus tests/corpus
 
 test-lmms: .venv/lmms/ready
 	.venv/lmms/bin/pytest -q -m lmms tests/integrations/lmms_eval

@@ -4,6 +4,15 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("lance", reason="a store needs pip install 'floc[store]'")
+
+from floc import Store  # noqa: E402
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store", create=True)
+
 
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory) -> Path:

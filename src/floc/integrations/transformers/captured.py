@@ -178,13 +178,13 @@ def load(path: str | Path) -> Captured:
             model=Identity(**about["model"]),
             made=about["made"],
         )
-        _require_consistent(video)
+        require_consistent(video)
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path}: not a readable .floc file ({error})") from error
     return video
 
 
-def _require_consistent(video: Captured) -> None:
+def require_consistent(video: Captured) -> None:
     """Complain of what does not belong together: of a file that was changed."""
     shape = video.shape
     if len(shape) != 3 or not all(type(side) is int and 0 < side < 1 << 24 for side in shape):
