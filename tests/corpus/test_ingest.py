@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,13 @@ import pytest
 pytest.importorskip("lance", reason="Lance is not installed: pip install 'floc[store]'")
 pytest.importorskip("av", reason="PyAV is not installed: pip install 'floc[video]'")
 
-from floc.corpus import Store, StoreError  # noqa: E402
-from floc.corpus.ingest import ingest  # noqa: E402
-from floc.corpus.ledger import Status  # noqa: E402
+from floc.corpus import Store, StoreError
+from floc.corpus.ingest import _require_same_weights, ingest
+from floc.corpus.ledger import Status, failure_of
+from floc.corpus.order import Brief, Order, Source
+from floc.integrations.transformers.identity import Identity
 
-from .films import FILMS, OPTIONS, make_film, make_films, require_all_once  # noqa: E402
-
+from .films import FILMS, OPTIONS, make_film, make_films, require_all_once
 
 
 def running(store: Path, *sources: Path, workers: int = 2) -> subprocess.Popen:
@@ -56,7 +58,9 @@ def test_workers_are_killed_one_after_another(archive: Path, tmp_path: Path) -> 
     def kill_now_and_then(status: Status) -> None:
         seen.append(status.done)
         if status.done in (30, 90, 150) and status.done not in seen[:-1]:
-            workers = [pid for pid in children_of(os.getpid()) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+            workers = [
+                pid for pid in children_of(os.getpid()) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            ]
             os.kill(random.choice(workers), signal.SIGKILL)
 
     status = ingest([archive], tmp_path / "store", workers=2, show=kill_now_and_then, **OPTIONS)
@@ -107,7 +111,8 @@ def test_two_ingests_at_once(archive: Path, tmp_path: Path) -> None:
     Store(store, create=True)
     jobs = [running(store, archive, workers=1) for _ in range(2)]
     for job in jobs:
-        assert job.communicate(timeout=300) and job.returncode == 0
+        job.communicate(timeout=300)
+        assert job.returncode == 0
     require_all_once(store)
     Store(store).compact(older_than_s=0)
     require_all_once(store)
@@ -137,6 +142,16 @@ def test_a_store_that_cannot_be_written_to_stops_it(tmp_path: Path, monkeypatch)
         ingest([tmp_path / "a.mkv"], tmp_path / "store", workers=1, **OPTIONS)
     monkeypatch.undo()
     assert Store(tmp_path / "store").videos() == []
+
+
+def test_another_model_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    model = Identity("qwen2_5_vl", "tiny", None, "c0", 4, [0.5, 0.25])
+    brief = Brief(Order("pixels", ratio="1/4"), "store", model)
+    video = failure_of(brief, Source("a.mp4", 1, 0.0), "none", "")
+    _require_same_weights(replace(brief, model=replace(model, weights=[0.501, 0.25])), [video])  # rounded
+    _require_same_weights(replace(brief, model=replace(model, name="other", weights=[1.0, 2.0])), [video])
+    with pytest.raises(ValueError, match="ingest into another store"):
+        _require_same_weights(replace(brief, model=replace(model, weights=[1.0, 2.0])), [video])
 
 
 @pytest.mark.parametrize(

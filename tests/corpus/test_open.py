@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import floc
 from floc import Captured, Store
 from floc.corpus.cutting import Stretch, cut, joined
-from floc.integrations.transformers.capture import _joined, _Kept, _Reel
+from floc.integrations.transformers.capture import KeptPart, Reel, join
 from floc.integrations.transformers.identity import Identity
 
 from .making import MODEL, film, piece, put, row
@@ -26,13 +26,13 @@ from .making import MODEL, film, piece, put, row
 def as_captured(parts: Sequence[Captured]) -> Captured:
     """What `floc.capture` makes of segments."""
     kept = [
-        _Kept(
+        KeptPart(
             part.features, part.indices, part.order, part.gains, part.deep, part.shape, True, part.made["coverage"], {}
         )
         for part in parts
     ]
-    reel = _Reel(iter(()), 0, 1, [part.times_s for part in parts], 1.0, 0.0)  # type: ignore[misc]
-    return _joined(kept, MODEL, reel, {})
+    reel = Reel(iter(()), 0, 1, [part.times_s for part in parts], 1.0, 0.0)  # type: ignore[misc]
+    return join(kept, MODEL, reel, {})
 
 
 def by_hand(parts: Sequence[Captured], start_s: float, end_s: float) -> list[tuple[Any, ...]]:
@@ -104,7 +104,7 @@ def test_rows_are_about_ten_seconds_and_hold_every_slice() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("layers", [0, 2])
-def test_a_whole_video_is_what_capture_would_have_joined(store: Store, dtype: torch.dtype, layers: int) -> None:
+def test_a_whole_video_is_what_capture_would_havejoin(store: Store, dtype: torch.dtype, layers: int) -> None:
     parts = film(dtype=dtype, layers=layers)
     video, expected = store.open(put(store, parts).id), as_captured(parts)
     for name in ("features", "indices", "order", "gains"):

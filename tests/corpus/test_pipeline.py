@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 pytest.importorskip("lance", reason="Lance is not installed: pip install 'floc[store]'")
 pytest.importorskip("av", reason="PyAV is not installed: pip install 'floc[video]'")
 
-import floc  # noqa: E402
-from floc import encoders, footage  # noqa: E402
-from floc.corpus import Store, pipeline  # noqa: E402
-from floc.corpus.ledger import Ledger, known  # noqa: E402
-from floc.corpus.order import Ended, Event, Failed, Kept, Order, Planned, Skipped, Source  # noqa: E402
-from floc.corpus.pipeline import Worker  # noqa: E402
-from floc.corpus.sources import find  # noqa: E402
+import floc
+from floc import encoders, footage
+from floc.corpus import Store, pipeline
+from floc.corpus.ledger import Ledger, known
+from floc.corpus.order import Ended, Event, Failed, Kept, Order, Planned, Skipped, Source
+from floc.corpus.pipeline import Worker
+from floc.corpus.sources import find
 
-from .films import make_film  # noqa: E402
+from .films import make_film
 
 ORDER = Order("pixels", ratio="1/4", method_options={"block": 8})
 
@@ -88,7 +88,9 @@ def test_cuts_do_not_depend_on_who_decodes(small_pieces, worker: Worker, film: P
     for span_s in (32, 1000):
         monkeypatch.setattr(pipeline, "SPAN_S", span_s)
         events = events_of(worker, *find([film]))
-        kept.append([(event.piece.piece, event.piece.kept, event.piece.start_s) for event in events if isinstance(event, Kept)])
+        kept.append(
+            [(event.piece.piece, event.piece.kept, event.piece.start_s) for event in events if isinstance(event, Kept)]
+        )
     assert kept[0] == kept[1]
     assert len(kept[0]) == 5
 
@@ -125,9 +127,9 @@ def test_what_is_in_the_store_is_skipped(worker: Worker, tmp_path: Path) -> None
         ledger.add(event)
     ledger.flush()
     assert [*worker.plan(sources[1])] == [Skipped(sources[1])]  # by its content
-    assert known(ledger.store, worker.brief, sources) == sources[:1]  # by its name
+    assert known(ledger.store.videos(), worker.brief, sources) == sources[:1]  # by its name
     other = replace(worker.brief, order=replace(ORDER, ratio="1/8"))
-    assert known(ledger.store, other, sources) == []
+    assert known(ledger.store.videos(), other, sources) == []
     assert isinstance(pipeline.plan(other, sources[0]), Planned)
 
 

@@ -13,6 +13,7 @@ from . import sources as places
 from .ledger import Ledger, Status
 from .order import Brief, Event, Order, Source
 from .store import Store
+from .tables import Video
 
 EngineName = Literal["local", "ray"]
 
@@ -69,7 +70,9 @@ def ingest(
     with _engine(engine, order, str(store), workers, address) as running:
         brief = running.brief()
         ledger = Ledger(archive, brief, len(found))
-        there = set(ledgers.known(archive, brief, found))
+        done = archive.videos("done")
+        _require_same_weights(brief, done)
+        there = set(ledgers.known(done, brief, found))
         ledger.status.skipped = len(there)
         # in an order of its own: of two ingests into one store, each then finds done what the other did
         to_do = [source for source in found if source not in there]
@@ -82,6 +85,19 @@ def ingest(
             ledger.flush()
         show(ledger.status)
     return ledger.status
+
+
+def _require_same_weights(brief: Brief, videos: Sequence[Video]) -> None:
+    """Complain where a store has tokens of a model of this name that was another one."""
+    for model in {video.model.name: video.model for video in videos}.values():
+        if (model.kind, model.name, model.config) == (brief.model.kind, brief.model.name, brief.model.config):
+            try:
+                model.require(brief.model)
+            except ValueError as error:
+                raise ValueError(
+                    f"the weights of {model.name} are not those that the store was made with ({error}); "
+                    "ingest into another store"
+                ) from None
 
 
 def _engine(name: EngineName, order: Order, store: str, workers: int | None, address: str | None) -> Engine:

@@ -210,7 +210,9 @@ def video_of(
     tokens = sum(piece.tokens for piece in pieces)
     coverages = [piece.coverage for piece in pieces]
     known = [each for each in coverages if each is not None]
-    coverage = float(np.average(known, weights=[piece.tokens for piece in pieces])) if len(known) == len(pieces) else None
+    coverage = (
+        float(np.average(known, weights=[piece.tokens for piece in pieces])) if len(known) == len(pieces) else None
+    )
     return Video(
         **_of(brief, planned.source, planned.content),
         id=planned.video,
@@ -255,13 +257,13 @@ def _of(brief: Brief, source: Source, content: str) -> dict[str, Any]:
     }
 
 
-def known(store: Store, brief: Brief, sources: Iterable[Source]) -> list[Source]:
-    """Of sources those that are in the store as they are: the same name, size and time of change."""
+def known(done: Iterable[Video], brief: Brief, sources: Iterable[Source]) -> list[Source]:
+    """Of sources those that are among videos as they are: the same name, size and time of change."""
     order = brief.order
     options = order.options()
     there = {
         (video.uri, video.size, video.modified_s)
-        for video in store.videos("done")
+        for video in done
         if video.encoder == order.encoder and dict(video.options) == options and video.model == brief.model
     }
     return [source for source in sources if (source.uri, source.size, source.modified_s) in there]

@@ -6,6 +6,7 @@ time the video is noted as failed. Where this process is gone, its workers find 
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -132,10 +133,8 @@ class Local:
                     if not ledger.wants(task.about):
                         continue
                     task = replace(task, more=(*task.more[:1], ledger.have(task.about.video)))
-                try:
+                with contextlib.suppress(OSError):  # it is dead, which shows when it is listened to
                     worker.give(task)
-                except OSError:
-                    pass  # it is dead, which shows when it is listened to
 
     def _talking(self) -> Iterator[_Worker]:
         ready = wait([worker.pipe for worker in self.workers])
@@ -156,9 +155,7 @@ class Local:
             worker.task = None
         return said
 
-    def _bury(
-        self, worker: _Worker, queue: deque[_Task], tries: dict[Source | Span, int]
-    ) -> Iterator[Event]:
+    def _bury(self, worker: _Worker, queue: deque[_Task], tries: dict[Source | Span, int]) -> Iterator[Event]:
         """Put another in the place of a worker that died, and let it try again what was in hand."""
         words, task, place = worker.last_words(), worker.task, self.workers.index(worker)
         worker.end()

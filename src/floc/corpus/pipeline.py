@@ -137,9 +137,7 @@ class Keeper:
         self.encoder = encoder or loaded(brief.order)
         self.store = Store(brief.store)
 
-    def try_to_keep(
-        self, span: Span, number: int, frames: Iterable[Frames], about: Mapping[str, Any]
-    ) -> Kept | Failed:
+    def try_to_keep(self, span: Span, number: int, frames: Iterable[Frames], about: Mapping[str, Any]) -> Kept | Failed:
         """The same as `keep`, or why that cannot be."""
         try:
             return self.keep(span, number, frames, about)
@@ -165,7 +163,9 @@ class Keeper:
             with stages.stage("encode"):
                 seen.append(_look(self.encoder, batch))
         with stages.stage("choose"):
-            tokens, *deep = (torch.cat(each) for each in zip(*((each.tokens, *each.deep) for each in seen), strict=True))
+            tokens, *deep = (
+                torch.cat(each) for each in zip(*((each.tokens, *each.deep) for each in seen), strict=True)
+            )
             kept = self.brief.order.recipe()(tokens)
             part = KeptPart.of(Part(kept, tuple(merged(each.flatten(0, 2), kept) for each in deep)))
         reel = Reel(iter(()), len(tokens), joined, times, about["fps"], about["duration_s"])

@@ -13,8 +13,9 @@ from typing import Any
 from .order import Source
 
 # of files in folders; a file that is named is taken whatever it is called
-SUFFIXES = frozenset(
-    ".3gp .asf .avi .flv .h264 .hevc .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .mxf .ogv .ts .vob .webm .wmv".split()
+SUFFIXES = (
+    *(".3gp", ".asf", ".avi", ".flv", ".h264", ".hevc", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg"),
+    *(".mts", ".mxf", ".ogv", ".ts", ".vob", ".webm", ".wmv"),
 )
 REMOTE = "://"
 
@@ -35,7 +36,7 @@ def _local(path: Path) -> Iterator[Source]:
     files = [path] if named else sorted(each for each in path.rglob("*") if each.is_file())
     wanted = [each for each in files if named or each.suffix.lower() in SUFFIXES]
     if not wanted:
-        raise ValueError(f"{path}: no videos in this folder; files are known by {', '.join(sorted(SUFFIXES))}")
+        raise ValueError(f"{path}: no videos in this folder; files are known by {', '.join(SUFFIXES)}")
     for each in wanted:
         about = each.stat()
         yield Source(str(each.resolve()), about.st_size, about.st_mtime)
@@ -55,7 +56,7 @@ def _remote(address: str) -> Iterator[Source]:
     inside = files.get_file_info(fs.FileSelector(path, recursive=True))
     wanted = [each for each in inside if each.is_file and Path(each.path).suffix.lower() in SUFFIXES]
     if not wanted:
-        raise ValueError(f"{address}: no videos there; files are known by {', '.join(sorted(SUFFIXES))}")
+        raise ValueError(f"{address}: no videos there; files are known by {', '.join(SUFFIXES)}")
     for each in sorted(wanted, key=lambda one: one.path):
         yield _source(f"{scheme}{REMOTE}{each.path}", each)
 
