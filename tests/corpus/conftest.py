@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("lance", reason="a store needs pip install 'floc[store]'")
 
-from floc import Store  # noqa: E402
+from floc import Store
 
 
 @pytest.fixture
