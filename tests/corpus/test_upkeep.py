@@ -128,7 +128,7 @@ def test_changed_files_are_told_and_never_read_wrong(store: Store, tmp_path: Pat
         mutated(copy / rng.choice(files).relative_to(store.path), rng)
     command = [sys.executable, "-c", READS, repr(expected), *map(str, copies)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+    assert done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
 
 
 def test_compact_drops_what_nobody_needs(store: Store) -> None:
