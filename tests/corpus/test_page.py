@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("lance", reason="a store needs pip install 'floc[store]'")
+
 from .making import piece
 
 PAGE = Path(__file__).parents[2] / "docs" / "store.md"

@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+pytest.importorskip("lance", reason="a store needs pip install 'floc[store]'")
+
 import floc
 from floc import Captured, Store
 from floc.corpus import Moment, search

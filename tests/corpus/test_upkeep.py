@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("lance", reason="a store needs pip install 'floc[store]'")
+
 from floc import Store
 from floc.corpus import StoreError, Video
 
