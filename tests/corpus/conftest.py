@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("lance", reason="a store needs pip install 'floc[store]'")
-
-from floc import Store
+if TYPE_CHECKING:
+    from floc import Store
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
+    from floc import Store
+
     return Store(tmp_path / "store", create=True)
 
 

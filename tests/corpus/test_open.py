@@ -14,6 +14,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+pytest.importorskip("lance", reason="a store needs pip install 'floc[store]'")
+
 import floc
 from floc import Captured, Store
 from floc.corpus.cutting import Stretch, cut, joined

@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 import torch
 
+pytest.importorskip("lance", reason="a store needs pip install 'floc[store]'")
+
 from floc import Store
 from floc.corpus import Piece, StoreError
 

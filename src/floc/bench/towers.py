@@ -7,8 +7,10 @@ nothing but that the table works. Frames are those of a wide film, as each encod
 from __future__ import annotations
 
 import importlib.util
+import json
 import statistics
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -109,4 +111,38 @@ def _view(document: dict[str, Any]) -> str:
     return f"{grid(head, rows)}\n\n{note}"
 
 
-TABLE = Table("towers", run, {"towers": _view})
+# what is asked of an archive: hours of film, in hours
+TASKS = {"1,000 cameras, live": (1000.0, 1.0), "1,000,000 hours, in 30 days": (1e6, 720.0)}
+RATIO = 1 / 32
+
+
+def _scale_view(document: dict[str, Any]) -> str:
+    """Machines and bytes for large archives, from these times and those of `floc bench ingest`."""
+    decode_s = _decoding()
+    rows = []
+    for task, (film_h, hours) in TASKS.items():
+        for each in document["encoders"]:
+            gpus = film_h / hours * HOUR_FRAMES / each["frames_s"] / 3600
+            stored = film_h / hours * 24 * hour_bytes(each, RATIO)
+            cores = "not measured" if decode_s is None else number(film_h / hours * decode_s / 3600)
+            total = "" if hours == 1 else number(film_h * hour_bytes(each, RATIO) / 1e12)
+            rows.append([task, each["encoder"], number(gpus), cores, number(stored / 1e12), total])
+    head = ["task", "encoder", f"encoders like this ({document['ran_on']})", "cores that decode", "TB a day", "TB in all"]
+    told = "as `floc bench ingest` measured for its films" if decode_s is not None else "`floc bench ingest` tells them"
+    note = (
+        f"A frame a second, 1/32 kept. Encoders: devices that do nothing else, all of the time. Decoding: {told}, on the "
+        f"cores of that machine. {where(document, 'torch')}"
+    )
+    return f"{grid(head, rows)}\n\n{note}"
+
+
+def _decoding() -> float | None:
+    """Seconds for an hour of film, where that was measured."""
+    try:
+        first = json.loads(Path("benchmarks/results/ingest.json").read_text())["stages"][0]
+    except (OSError, LookupError):
+        return None
+    return first["seconds"]["decode"] * 3600 / first["footage_s"]
+
+
+TABLE = Table("towers", run, {"towers": _view, "towers-scale": _scale_view})

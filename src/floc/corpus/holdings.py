@@ -41,7 +41,8 @@ class Holdings:
             where = f"(end_s > {stretch.start_s!r} OR last)"
             if stretch.end_s < np.inf:
                 where += f" AND start_s < {stretch.end_s!r}"
-        return self.pieces(video, numbers, where, lambda rows: _require_all(rows, video, numbers, stretch))
+        uri = self.segments.uri
+        return self.pieces(video, numbers, where, lambda rows: _require_all(uri, rows, video, numbers, stretch))
 
     def pieces(
         self, video: Video, numbers: Sequence[int], where: str | None, require: Callable[[list[Row]], None]
@@ -148,7 +149,7 @@ def _follow(rows: Sequence[Row]) -> bool:
     )
 
 
-def _require_all(rows: Sequence[Row], video: Video, numbers: Sequence[int], stretch: Stretch | None) -> None:
+def _require_all(uri: str, rows: Sequence[Row], video: Video, numbers: Sequence[int], stretch: Stretch | None) -> None:
     """Complain where rows of a stretch are missing; what they say of themselves is to be trusted by now."""
     attempts = by_attempt(rows)
     for number in numbers:
@@ -157,7 +158,7 @@ def _require_all(rows: Sequence[Row], video: Video, numbers: Sequence[int], stre
         ends = bool(part) and (part[-1]["last"] or (stretch is not None and part[-1]["end_s"] >= stretch.end_s))
         whose = all((row["video"], row["piece"]) == (video.id, number) for row in part)
         if not (begins and ends and whose and _follow(part)):
-            raise Damaged(f"video {video.id} ({video.uri}), piece {number}: rows are missing; {REPAIR}")
+            raise Damaged(f"{uri}: video {video.id} ({video.uri}), piece {number}: rows are missing; {REPAIR}")
 
 
 def _parts(table: Any, fragments: Sequence[int]) -> list[Any] | None:

@@ -26,7 +26,7 @@ from ..blocks import is_count
 from ..naming import require_known
 from .cutting import tokens_of
 from .holdings import Holdings, Row
-from .lances import Table, one_of
+from .lances import Table, one_of, writing
 from .rows import pa
 from .tables import Video
 
@@ -75,7 +75,9 @@ def index(held: Holdings, videos: Sequence[Video]) -> dict[str, int]:
     groups: dict[str, list[Video]] = defaultdict(list)
     for video in videos:
         groups[_key(video)].append(video)
-    return {group[0].encoder: _Vectors(held, group[0]).update(group) for group in groups.values()}
+    with writing(held.path):
+        counts = [(group[0].encoder, _Vectors(held, group[0]).update(group)) for group in groups.values()]
+    return {encoder: sum(count for each, count in counts if each == encoder) for encoder, _ in counts}
 
 
 def vector_tables(held: Holdings) -> list[Table]:

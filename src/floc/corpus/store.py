@@ -31,7 +31,7 @@ from .cutting import Stretch, cut, joined
 from .holdings import Holdings, by_attempt, resolved, wrong_with
 from .lances import is_local, one_of, quoted
 from .rows import FORMAT, SEGMENTS, VIDEOS, pa, row_of
-from .tables import Piece, Status, StoreError, Video, video_id
+from .tables import Damaged, Piece, Status, StoreError, Video, video_id
 
 if TYPE_CHECKING:
     from .search import Moment
@@ -228,13 +228,16 @@ class Store:
         self._held.videos.create(VIDEOS)
 
     def _require_format(self) -> None:
-        for table in (self._held.videos, self._held.segments):
-            found = (table.latest().schema.metadata or {}).get(b"floc.format")
+        for table, expected in ((self._held.videos, VIDEOS), (self._held.segments, SEGMENTS)):
+            schema = table.read(lambda each: each.schema)
+            found = (schema.metadata or {}).get(b"floc.format")
             if found != FORMAT:
                 raise ValueError(
-                    f"{table.uri}: format {(found or b'none').decode()}, this version of floc reads {FORMAT.decode()}; "
-                    "open it with the version that wrote it"
+                    f"{table.uri}: format {(found or b'none').decode(errors='replace')}, this version of floc reads "
+                    f"{FORMAT.decode()}; open it with the version that wrote it"
                 )
+            if not schema.equals(expected):
+                raise Damaged(f"{table.uri}: its columns are not those of format {FORMAT.decode()}; put its files back")
 
     def _placed(self, videos: Sequence[Video], where: dict[str, tuple[float, int]]) -> Iterator[Video]:
         """Videos, told when their pieces begin and where those are; all must be there by now.

@@ -58,13 +58,11 @@ def check(held: Holdings, progress: Callable[[float], None] | None = None) -> li
         (videos if isinstance(read, Video) else faults).append(read)  # type: ignore[arg-type]
     done = [video for video in resolved(videos) if video.status == "done"]
     faults += _wrong_videos(held, done)
-    latest = held.segments.latest()
-    count, seen = max(1, latest.count_rows()), 0
-    for part in latest.get_fragments():
-        faults += _wrong_rows(part, latest.uri)
-        seen += part.count_rows()
+    parts = held.segments.read(lambda table: table.get_fragments())
+    for number, part in enumerate(parts):
+        faults += _wrong_rows(part, held.segments.uri)
         if progress is not None:
-            progress(seen / count)
+            progress((number + 1) / len(parts))
     return faults
 
 
