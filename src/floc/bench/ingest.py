@@ -26,6 +26,11 @@ FILMS, SCALED = 200, 40  # for engines, and for stages and workers
 MINUTE = 60
 SIZE, RATE = (480, 270), 10
 ORIGINALS = 8
+DECODED = {
+    "480 x 270, 10 a second": ((480, 270), 10, 50),
+    "1920 x 1080, 25 a second": ((1920, 1080), 25, 50),
+    "1920 x 1080, 25 a second, a keyframe a second": ((1920, 1080), 25, 25),
+}
 LENGTHS = (1, 10, 60)  # minutes of one film whose memory is looked at
 COUNTS = (5, 40)  # films whose memory is looked at
 RATIO = "1/32"
@@ -47,6 +52,7 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
         names = ["pixels"] if small or not _has_mobilenet() else ["pixels", "mobilenet"]
         return {
             "film_s": seconds,
+            "decode": [bench.decoding(name, *about, 4 if small else MINUTE) for name, about in DECODED.items()],
             "stages": [bench.run("some", f"{name}-1", workers=1, encoder=name) for name in names],
             "workers": [bench.run("some", f"{name}-2", workers=2, encoder=name) for name in names],
             "engines": bench.engines("all"),
@@ -96,6 +102,20 @@ class _Bench:
         )
         return told
 
+    def decoding(self, name: str, size: tuple[int, int], rate: int, group: int, seconds: float) -> dict[str, Any]:
+        """How long it takes to read a film alone, by one thread."""
+        from ..video import read
+
+        path = _film(self.folder / f"{size[0]}-{group}.mkv", seconds, 0, rate, size, group)
+        spent = []
+        for _ in range(2):
+            started = time.process_time()
+            for _ in read(path, fps=1, max_frames=None, size=lambda width, height: (512, 288)):
+                pass
+            spent.append(time.process_time() - started)
+        self.echo(f"decoding {name}: {min(spent) * 3600 / seconds:.1f} s an hour of film")
+        return {"film": name, "seconds": min(spent), "footage_s": seconds, "bytes": path.stat().st_size}
+
     def engines(self, films: str) -> list[dict[str, Any]]:
         names = ["local"] + (["ray"] if importlib.util.find_spec("ray") is not None else [])
         return [self.run(films, f"engine-{name}", workers=2, engine=name) for name in names]
@@ -110,21 +130,23 @@ class _Bench:
         return found
 
 
-def _film(path: Path, seconds: float, seed: int, rate: int = RATE) -> Path:
-    """A picture that drifts under noise, and another one every ten seconds."""
+def _film(
+    path: Path, seconds: float, seed: int, rate: int = RATE, size: tuple[int, int] = SIZE, group: int = 50
+) -> Path:
+    """A picture that drifts under noise, and another one every ten seconds; a keyframe every `group` frames."""
     import av
 
     if path.exists():
         return path
     rng = np.random.default_rng(seed)
-    width, height = SIZE
+    width, height = size
     grain = rng.integers(0, 12, (8, height, width, 3), np.uint8)
     with av.open(str(path), "w") as output:
-        stream = output.add_stream("libx264", rate=rate, options={"preset": "ultrafast", "g": str(5 * rate)})
+        stream = output.add_stream("libx264", rate=rate, options={"preset": "ultrafast", "g": str(group)})
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         for i in range(round(seconds * rate)):
             if i % (10 * rate) == 0:
-                squares = rng.integers(0, 240, (9, 16, 3), np.uint8).repeat(30, 0).repeat(30, 1)
+                squares = rng.integers(0, 240, (9, 16, 3), np.uint8).repeat(height // 9, 0).repeat(width // 16, 1)
             picture = np.roll(squares, i * 20 // rate, 1) + grain[i % 8]
             output.mux(stream.encode(av.VideoFrame.from_ndarray(picture, "rgb24")))
         output.mux(stream.encode())
@@ -249,6 +271,18 @@ def _stages_view(document: dict[str, Any]) -> str:
     return f"{grid(head, rows)}\n\n{note}"
 
 
+def _decode_view(document: dict[str, Any]) -> str:
+    rows = [
+        [each["film"], number(each["bytes"] * 8 / each["footage_s"] / 1e6), number(_hour(each, each["seconds"]))]
+        for each in document["decode"]
+    ]
+    note = (
+        "A frame a second, scaled to 512 x 288, in processor time of all threads. Without a keyframe nearer, everything "
+        f"since the last one is decoded. H.264, made up. {where(document, 'python', 'av')}"
+    )
+    return f"{grid(['film', 'Mbit/s', 'decoding an hour, s of a core'], rows)}\n\n{note}"
+
+
 def _workers_view(document: dict[str, Any]) -> str:
     rows = []
     for one, two in zip(document["stages"], document["workers"], strict=True):
@@ -345,6 +379,7 @@ TABLE = Table(
     run,
     {
         "ingest": _stages_view,
+        "ingest-decode": _decode_view,
         "ingest-workers": _workers_view,
         "ingest-memory": _memory_view,
         "ingest-open": _open_view,

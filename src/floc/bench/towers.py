@@ -118,31 +118,30 @@ RATIO = 1 / 32
 
 def _scale_view(document: dict[str, Any]) -> str:
     """Machines and bytes for large archives, from these times and those of `floc bench ingest`."""
-    decode_s = _decoding()
+    decoding = _decoding()
     rows = []
     for task, (film_h, hours) in TASKS.items():
         for each in document["encoders"]:
-            gpus = film_h / hours * HOUR_FRAMES / each["frames_s"] / 3600
-            stored = film_h / hours * 24 * hour_bytes(each, RATIO)
-            cores = "not measured" if decode_s is None else number(film_h / hours * decode_s / 3600)
+            pace = film_h / hours
             total = "" if hours == 1 else number(film_h * hour_bytes(each, RATIO) / 1e12)
-            rows.append([task, each["encoder"], number(gpus), cores, number(stored / 1e12), total])
-    head = ["task", "encoder", f"encoders like this ({document['ran_on']})", "cores that decode", "TB a day", "TB in all"]
-    told = "as `floc bench ingest` measured for its films" if decode_s is not None else "`floc bench ingest` tells them"
+            daily = number(pace * 24 * hour_bytes(each, RATIO) / 1e12)
+            cores = [number(pace * seconds / 3600) for seconds in decoding.values()]
+            rows.append([task, each["encoder"], number(pace / each["frames_s"]), *cores, daily, total])
+    head = ["task", "encoder", f"encoders ({document['ran_on']})", *(f"cores to decode {film}" for film in decoding)]
     note = (
-        f"A frame a second, 1/32 kept. Encoders: devices that do nothing else, all of the time. Decoding: {told}, on the "
-        f"cores of that machine. {where(document, 'torch')}"
+        "A frame a second, 1/32 kept. Encoders: devices that do nothing else, all of the time. Cores: those that `floc "
+        f"bench ingest` ran on. {where(document, 'torch')}"
     )
-    return f"{grid(head, rows)}\n\n{note}"
+    return f"{grid([*head, 'TB a day', 'TB in all'], rows)}\n\n{note}"
 
 
-def _decoding() -> float | None:
-    """Seconds for an hour of film, where that was measured."""
+def _decoding() -> dict[str, float]:
+    """Seconds of a core for an hour of film, by kind of film, where that was measured."""
     try:
-        first = json.loads(Path("benchmarks/results/ingest.json").read_text())["stages"][0]
+        measured = json.loads(Path("benchmarks/results/ingest.json").read_text())["decode"]
     except (OSError, LookupError):
-        return None
-    return first["seconds"]["decode"] * 3600 / first["footage_s"]
+        return {}
+    return {each["film"]: each["seconds"] * 3600 / each["footage_s"] for each in measured}
 
 
 TABLE = Table("towers", run, {"towers": _view, "towers-scale": _scale_view})
