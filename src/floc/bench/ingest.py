@@ -277,7 +277,7 @@ def _decode_view(document: dict[str, Any]) -> str:
         for each in document["decode"]
     ]
     note = (
-        "A frame a second, scaled to 512 x 288, in processor time of all threads. Without a keyframe nearer, everything "
+        "A frame a second, scaled to 512 x 288, in processor time of all threads. Without a keyframe nearer, all "
         f"since the last one is decoded. H.264, made up. {where(document, 'python', 'av')}"
     )
     return f"{grid(['film', 'Mbit/s', 'decoding an hour, s of a core'], rows)}\n\n{note}"
