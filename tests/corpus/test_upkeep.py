@@ -247,3 +247,21 @@ def test_a_store_of_another_format_is_told(store: Store) -> None:
     store._held.videos.latest().update_schema_metadata({"floc.format": "7"})
     with pytest.raises(ValueError, match="format 7, this version of floc reads 1"):
         Store(store.path)
+
+
+def test_a_store_may_be_a_uri(tmp_path: Path) -> None:
+    uri = f"file-object-store://{tmp_path}/bucket"
+    with pytest.raises(FileNotFoundError, match="there is no store here"):
+        Store(uri)
+    video = put(Store(uri, create=True), film())
+    store = Store(f"{uri}/")
+    assert len(store.open(video.id, start_s=10, end_s=60)) < len(store.open(video.id)) == video.kept
+    token = store.open(video.id).features[0]
+    found = store.search(token, 1)
+    store.index()
+    assert store.search(token, 1) == found
+    store.compact(older_than_s=0)
+    assert store.check() == []
+    assert store.search(token, 1) == found
+    store.remove(video.id)
+    assert store.videos() == []

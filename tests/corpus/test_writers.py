@@ -21,7 +21,7 @@ import torch
 pytest.importorskip("lance", reason="a store needs pip install 'floc[store]'")
 
 from floc import Store
-from floc.corpus import Piece, StoreError
+from floc.corpus import Piece, StoreError, lances
 
 from .making import film, piece, put, row
 
@@ -121,6 +121,45 @@ def test_reading_goes_on_while_others_write_and_compact(store: Store) -> None:
         each.join()
     assert read > 10
     assert not Store(store.path).check()
+
+
+def test_reading_goes_on_where_files_vanish_under_it(store: Store) -> None:
+    for each in range(3):
+        put(store, film(1), uri=f"/films/{each}.mp4")
+    tried = []
+
+    def read(version: Any) -> int:
+        tried.append(version.version)
+        if len(tried) == 1:
+            Store(store.path).compact(older_than_s=0)
+        return sum(map(len, version.to_table()["features"].to_pylist()))
+
+    fresh = Store(store.path)._held.segments
+    assert fresh.read(read) == sum(video.kept for video in store.videos()) * 8 * 2
+    assert len(tried) == 2
+
+
+def test_a_change_that_runs_into_another_is_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lances, "PAUSE_S", 0)
+    tried = []
+
+    def change(version: Any) -> int:
+        tried.append(version)
+        if len(tried) < 4:
+            raise OSError("Retryable commit conflict for version 7")
+        return len(tried)
+
+    assert store._held.segments.change(change) == 4
+    for said, most in (("Retryable commit conflict", lances.TRIES), ("No such device", 1)):
+        tried.clear()
+        with pytest.raises(OSError, match=said):
+            store._held.segments.change(lambda version, said=said: refuse(tried, said))
+        assert len(tried) == most
+
+
+def refuse(tried: list[Any], said: str) -> None:
+    tried.append(said)
+    raise OSError(said)
 
 
 def compact_for_ever(path: str) -> None:

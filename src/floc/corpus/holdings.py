@@ -74,10 +74,6 @@ class Holdings:
 
         return self.segments.read(first_where_they_were)
 
-    def some(self, where: str) -> list[Row]:
-        """All rows that meet a condition, each as it was written."""
-        return self.segments.read(lambda table: self._sealed(table, where))
-
     def places(self, where: str) -> list[Row]:
         """Where rows stand that meet a condition, not what they hold."""
         columns = list(PLACE)

@@ -53,31 +53,42 @@ class Moment:
     similarity: float  # mean of the best cosines
 
 
-def moments(held: Holdings, videos: Sequence[Video], query: Any, k: int, encoder: str | None) -> list[Moment]:
-    """The best `k` moments of some videos, best first."""
-    if not is_count(k):
-        raise ValueError(f"k must be a whole number, at least 1; got {k!r}")
-    asked, fitting = _asked(query, videos, encoder)
-    if not fitting:
-        return []
-    whose = {attempt: video for video in fitting for attempt in video.pieces}
-    vectors = _Vectors(held, fitting[0])
-    indexed = vectors.attempts() & whose.keys()
-    fresh = whose.keys() - indexed
-    found = _scan(held, asked, fresh, fitting, k) if fresh else []
-    if indexed:
-        found += vectors.near(asked, k, fitting if len(fitting) <= FEW_VIDEOS else None)
-    return _best(held, asked, found, whose, k)
+class Search:
+    """Search in one store; remembers what its indices look like."""
 
+    def __init__(self, held: Holdings) -> None:
+        self._held = held
+        self._vectors: dict[str, _Vectors] = {}
 
-def index(held: Holdings, videos: Sequence[Video]) -> dict[str, int]:
-    """Bring the vector index of every model up to date: how many vectors there are for each encoder."""
-    groups: dict[str, list[Video]] = defaultdict(list)
-    for video in videos:
-        groups[_key(video)].append(video)
-    with writing(held.path):
-        counts = [(group[0].encoder, _Vectors(held, group[0]).update(group)) for group in groups.values()]
-    return {encoder: sum(count for each, count in counts if each == encoder) for encoder, _ in counts}
+    def moments(self, videos: Sequence[Video], query: Any, k: int, encoder: str | None) -> list[Moment]:
+        """The best `k` moments of some videos, best first."""
+        if not is_count(k):
+            raise ValueError(f"k must be a whole number, at least 1; got {k!r}")
+        asked, fitting = _asked(query, videos, encoder)
+        if not fitting:
+            return []
+        whose = {attempt: video for video in fitting for attempt in video.pieces}
+        vectors = self._vectors_of(fitting[0])
+        indexed = vectors.attempts() & whose.keys()
+        fresh = whose.keys() - indexed
+        found = _scan(self._held, asked, fresh, fitting, k) if fresh else []
+        if indexed:
+            found += vectors.near(asked, k, fitting if len(fitting) <= FEW_VIDEOS else None)
+        return _best(self._held, asked, found, whose, k)
+
+    def index(self, videos: Sequence[Video]) -> dict[str, int]:
+        """Bring the vector index of every model up to date: how many vectors there are for each encoder."""
+        groups: dict[str, list[Video]] = defaultdict(list)
+        for video in videos:
+            groups[_key(video)].append(video)
+        counts: dict[str, int] = defaultdict(int)
+        with writing(self._held.path):
+            for group in groups.values():
+                counts[group[0].encoder] += self._vectors_of(group[0]).update(group)
+        return dict(counts)
+
+    def _vectors_of(self, like: Video) -> _Vectors:
+        return self._vectors.setdefault(_key(like), _Vectors(self._held, like))
 
 
 def vector_tables(held: Holdings) -> list[Table]:
@@ -228,13 +239,17 @@ class _Vectors:
     def __init__(self, held: Holdings, like: Video) -> None:
         self._held, self._width = held, like.model.hidden_size
         self._table = _table(held, _key(like))
+        self._known: tuple[int, set[str]] | None = None  # a version, and whose tokens it has
 
     def attempts(self) -> set[str]:
         """Whose tokens are there."""
         if not self._table.exists():
             return set()
-        column = self._table.read(lambda table: table.to_table(columns=["attempt"])["attempt"])
-        return set(column.unique().to_pylist())
+        version = self._table.latest().version
+        if self._known is None or self._known[0] != version:
+            column = self._table.read(lambda table: table.to_table(columns=["attempt"])["attempt"])
+            self._known = version, set(column.unique().to_pylist())
+        return self._known[1]
 
     def near(self, asked: torch.Tensor, k: int, videos: Sequence[Video] | None) -> list[Place]:
         """Rows that have tokens near those asked for, the likely best first."""

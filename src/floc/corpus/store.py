@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..dials import Dial
 from ..integrations.transformers.captured import Captured, load
-from . import search, upkeep
+from . import upkeep
 from .cutting import Stretch, cut, joined
 from .holdings import Holdings, by_attempt, resolved, wrong_with
 from .lances import is_local, one_of, quoted
 from .rows import FORMAT, SEGMENTS, VIDEOS, pa, row_of
+from .search import Search
 from .tables import Damaged, Piece, Status, StoreError, Video, video_id
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Store:
         """
         self.path = os.path.abspath(path) if is_local(str(path)) else str(path).rstrip("/")
         self._held = Holdings(self.path)
+        self._search = Search(self._held)
         if create:
             self._create()
         elif not self._held.videos.exists():
@@ -140,11 +142,11 @@ class Store:
             encoder: look in videos of this encoder only; needed where there are several that fit.
         """
         videos = self.videos("done") if video is None else [self.find(video)]
-        return search.moments(self._held, videos, query, k, encoder)
+        return self._search.moments(videos, query, k, encoder)
 
     def index(self) -> dict[str, int]:
         """Make search fast, by a vector index for each encoder: how many tokens each has. Again for what came since."""
-        return search.index(self._held, self.videos("done"))
+        return self._search.index(self.videos("done"))
 
     def check(self, progress: Callable[[float], None] | None = None) -> list[Fault]:
         """Compare every row with its hash, and every video with its rows: what is wrong, and what to do."""
