@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def test_a_machine_is_lost_in_the_middle(archive: Path, tmp_path: Path) -> None:
             lost.append(status.done)
 
     try:
-        ray.init(address=cluster.address, logging_level="error", log_to_driver=False)
+        ray.init(address=cluster.address, logging_level=logging.ERROR, log_to_driver=False)
         status = ingest([archive], tmp_path / "store", engine="ray", workers=2, show=lose_one, **OPTIONS)
     finally:
         ray.shutdown()

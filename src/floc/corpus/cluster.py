@@ -1,4 +1,4 @@
-"""The engine of many machines: Ray Data. CPU tasks look at videos and decode them, actors hold encoders.
+"""The engine of many machines: Ray Data. A few actors look at videos, CPU tasks decode them, actors hold encoders.
 
 Every step is a row that goes from one stage to the next: a source, a span of film, a piece with its pixels, and at last
 what happened, which is all that comes back here. A row of pixels is a block of its own, so that a long film is shared
@@ -8,7 +8,10 @@ written twice so is committed once, since only one of the two is told of.
 
 from __future__ import annotations
 
+import logging
 import pickle
+import re
+import warnings
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -22,7 +25,9 @@ if TYPE_CHECKING:
     from .ledger import Ledger
 
 Columns = dict[str, Any]  # of a batch of rows
-LIGHT = 0.5  # of a core: what looks at files or decodes them waits for others half of the time
+LIGHT = 0.5  # of a core: what decodes waits for others half of the time
+LONG_BYTES = 128 << 20  # a file of more may be so long that its spans should be shared out
+PLANNED_BY = 8  # cores for every actor that looks at videos
 
 
 class Cluster:
@@ -40,9 +45,12 @@ class Cluster:
     def __enter__(self) -> Cluster:
         if not self.ray.is_initialized():
             self.owned = True
-            alone: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+            alone: dict[str, Any] = {"address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
             given = alone if self.address is None else {"address": self.address}
-            self.ray.init(logging_level="error", log_to_driver=False, **given)
+            with warnings.catch_warnings():
+                # Lance warns of forks, and every process that Ray forks becomes another program at once
+                warnings.filterwarnings("ignore", "lance is not fork-safe")
+                self.ray.init(logging_level=logging.ERROR, log_to_driver=False, **given)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -65,24 +73,28 @@ class Cluster:
 
         context = DataContext.get_current()
         context.enable_progress_bars = False
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
         brief = pickle.dumps(ledger.brief)
         rows = [{"kind": "source", "what": pickle.dumps(source), "pixels": b""} for source in sources]
-        stages = (
-            self.ray.data.from_items(rows, override_num_blocks=len(rows))
-            .map_batches(_plan, batch_size=1, fn_args=(brief,), num_cpus=LIGHT)
-            .repartition(target_num_rows_per_block=1)
-            .map_batches(_decode, batch_size=1, fn_args=(brief,), num_cpus=LIGHT)
-            .map_batches(
-                _Keep,
-                batch_size=1,
-                fn_constructor_args=(brief,),
-                compute=ActorPoolStrategy(size=self.workers or self._encoders()),
-                num_gpus=self._gpus() or None,
-                num_cpus=None if self._gpus() else 1 - LIGHT,
-            )
+        spans: Any = self.ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+            _Plan,
+            batch_size=1,
+            fn_constructor_args=(brief,),
+            compute=ActorPoolStrategy(size=max(1, int(self._resource("CPU")) // PLANNED_BY)),
+            num_cpus=LIGHT / 2,
+        )
+        if any(source.size > LONG_BYTES for source in sources):
+            spans = spans.repartition(target_num_rows_per_block=1)  # the spans of a video to several machines
+        events = spans.map_batches(_decode, batch_size=1, fn_args=(brief,), num_cpus=LIGHT).map_batches(
+            _Keep,
+            batch_size=1,
+            fn_constructor_args=(brief,),
+            compute=ActorPoolStrategy(size=self.workers or self._encoders()),
+            num_gpus=self._gpus() or None,
+            num_cpus=None if self._gpus() else LIGHT,
         )
         try:
-            for row in stages.iter_rows():
+            for row in events.iter_rows():
                 yield pickle.loads(row["what"])
         except self.ray.exceptions.RayError as error:
             raise _cause(error) from None
@@ -90,11 +102,14 @@ class Cluster:
     def _gpus(self) -> int:
         """Of each encoder."""
         wanted = self.order.device or ("cpu" if self.order.encoder == "pixels" else "cuda")
-        return int(wanted.startswith("cuda") and self.ray.cluster_resources().get("GPU", 0) > 0)
+        return int(wanted.startswith("cuda") and self._resource("GPU") > 0)
 
     def _encoders(self) -> int:
         """As many as there are GPUs, or cores."""
-        return max(1, int(self.ray.cluster_resources().get("GPU" if self._gpus() else "CPU", 1)))
+        return max(1, int(self._resource("GPU" if self._gpus() else "CPU")))
+
+    def _resource(self, name: str) -> float:
+        return self.ray.cluster_resources().get(name, 0)
 
 
 def _brief(order: Order, store: str) -> Brief:
@@ -103,17 +118,22 @@ def _brief(order: Order, store: str) -> Brief:
     return Worker(order, store).brief
 
 
-def _plan(batch: Columns, brief: bytes) -> Iterator[Columns]:
+class _Plan:
     """Sources to spans, each after what was found of its video."""
-    from .pipeline import plan
 
-    for what in batch["what"]:
-        event = plan(pickle.loads(brief), pickle.loads(what))
-        yield _row("event", event)
-        if isinstance(event, Planned):
-            about = {"fps": event.fps, "duration_s": event.duration_s}
-            for span in event.spans:
-                yield _row("span", (span, about, frozenset(event.pieces)))
+    def __init__(self, brief: bytes) -> None:
+        self.brief = pickle.loads(brief)
+
+    def __call__(self, batch: Columns) -> Iterator[Columns]:
+        from .pipeline import plan
+
+        for what in batch["what"]:
+            event = plan(self.brief, pickle.loads(what))
+            yield _row("event", event)
+            if isinstance(event, Planned):
+                about = {"fps": event.fps, "duration_s": event.duration_s}
+                for span in event.spans:
+                    yield _row("span", (span, about, frozenset(event.pieces)))
 
 
 def _decode(batch: Columns, brief: bytes) -> Iterator[Columns]:
@@ -174,10 +194,17 @@ def _passed(kind: str, what: bytes) -> Columns:
     return {"kind": [kind], "what": [what], "pixels": [b""]}
 
 
-def _cause(error: Any) -> BaseException:
-    """What really went wrong, in a task or an actor."""
-    while (inner := getattr(error, "cause", None) or error.__cause__) is not None:
-        error = inner
-    if type(error).__module__.startswith("ray."):  # of an actor that could not start only words are left
-        return RuntimeError(str(error).strip().splitlines()[-1])
-    return error
+def _cause(error: BaseException) -> BaseException:
+    """What really went wrong, in a task or an actor; where only words are left of it, those."""
+    chain = [error]
+    while (inner := getattr(chain[-1], "cause", None) or chain[-1].__cause__) is not None:
+        chain.append(inner)
+    for each in reversed(chain):
+        if not type(each).__module__.startswith("ray."):
+            return each
+    lines = [line for each in chain for line in str(each).splitlines() if line.strip()]
+    told = [line for line in lines if _NAMED.match(line)]
+    return RuntimeError((told or lines or [type(error).__name__])[-1].strip())
+
+
+_NAMED = re.compile(r"[\w.]+(Error|Damaged|Exception): ")  # how Python ends a traceback
