@@ -18,6 +18,7 @@ from ..machine import single_threaded_blas, threads
 from . import gaussian, lazy, rows, tiles
 from .engine import (
     CLOSEST,
+    NO_HISTORY,
     History,
     Job,
     Solution,
@@ -30,6 +31,7 @@ from .engine import (
 from .objective import Similarity
 
 _ROWS_A_TASK = 256
+_VALUES_A_TASK = 1 << 20  # a task of less is done in the time that handing it out takes
 _scratch = tiles.Scratch()
 
 
@@ -70,6 +72,7 @@ class CpuEngine:
         similarity: Similarity,
         *,
         sigma: float | None = None,
+        with_history: bool = True,
         tick: Tick = no_tick,
     ) -> Solution:
         source = rows.bits(candidates)
@@ -77,6 +80,8 @@ class CpuEngine:
             matrix = _rectangular(pool, source, targets, similarity, sigma, tick)
         chosen = lazy.greedy(matrix, min(budget + 1, len(matrix)), targets.weights)
         picks, gains, next_gain = until_next(*chosen, budget)
+        if not with_history:
+            return Solution(picks, gains, next_gain, NO_HISTORY, sigma)
         token, rank, _ = lazy.history(matrix, picks)
         closest = lazy.closest(matrix, picks, min(CLOSEST, budget))
         return Solution(picks, gains, next_gain, History(token, rank, None), sigma, closest)
@@ -87,7 +92,7 @@ class CpuEngine:
             _run(
                 pool,
                 lambda part: rows.cosines(a, i[part], b, j[part], out[part]),
-                tiles.slices(len(i), _ROWS_A_TASK),
+                _parts(len(i), a.shape[1]),
             )
         return out
 
@@ -116,6 +121,11 @@ def _run(pool: Executor, task: Callable, items: Iterable) -> None:
         future.result()
 
 
+def _parts(count: int, dim: int) -> Iterator[slice]:
+    """0..count rows of so many values, in pieces that are worth a task each."""
+    return tiles.slices(count, max(_ROWS_A_TASK, _VALUES_A_TASK // dim))
+
+
 def _normalised(pool: Executor, source: np.ndarray, out: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """[n, D] float32 rows at length 1, and [n] float64 the lengths they had."""
     unit = np.empty(source.shape, np.float32) if out is None else out
@@ -123,7 +133,7 @@ def _normalised(pool: Executor, source: np.ndarray, out: np.ndarray | None = Non
     _run(
         pool,
         lambda part: rows.normalise(source, unit, lengths, part.start, part.stop),
-        tiles.slices(len(source), _ROWS_A_TASK),
+        _parts(*source.shape),
     )
     return unit, lengths
 

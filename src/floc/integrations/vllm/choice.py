@@ -18,7 +18,7 @@ def kept_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Se
     if _are_all_the_same(embeds):
         indices = torch.arange(due, device=embeds.device) * len(embeds) // due
     else:
-        indices = torch.as_tensor(settings.recipe(embeds.view(*shape, -1)).indices)
+        indices = settings.recipe.indices(embeds.view(*shape, -1))
     if len(indices) != due:
         raise RuntimeError(f"method {settings.method!r} kept {len(indices)} of {shape} tokens instead of {due}")
     if settings.record is not None:
