@@ -101,7 +101,7 @@ def own_ms(slices: int, width: int, rounds: int = 20) -> float:
         short = with_places(embeds[torch.from_numpy(indices)], grid_places(slices, SIDE, SIDE, 1.0)[:, indices])
         is_visual = torch.zeros(length, dtype=torch.bool)
         is_visual[10 : 10 + kept] = True
-        placed(torch.from_numpy(positions), is_visual, [short], width)
+        placed(torch.from_numpy(positions), is_visual, 0, [short], width)
 
     once()
     return statistics.median(_seconds(once) for _ in range(rounds)) * 1e3

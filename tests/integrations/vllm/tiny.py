@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from ..lmms_eval import tiny
 from ..zoo import MROPE
 
+FRAMES = 64
 TEXT = dict(
     num_attention_heads=2, num_key_value_heads=1, head_dim=32, rope_parameters=dict(MROPE, mrope_section=[4, 6, 6])
 )
@@ -15,4 +17,10 @@ TEXT = dict(
 def write(kind: str, folder: Path) -> Path:
     """A model, its tokenizer and its processor, in a folder of its own."""
     folder.mkdir()
-    return tiny.write(kind, folder, **TEXT)
+    tiny.write(kind, folder, **TEXT)
+    if kind == "qwen3_vl":  # which takes the limit for a whole film, not for a frame
+        path = folder / "video_preprocessor_config.json"
+        about = json.loads(path.read_text())
+        about["size"]["longest_edge"] *= FRAMES
+        path.write_text(json.dumps(about))
+    return folder

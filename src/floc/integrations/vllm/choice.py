@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ def kept_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Se
     started = time.perf_counter()
     due = settings.count(len(embeds))
     if _are_all_the_same(embeds):
+        warm_up(settings, embeds.shape[1], embeds.dtype, embeds.device)
         indices = torch.arange(due, device=embeds.device) * len(embeds) // due
     else:
         indices = settings.recipe.indices(embeds.view(*shape, -1))
@@ -24,6 +26,12 @@ def kept_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Se
     if settings.record is not None:
         record(Path(settings.record), shape, indices, time.perf_counter() - started)
     return indices
+
+
+def warm_up(settings: Settings, dim: int, dtype: torch.dtype, device: torch.device) -> None:
+    """Choose once from noise, so that no video waits for what is compiled at first."""
+    noise = torch.randn(64 * 4, dim, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+    replace(settings, ratio="1/8", tokens=None, record=None).recipe.indices(noise.view(64, 2, 2, dim))
 
 
 def _are_all_the_same(embeds: torch.Tensor) -> bool:

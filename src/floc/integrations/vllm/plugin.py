@@ -129,6 +129,9 @@ def _noting_pruning(load: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(load)
     def load_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
         loaded = load(runner, *args, **kwargs)
+        getattr(
+            runner.get_model(), "warm_up", lambda: None
+        )()  # on CPUs vLLM looks at no video before the first request
         multimodal = runner.model_config.multimodal_config
         runner.is_multimodal_pruning_enabled = multimodal is not None and multimodal.is_multimodal_pruning_enabled()
         return loaded
