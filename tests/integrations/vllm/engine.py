@@ -16,6 +16,7 @@ def main(jobs: Path, answers: Path) -> None:
     from vllm import LLM, SamplingParams
 
     asked = json.loads(jobs.read_text())
+    others = [LLM(**each) for each in asked["beside"]]  # that stay while the engine is asked
     llm = LLM(**asked["engine"])
     seen = _watch(llm) if asked["watch"] else []
     told = []
@@ -35,6 +36,7 @@ def main(jobs: Path, answers: Path) -> None:
             }
         )
     answers.write_text(json.dumps(told))
+    del others
 
 
 def _watch(llm: Any) -> list[Any]:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -67,10 +67,20 @@ class Studio:
         folder = self.folder / kind
         return folder if folder.exists() else tiny.write(kind, folder)
 
-    def ask(self, name: str, kind: str, jobs: dict[str, Any], *, processes: bool = False, **engine: Any) -> Answers:
-        """Run an engine, in this many processes, with what it is told beside the usual."""
+    def ask(
+        self,
+        name: str,
+        kind: str,
+        jobs: dict[str, Any],
+        *,
+        processes: bool = False,
+        beside: Sequence[dict[str, Any]] = (),
+        **engine: Any,
+    ) -> Answers:
+        """Run an engine, with others beside it, and with what it is told beyond the usual."""
         spoken = self.folder / f"{name}.jsonl"
-        arguments = {
+        spoken.touch()
+        usual = {
             "model": str(self.model(kind)),
             "dtype": "float32",
             "max_model_len": 1024,
@@ -78,10 +88,15 @@ class Studio:
             "enforce_eager": True,
             "limit_mm_per_prompt": {"image": 2, "video": 2},
             "additional_config": {"floc": {"ratio": RATIO, "record": str(spoken)}},
-            **engine,
+        }
+        told = {
+            "engine": {**usual, **engine},
+            "beside": [{**usual, **each} for each in beside],
+            "watch": not processes,
+            "jobs": [*jobs.items()],
         }
         asked, answered = self.folder / f"{name}.asked.json", self.folder / f"{name}.json"
-        asked.write_text(json.dumps({"engine": arguments, "watch": not processes, "jobs": [*jobs.items()]}))
+        asked.write_text(json.dumps(told))
         surroundings = {**os.environ, **QUIET, "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(processes))}
         command = [sys.executable, "-m", "tests.integrations.vllm.engine", str(asked), str(answered)]
         done = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True, check=False)
@@ -280,6 +295,7 @@ def test_log_probabilities_of_transformers_with_times_between_frames(studio: Stu
         embeds[is_visual] = tokens[kept]
         hidden = model.model.language_model(
             inputs_embeds=embeds[None],
+            attention_mask=torch.ones_like(ids)[None],  # else gaps between positions would be taken for other prompts
             position_ids=torch.tensor(expected(LONG, iter([kept]), is_stamped=True)).T[:, None],
             visual_pos_masks=is_visual[None],
             deepstack_visual_embeds=[of_film[kept] for (of_film,) in seen.deepstack_features],
@@ -319,6 +335,41 @@ def test_an_engine_in_processes_of_its_own(studio: Studio) -> None:
     answers = studio.ask("processes", "qwen2_5_vl", {"one": LONG}, processes=True)
     assert answers.kept[0]["kept"] == studio.whole.kept[0]["kept"]
     assert answers.said["one"]["answer"] == studio.whole.said["one"]["answer"]
+
+
+def test_an_engine_beside_one_with_floc_is_left_alone(studio: Studio) -> None:
+    jobs = {name: JOBS[name] for name in ("one", "two videos, two pictures")}
+    alone = studio.ask("alone", "qwen2_5_vl", jobs, additional_config={})
+    beside = studio.ask("beside", "qwen2_5_vl", jobs, additional_config={}, beside=[{}])
+    assert alone.kept == beside.kept == []
+    for name in jobs:
+        for what in ("prompt", "answer", "positions"):
+            assert beside.said[name][what] == alone.said[name][what]
+    whole = 16 * 6 * 6
+    assert len(alone.said["one"]["prompt"]) - len(studio.whole.said["one"]["prompt"]) == whole - whole // 8
+
+
+def test_engines_with_other_settings_share_no_embeddings(studio: Studio) -> None:
+    """A store on disk that all of them use: what one wrote is read by one with the same settings alone."""
+    store = {
+        "ec_connector": "ECExampleConnector",
+        "ec_role": "ec_both",
+        "ec_connector_extra_config": {"shared_storage_path": str(studio.folder / "store")},
+    }
+
+    def ask(name: str, **floc: Any) -> Answers:
+        told = {"floc": {"ratio": RATIO, "record": str(studio.folder / f"{name}.jsonl"), **floc}}
+        answers = studio.ask(name, "qwen2_5_vl", {"one": LONG}, additional_config=told, ec_transfer_config=store)
+        answers.kept = [each for each in answers.kept if each["shape"] == [16, 6, 6]]  # no trials when it starts
+        return answers
+
+    first, again, other = ask("first"), ask("the same"), ask("other", method="random")
+    assert first.kept[0]["kept"] == studio.whole.kept[0]["kept"]
+    assert (len(first.kept), len(again.kept), len(other.kept)) == (1, 0, 1)
+    assert again.said["one"]["answer"] == first.said["one"]["answer"]
+    assert again.positions("one") == first.positions("one")
+    by_rule = expected(LONG, iter([other.kept[0]["kept"]]))
+    assert other.positions("one")[: len(by_rule)] == by_rule != first.positions("one")[: len(by_rule)]
 
 
 REFUSALS = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -46,6 +47,8 @@ class Registry:
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Modules that the plugin imports."""
     monkeypatch.setenv("FLOC_VLLM", "0")
+    monkeypatch.setenv(plugin.ACTIVE, "1")  # so that it is as before in the end
+    monkeypatch.delenv(plugin.ACTIVE)
 
     class EngineArgs(Arguments):
         pass
@@ -100,7 +103,8 @@ def test_settings_in_the_arguments(given: dict, kept: int, stand_in: Any) -> Non
     assert settings is not None
     assert settings.count(1000) == kept
     assert settings.options == {"block": 16}
-    assert plugin.is_switched_on()  # for processes that are started from here
+    assert plugin.is_active()  # for processes that are started from here
+    assert not plugin.is_switched_on()  # which other engines of this one would take for themselves
 
 
 def test_again_does_no_harm(stand_in: Any) -> None:
@@ -110,7 +114,52 @@ def test_again_does_no_harm(stand_in: Any) -> None:
     assert stand_in.arguments.create_engine_config is once
 
 
-def test_a_process_that_sees_no_arguments_takes_the_rate(stand_in: Any) -> None:
+def test_an_engine_without_floc_beside_one_with(stand_in: Any) -> None:
+    register()
+    stand_in.arguments(floc={"ratio": "1/4"}).create_engine_config()
+    whole = stand_in.arguments().create_engine_config()
+    assert plugin.settings_of(whole.model_config) is None
+    with pytest.raises(ValueError, match=r"--video-pruning-rate 0.75 leaves the choice to vLLM.* process of its own"):
+        stand_in.arguments(rate=0.75).create_engine_config()
+
+
+def test_a_process_that_an_engine_starts(stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(plugin.ACTIVE, "1")
+    register()
+    assert stand_in.models.models == MODELS
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_engine_starts_beside_llvmlite(stand_in: Any, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    seen: list[str] = []
+
+    def rebind(kernels: list[int]) -> list[int]:
+        seen.extend(name for name in sys.modules if name.startswith("llvmlite"))
+        if fails:
+            raise RuntimeError
+        return kernels
+
+    dispatcher = ModuleType("vllm.triton_utils.dispatcher")
+    dispatcher.__spec__ = importlib.machinery.ModuleSpec(dispatcher.__name__, None)
+    dispatcher._rebind_kernels = rebind
+    around = ModuleType("vllm.triton_utils")
+    around.dispatcher = dispatcher
+    for each in (around, dispatcher, ModuleType("llvmlite"), ModuleType("llvmlite.binding")):
+        monkeypatch.setitem(sys.modules, each.__name__, each)
+    before = sys.modules["llvmlite.binding"]
+    monkeypatch.setattr(sys.modules["vllm.platforms"], "current_platform", SimpleNamespace(is_cpu=lambda: True))
+    plugin.let_engines_start_beside_llvmlite()
+    if fails:
+        with pytest.raises(RuntimeError):
+            dispatcher._rebind_kernels([1])
+    else:
+        assert dispatcher._rebind_kernels([1]) == [1]
+    assert seen == []
+    assert sys.modules["llvmlite.binding"] is before
+
+
+def test_a_process_that_sees_no_arguments_takes_the_rate(stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOC_VLLM", "1")
     config = Arguments(rate=0.75).create_engine_config()
     settings = plugin.settings_of(config.model_config)
     assert settings is not None

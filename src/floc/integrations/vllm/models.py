@@ -118,9 +118,13 @@ class ShortVideos:
         return with_places(embeds[indices], grid_places(*grid, timing)[:, indices.cpu().numpy()])
 
     def _postprocess_video_embeds_evs(self, video_embeds_split: Any, video_input: Any) -> Any:
+        if self.floc is None:
+            return super()._postprocess_video_embeds_evs(video_embeds_split, video_input)  # type: ignore[misc]
         return video_embeds_split
 
     def _postprocess_image_embeds_evs(self, image_embeds_split: Any, image_input: Any) -> Any:
+        if self.floc is None:
+            return super()._postprocess_image_embeds_evs(image_embeds_split, image_input)  # type: ignore[misc]
         return image_embeds_split
 
     def get_encoder_cudagraph_config(self) -> Any:
@@ -156,7 +160,12 @@ class ShortVideos:
 class StampedVideos(ShortVideos):
     """Before a model that writes the time before every frame: embeddings come for the text of a video too."""
 
+    language: ClassVar[str]  # the architecture of its language model
+
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
+        text = vllm_config.model_config.hf_config.text_config
+        if not text.architectures:
+            text.architectures = [self.language]  # vLLM 0.28 does not start on CPUs without
         super().__init__(vllm_config=vllm_config, prefix=prefix)
         self.compared = self.visual_dim  # type: ignore[attr-defined]
         self.width = self.visual_dim + self.multiscale_dim  # type: ignore[attr-defined]
@@ -269,3 +278,5 @@ qwen3_vl.compute_retained_tokens_count = _some
 )
 class Qwen3VL(StampedVideos, qwen3_vl.Qwen3VLForConditionalGeneration):
     """Qwen3-VL."""
+
+    language: ClassVar[str] = "Qwen3ForCausalLM"
