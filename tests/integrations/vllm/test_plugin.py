@@ -18,11 +18,19 @@ QWEN = "Qwen2_5_VLForConditionalGeneration"
 class Arguments:
     """vLLM's EngineArgs."""
 
-    def __init__(self, rate: float | None = None, architecture: str = QWEN, stages: int = 1, **additional: Any) -> None:
+    def __init__(
+        self,
+        rate: float | None = None,
+        architecture: str = QWEN,
+        stages: int = 1,
+        guessing: str | None = None,
+        **additional: Any,
+    ) -> None:
         self.video_pruning_rate = rate
         self.additional_config = additional
         self.architecture = architecture
         self.stages = stages
+        self.guessing = None if guessing is None else SimpleNamespace(method=guessing)
 
     def create_engine_config(self) -> Any:
         model = SimpleNamespace(
@@ -30,7 +38,11 @@ class Arguments:
             hf_config=SimpleNamespace(),
             multimodal_config=SimpleNamespace(video_pruning_rate=self.video_pruning_rate),
         )
-        return SimpleNamespace(model_config=model, parallel_config=SimpleNamespace(pipeline_parallel_size=self.stages))
+        return SimpleNamespace(
+            model_config=model,
+            parallel_config=SimpleNamespace(pipeline_parallel_size=self.stages),
+            speculative_config=self.guessing,
+        )
 
 
 class Registry:
@@ -175,6 +187,7 @@ def test_a_process_that_sees_no_arguments_takes_the_rate(stand_in: Any, monkeypa
             "cannot choose the video tokens of Lla",
         ),
         (dict(rate=0.5, stages=2), "--pipeline-parallel-size 2"),
+        (dict(rate=0.5, guessing="eagle3"), "--speculative-config with method eagle3.* take ngram or suffix"),
         (dict(floc={"block": 16}), "not how many tokens to keep: add a ratio or tokens"),
         (dict(rate=0.5, floc={"ratio": "1/8"}), "keeps 1/2 of the tokens, and floc was told ratio=1/8"),
     ],
@@ -186,6 +199,13 @@ def test_what_cannot_work_is_refused(
     register()
     with pytest.raises(ValueError, match=message):
         stand_in.arguments(**arguments).create_engine_config()
+
+
+@pytest.mark.parametrize("guessing", ["ngram", "suffix"])
+def test_guesses_from_text_are_no_matter(guessing: str, stand_in: Any) -> None:
+    register()
+    config = stand_in.arguments(guessing=guessing, floc={"ratio": "1/8"}).create_engine_config()
+    assert plugin.settings_of(config.model_config) is not None
 
 
 def test_another_method_of_pruning_is_refused(stand_in: Any) -> None:

@@ -18,6 +18,7 @@ from .support import MODELS, require_model, require_version
 
 SWITCH = "FLOC_VLLM"
 ACTIVE = "FLOC_VLLM_ACTIVE"  # in the environment of processes that are started by an engine with FLoC
+GUESSING_FROM_TEXT = (None, "ngram", "suffix")  # ways of speculative decoding that look at no embeddings
 NAME = "floc"  # in --additional-config, and where a model's config carries the settings
 
 
@@ -138,6 +139,12 @@ def _require_fit(config: Any) -> None:
         raise ValueError(
             f"--pipeline-parallel-size {stages}: vLLM tells only the first stage where kept tokens are; "
             "use --tensor-parallel-size"
+        )
+    guessing = getattr(config.speculative_config, "method", None)
+    if guessing not in GUESSING_FROM_TEXT:
+        raise ValueError(
+            f"--speculative-config with method {guessing}: vLLM gives draft models embeddings from one token further "
+            "on than it says, so kept tokens would get the positions of others; take ngram or suffix"
         )
 
 
