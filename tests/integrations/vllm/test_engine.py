@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -67,19 +67,16 @@ class Studio:
         folder = self.folder / kind
         return folder if folder.exists() else tiny.write(kind, folder)
 
-    def ask(
-        self,
-        name: str,
-        kind: str,
-        jobs: dict[str, Any],
-        *,
-        processes: bool = False,
-        beside: Sequence[dict[str, Any]] = (),
-        **engine: Any,
-    ) -> Answers:
-        """Run an engine, with others beside it, and with what it is told beyond the usual."""
-        spoken = self.folder / f"{name}.jsonl"
-        spoken.touch()
+    def ask(self, name: str, kind: str, jobs: dict[str, Any], *, processes: bool = False, **engine: Any) -> Answers:
+        """Run an engine, in processes of its own or not, with what it is told beyond the usual."""
+        (answers,) = self.ask_all(name, kind, jobs, [engine], processes=processes)
+        return answers
+
+    def ask_all(
+        self, name: str, kind: str, jobs: dict[str, Any], engines: list[dict[str, Any]], *, processes: bool = False
+    ) -> list[Answers]:
+        """Run engines beside each other."""
+        spoken = [self.folder / f"{name}.{number}.jsonl" for number in range(len(engines))]
         usual = {
             "model": str(self.model(kind)),
             "dtype": "float32",
@@ -87,21 +84,25 @@ class Studio:
             "block_size": 32,
             "enforce_eager": True,
             "limit_mm_per_prompt": {"image": 2, "video": 2},
-            "additional_config": {"floc": {"ratio": RATIO, "record": str(spoken)}},
         }
-        told = {
-            "engine": {**usual, **engine},
-            "beside": [{**usual, **each} for each in beside],
-            "watch": not processes,
-            "jobs": [*jobs.items()],
-        }
+        told = []
+        for record, more in zip(spoken, engines, strict=True):
+            record.touch()
+            engine = {**usual, "additional_config": {"floc": {"ratio": RATIO}}, **more}
+            engine["additional_config"] = {
+                part: {**settings, "record": str(record)} for part, settings in engine["additional_config"].items()
+            }
+            told.append(engine)
         asked, answered = self.folder / f"{name}.asked.json", self.folder / f"{name}.json"
-        asked.write_text(json.dumps(told))
+        asked.write_text(json.dumps({"engines": told, "watch": not processes, "jobs": [*jobs.items()]}))
         surroundings = {**os.environ, **QUIET, "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(processes))}
         command = [sys.executable, "-m", "tests.integrations.vllm.engine", str(asked), str(answered)]
         done = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True, check=False)
         assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
-        return Answers(json.loads(answered.read_text()), [json.loads(each) for each in spoken.read_text().splitlines()])
+        return [
+            Answers(said, [json.loads(each) for each in record.read_text().splitlines()])
+            for said, record in zip(json.loads(answered.read_text()), spoken, strict=True)
+        ]
 
     @cached_property
     def whole(self) -> Answers:
@@ -255,10 +256,8 @@ def test_chunks_with_times_between_frames(studio: Studio) -> None:
 def test_late_positions_with_times_between_frames(studio: Studio) -> None:
     """In bfloat16, and with a video beside it that is kept whole."""
     job = ["Here: ", ["video", 4, 16, 16, 2.0], ["video", 128, 32, 32, 2.0], "?"]
-    floc = {"tokens": 60, "record": str(studio.folder / "late.jsonl")}
-    answers = studio.ask(
-        "late", "qwen3_vl", {"late": job}, dtype="bfloat16", max_model_len=2048, additional_config={"floc": floc}
-    )
+    told = dict(dtype="bfloat16", max_model_len=2048, additional_config={"floc": {"tokens": 60}})
+    answers = studio.ask("late", "qwen3_vl", {"late": job}, **told)
     (line,) = answers.kept  # nothing is chosen from a video that is short enough
     assert line["shape"] == [64, 4, 4]
     by_rule = expected(job, iter([[*range(8)], line["kept"]]), is_stamped=True)
@@ -340,13 +339,13 @@ def test_an_engine_in_processes_of_its_own(studio: Studio) -> None:
 def test_an_engine_beside_one_with_floc_is_left_alone(studio: Studio) -> None:
     jobs = {name: JOBS[name] for name in ("one", "two videos, two pictures")}
     alone = studio.ask("alone", "qwen2_5_vl", jobs, additional_config={})
-    beside = studio.ask("beside", "qwen2_5_vl", jobs, additional_config={}, beside=[{}])
+    short, beside = studio.ask_all("beside", "qwen2_5_vl", jobs, [{}, {"additional_config": {}}])
     assert alone.kept == beside.kept == []
     for name in jobs:
         for what in ("prompt", "answer", "positions"):
             assert beside.said[name][what] == alone.said[name][what]
     whole = 16 * 6 * 6
-    assert len(alone.said["one"]["prompt"]) - len(studio.whole.said["one"]["prompt"]) == whole - whole // 8
+    assert len(alone.said["one"]["prompt"]) - len(short.said["one"]["prompt"]) == whole - whole // 8
 
 
 def test_engines_with_other_settings_share_no_embeddings(studio: Studio) -> None:
@@ -357,13 +356,11 @@ def test_engines_with_other_settings_share_no_embeddings(studio: Studio) -> None
         "ec_connector_extra_config": {"shared_storage_path": str(studio.folder / "store")},
     }
 
-    def ask(name: str, **floc: Any) -> Answers:
-        told = {"floc": {"ratio": RATIO, "record": str(studio.folder / f"{name}.jsonl"), **floc}}
-        answers = studio.ask(name, "qwen2_5_vl", {"one": LONG}, additional_config=told, ec_transfer_config=store)
+    settings = [{"ratio": RATIO}, {"ratio": RATIO}, {"ratio": RATIO, "method": "random"}]
+    engines = [{"additional_config": {"floc": each}, "ec_transfer_config": store} for each in settings]
+    first, again, other = studio.ask_all("store", "qwen2_5_vl", {"one": LONG}, engines)
+    for answers in (first, again, other):
         answers.kept = [each for each in answers.kept if each["shape"] == [16, 6, 6]]  # no trials when it starts
-        return answers
-
-    first, again, other = ask("first"), ask("the same"), ask("other", method="random")
     assert first.kept[0]["kept"] == studio.whole.kept[0]["kept"]
     assert (len(first.kept), len(again.kept), len(other.kept)) == (1, 0, 1)
     assert again.said["one"]["answer"] == first.said["one"]["answer"]
