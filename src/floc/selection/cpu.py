@@ -10,6 +10,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,13 +107,31 @@ class CpuEngine:
 
 @contextlib.contextmanager
 def _workers() -> Iterator[Executor]:
-    """As many threads as torch would use, with BLAS held to one each; an exception drops what is still queued."""
+    """As many threads as torch would use, with BLAS held to one each; an exception drops what is still queued.
+
+    Where that is one, it is the thread that asks.
+    """
     with single_threaded_blas():
+        if threads() == 1:
+            yield _Caller()
+            return
         pool = ThreadPoolExecutor(threads(), "floc", initializer=single_threaded_blas.limit_this_thread)
         try:
             yield pool
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+class _Caller(Executor):
+    """Does at once what it is given."""
+
+    def submit(self, task: Callable, /, *args: Any, **kwargs: Any) -> Future:
+        future: Future = Future()
+        try:
+            future.set_result(task(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
 
 
 def _run(pool: Executor, task: Callable, items: Iterable) -> None:

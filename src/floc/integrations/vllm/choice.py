@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from ...machine import without_other_threads
 from .settings import Settings
+
+# Multiply-adds: 4,096 tokens of 64 channels are a quarter of it. In an engine on two cores one thread chose from them
+# as soon as two did, by turns.
+SHORT = 1 << 32
 
 
 def kept_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Settings) -> torch.Tensor:
@@ -20,7 +26,8 @@ def kept_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Se
         warm_up(settings, embeds.shape[1], embeds.dtype, embeds.device)
         indices = torch.arange(due, device=embeds.device) * len(embeds) // due
     else:
-        indices = settings.recipe.indices(embeds.view(*shape, -1))
+        with without_other_threads() if _is_short(embeds) else nullcontext():
+            indices = settings.recipe.indices(embeds.view(*shape, -1))
     if len(indices) != due:
         raise RuntimeError(f"method {settings.method!r} kept {len(indices)} of {shape} tokens instead of {due}")
     if settings.record is not None:
@@ -32,6 +39,11 @@ def warm_up(settings: Settings, dim: int, dtype: torch.dtype, device: torch.devi
     """Choose once from noise, so that no video waits for what is compiled at first."""
     noise = torch.randn(64 * 4, dim, generator=torch.Generator().manual_seed(0)).to(device, dtype)
     replace(settings, ratio="1/8", tokens=None, record=None).recipe.indices(noise.view(64, 2, 2, dim))
+
+
+def _is_short(embeds: torch.Tensor) -> bool:
+    """Whether other threads would take as long to start as they save."""
+    return len(embeds) ** 2 * embeds.shape[1] <= SHORT
 
 
 def _are_all_the_same(embeds: torch.Tensor) -> bool:
