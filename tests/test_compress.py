@@ -13,6 +13,7 @@ from floc import blocks
 from floc.selection import reference
 from floc.selection.objective import snap
 from floc.synthetic import film
+from floc.types import TokenGrid
 
 WAYS = {
     "default": {},
@@ -254,6 +255,23 @@ def test_layout_in_memory_does_not_matter(tokens: np.ndarray, options: dict) -> 
     read_only = tokens.copy()
     read_only.setflags(write=False)
     assert_same(floc.compress(read_only, budget=9, **options), floc.compress(tokens, budget=9, **options))
+
+
+@each_way
+@pytest.mark.parametrize("budget", [1, 13, 105, 840])
+def test_named_alone_they_are_the_same_tokens(tokens: np.ndarray, options: dict, budget: int) -> None:
+    name, own = options.get("method", "floc"), {key: value for key, value in options.items() if key != "method"}
+    named = floc.methods.make(name, own).indices(TokenGrid.of(tokens), budget)
+    assert named.tolist() == floc.compress(tokens, budget=budget, **options).indices.tolist()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+def test_named_alone_in_windows_too(tokens: np.ndarray, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("floc.methods.floc.SURVIVORS_TOGETHER", 150)
+    method = floc.methods.make("floc", {"backend": backend})
+    assert len(method.windows(torch.from_numpy(tokens), 105)) > 1
+    named = method.indices(TokenGrid.of(tokens), 105)
+    assert named.tolist() == floc.compress(tokens, budget=105, backend=backend).indices.tolist()
 
 
 def test_frames_of_one_row(tokens: np.ndarray) -> None:

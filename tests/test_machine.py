@@ -3,13 +3,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import torch
 from threadpoolctl import ThreadpoolController
 
 import floc
+from floc import machine
 from floc.machine import single_threaded_blas
+from floc.selection import cpu
 
 
 def blas_threads() -> set[int]:
@@ -89,3 +93,33 @@ print(before - resident_bytes())
 """
     freed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert int(freed) > 50_000_000
+
+
+def test_a_thread_that_does_all_itself(set_threads) -> None:
+    set_threads(2)
+    with machine.without_other_threads():
+        with machine.without_other_threads():
+            assert machine.threads() == 1
+        assert machine.threads() == 1
+        with ThreadPoolExecutor(1) as others:
+            assert others.submit(machine.threads).result() == torch.get_num_threads()
+    assert machine.threads() == 2
+
+
+def test_nothing_is_started_by_a_thread_that_does_all_itself(set_threads, monkeypatch) -> None:
+    set_threads(2)
+    tokens = np.random.default_rng(0).normal(size=(70, 3, 4, 16)).astype(np.float32)
+    expected = floc.compress(tokens, ratio=1 / 8).indices.tolist()
+    monkeypatch.setattr("floc.selection.cpu.ThreadPoolExecutor", None)
+    with machine.without_other_threads():
+        assert floc.compress(tokens, ratio=1 / 8).indices.tolist() == expected
+    with pytest.raises(TypeError):
+        floc.compress(tokens, ratio=1 / 8)
+
+
+def test_what_goes_wrong_in_the_callers_thread_is_raised() -> None:
+    def wrong(_: int) -> None:
+        raise ValueError("wrong")
+
+    with machine.without_other_threads(), cpu._workers() as pool, pytest.raises(ValueError, match="wrong"):
+        cpu._run(pool, wrong, [1])

@@ -14,11 +14,23 @@ from typing import Any
 import torch
 
 SMALL_BYTES = 1 << 30  # that any GPU has
+_alone = threading.local()
 
 
 def threads() -> int:
     """Worker threads to use: torch's own setting, so `torch.set_num_threads` and OMP_NUM_THREADS govern floc too."""
-    return torch.get_num_threads()
+    return 1 if getattr(_alone, "is_asked", False) else torch.get_num_threads()
+
+
+@contextlib.contextmanager
+def without_other_threads() -> Iterator[None]:
+    """All work of this thread is done by itself meanwhile."""
+    before = getattr(_alone, "is_asked", False)
+    _alone.is_asked = True
+    try:
+        yield
+    finally:
+        _alone.is_asked = before
 
 
 class _SingleThreadedBlas:

@@ -92,6 +92,10 @@ class Path:
             history=history,
         )
 
+    def indices(self, budget: int) -> np.ndarray:
+        """[K] int64 ascending, the tokens of the answer for `budget`."""
+        return np.sort(self.picks[self._taken(budget)])
+
     def answer(self, budget: int) -> Answer:
         """The answer for `budget` <= P tokens."""
         taken = self._taken(budget)  # [P]

@@ -15,6 +15,11 @@ from .dials import Dial, fewest
 from .path import Answer, Chosen, Path
 from .standing import Assigned, Findable, Grouped, Nearest, Standing, Summed, first_wrong
 
+# With more values than this at a time torch wakes threads, which then spin for milliseconds beside those that choose:
+# what is short is done in a few parts by one thread.
+_ALONE = 32_768
+_PARTS = 32
+
 
 @dataclass(frozen=True)
 class Frames:
@@ -81,7 +86,7 @@ class TokenGrid:
         """[K, D] the tokens at flat indices."""
         device = self.tokens.device
         if self.tokens.is_contiguous():
-            return self.tokens.view(-1, self.dim).index_select(0, torch.from_numpy(indices).to(device))
+            return _rows(self.tokens.view(-1, self.dim), torch.from_numpy(indices).to(device))
         t, y, x = (torch.from_numpy(each).to(device) for each in np.unravel_index(indices, self.shape))
         return self.tokens[t, y, x]
 
@@ -176,7 +181,7 @@ class TokenGrid:
 
     def require_finite(self) -> None:
         """Complain of tokens that are not finite."""
-        low, high = (float(each) for each in torch.aminmax(_reducible(self.tokens)))
+        low, high = _least_and_largest(_reducible(self.tokens))
         largest = torch.finfo(torch.float32).max
         if -largest <= low and high <= largest:
             if 0 < max(-low, high) < torch.finfo(torch.float32).tiny and self.tokens.dtype == torch.float64:
@@ -184,6 +189,25 @@ class TokenGrid:
             return
         if wrong := first_wrong(self.tokens):
             raise ValueError(f"tokens must be finite in float32: {wrong}")
+
+
+def _rows(tokens: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """[K, D] the rows of [n, D] tokens at [K] indices."""
+    few = max(1, _ALONE // tokens.shape[1])
+    if tokens.device.type != "cpu" or indices.numel() > few * _PARTS:
+        return tokens.index_select(0, indices)
+    tokens, out = tokens.detach(), tokens.new_empty(len(indices), tokens.shape[1])
+    for here, wanted in zip(out.split(few), indices.split(few), strict=True):
+        torch.index_select(tokens, 0, wanted, out=here)
+    return out
+
+
+def _least_and_largest(tokens: torch.Tensor) -> tuple[float, float]:
+    if tokens.device.type == "cpu" and tokens.numel() <= _ALONE * _PARTS:
+        found = [torch.stack(torch.aminmax(part)) for part in tokens.reshape(-1).split(_ALONE)]
+        tokens = torch.stack(found)  # not a number stays what it is
+    low, high = torch.aminmax(tokens)
+    return float(low), float(high)
 
 
 def _reducible(tokens: torch.Tensor) -> torch.Tensor:

@@ -101,7 +101,7 @@ def own_ms(slices: int, width: int, rounds: int = 20) -> float:
         short = with_places(embeds[torch.from_numpy(indices)], grid_places(slices, SIDE, SIDE, 1.0)[:, indices])
         is_visual = torch.zeros(length, dtype=torch.bool)
         is_visual[10 : 10 + kept] = True
-        placed(torch.from_numpy(positions), is_visual, [short], width)
+        placed(torch.from_numpy(positions), is_visual, 0, [short], width)
 
     once()
     return statistics.median(_seconds(once) for _ in range(rounds)) * 1e3
@@ -180,6 +180,9 @@ def _serve(name: str, folder: Path, slices: int) -> None:
         video_pruning_rate=None if name == "none" else RATE,
         additional_config={"floc": {"record": str(record)}} if name == "floc" else {},
     )
+    pruned: list[float] = []  # seconds that EVS took for each video
+    if name == "evs":
+        llm.apply_model(partial(_watch_pruning, seconds=pruned))
     text = json.loads((folder / "config.json").read_text())["text_config"]
     per_token = 2 * text["num_hidden_layers"] * text["num_key_value_heads"] * text["head_dim"] * (2 if has_gpu else 4)
     pixels = 2 * SIDE * _patch(has_gpu)
@@ -188,12 +191,13 @@ def _serve(name: str, folder: Path, slices: int) -> None:
         asked = [{"prompt": QUESTION, "multi_modal_data": {"video": [each]}} for each in videos]
         one, answer = (SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (1, ANSWER))
         record.write_text("")
+        pruned.clear()
         first_s = _seconds(partial(llm.generate, asked[0], one, use_tqdm=False))
         started = time.perf_counter()
         outputs = llm.generate(asked[1:], answer, use_tqdm=False)
         seconds = time.perf_counter() - started
         held = len(outputs[0].prompt_token_ids)
-        chosen = [json.loads(each)["seconds"] for each in record.read_text().splitlines()]
+        chosen = [*pruned, *(json.loads(each)["seconds"] for each in record.read_text().splitlines())]
         told = {
             "per_s": REQUESTS / seconds,
             "first_s": first_s,
@@ -202,6 +206,18 @@ def _serve(name: str, folder: Path, slices: int) -> None:
             "select_ms": statistics.mean(chosen) * 1e3 if chosen else 0.0,
         }
         print(SPOKEN + json.dumps(told), flush=True)
+
+
+def _watch_pruning(model: Any, seconds: list[float]) -> None:
+    prune = model._postprocess_video_embeds_evs
+
+    def timed(*args: Any) -> Any:
+        started = time.perf_counter()
+        pruned = prune(*args)
+        seconds.append(time.perf_counter() - started)
+        return pruned
+
+    model._postprocess_video_embeds_evs = timed
 
 
 def _film(slices: int, pixels: int, seed: int) -> tuple[np.ndarray, dict[str, Any]]:

@@ -70,6 +70,15 @@ class Streaming(Method, Protocol):
         ...
 
 
+@runtime_checkable
+class Naming(Method, Protocol):
+    """A method that says which tokens it keeps sooner than who stands for whom."""
+
+    def indices(self, grid: TokenGrid, budget: int) -> torch.Tensor:
+        """[K] int64 ascending flat indices, what a call keeps, on the tokens' device."""
+        ...
+
+
 _registry: dict[str, type] = {}
 M = TypeVar("M", bound=type)
 

@@ -36,7 +36,7 @@ from ..machine import require_memory
 from ..naming import require_known
 from ..path import Choice, Path, improvements, joined
 from ..selection import engine, require_headroom, resolve
-from ..selection.engine import Engine, Job, Solution, Targets
+from ..selection.engine import NO_HISTORY, Engine, History, Job, Solution, Targets
 from ..selection.objective import METRICS, SCALE, WEIGHT_SCALE, Metric, Similarity
 from ..types import Kept, TokenGrid
 from . import Facts, register
@@ -80,12 +80,14 @@ class Floc:
         run = _Run(self, grid)
         if self.stays_on(grid.tokens.device):
             return run.on_device(budget)
-        if not run.has_second_pass or budget == grid.n:  # where all is kept there is nothing to choose across blocks
-            path = run.first_path(run.first_pass(run.depths(budget), with_cosines=True))
-        else:
-            windows = run.windows(budget)
-            path = run.second_path(run.first_pass(run.depths_in(windows), with_cosines=False), windows, budget)
-        return grid.along(path, budget)
+        return grid.along(run.path(budget), budget)
+
+    def indices(self, grid: TokenGrid, budget: int) -> torch.Tensor:
+        """See `Naming`."""
+        if self.stays_on(grid.tokens.device):
+            return torch.as_tensor(_Run(self, grid).on_device(budget).indices)
+        run = _Run(self, grid, with_history=False)
+        return torch.from_numpy(run.path(budget).indices(budget)).to(grid.tokens.device)
 
     def stays_on(self, device: torch.device) -> bool:
         """Whether all is done on the device, which then nobody waits for."""
@@ -138,9 +140,10 @@ class _Window(NamedTuple):
 class _Run:
     """One grid on its way through the passes."""
 
-    def __init__(self, options: Floc, grid: TokenGrid) -> None:
+    def __init__(self, options: Floc, grid: TokenGrid, *, with_history: bool = True) -> None:
         self.grid = grid
         self.options = options
+        self.with_history = with_history  # whether to find out who stands for whom
         self.similarity = Similarity(options.metric, options.detail)
         self.engine: Engine = engine(options.backend, grid.tokens.device)
         self.spans = scenes.spans(grid, options.block)
@@ -157,6 +160,13 @@ class _Run:
     def places(self) -> list[slice]:
         """Where each block's tokens are, as flat indices."""
         return [slice(end - size, end) for end, size in zip(self.sizes.cumsum(), self.sizes, strict=True)]
+
+    def path(self, budget: int) -> Path:
+        """The order of what is kept, up to `budget` at least."""
+        if not self.has_second_pass or budget == self.grid.n:  # where all is kept nothing is chosen across blocks
+            return self.first_path(self.first_pass(self.depths(budget), with_cosines=self.with_history))
+        windows = self.windows(budget)
+        return self.second_path(self.first_pass(self.depths_in(windows), with_cosines=False), windows, budget)
 
     def depths(self, budget: int) -> np.ndarray:
         """[B] how far to choose in each block when there is no second pass."""
@@ -213,10 +223,11 @@ class _Run:
     def first_path(self, solutions: Sequence[Solution | None]) -> Path:
         """The order of all blocks' picks, where no second pass follows."""
         return joined(
-            [None if solution is None else solution.choice() for solution in solutions],
+            [None if each is None else each.choice(with_history=self.with_history) for each in solutions],
             self.sizes,
             shared=self.options.allocate == "uniform",
-            rising=self.similarity.is_plain_cosine,  # else what is more similar need not have the higher cosine
+            # of other metrics what is more similar need not have the higher cosine
+            rising=self.similarity.is_plain_cosine or not self.with_history,
         )
 
     def second_path(
@@ -273,19 +284,22 @@ class _Run:
             min(budget, count),
             self.similarity,
             sigma=sigma,
+            with_history=self.with_history,
             tick=self.progress.tick,
         )
+        history = self._representatives(window, candidates, chosen) if self.with_history else NO_HISTORY
+        assert history.cosine is not None, "a second pass names them"
         return Choice(
             window.survivors[chosen.picks] - window.tokens.start,
             chosen.gains / (SCALE * WEIGHT_SCALE),
-            *self._representatives(window, candidates, chosen),
+            history.token,
+            history.rank,
+            history.cosine,
             chosen.next_gain / (SCALE * WEIGHT_SCALE),
         )
 
-    def _representatives(
-        self, window: _Window, candidates: torch.Tensor, chosen: Solution
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Who may represent each token, and from when on: [E] token, [E] rank of the pick, [E] cosine.
+    def _representatives(self, window: _Window, candidates: torch.Tensor, chosen: Solution) -> History:
+        """Who may represent each token, and from when on.
 
         Those that represented its cluster along the way, the few picks that are closest to its cluster, and, for a
         token that was picked, itself: whichever is closest to the token.
@@ -313,8 +327,7 @@ class _Run:
             token, rank = token[by_rank], rank[by_rank]
             cosine = self.engine.cosines(self.grid.frames(self.spans[b]), token, candidates, chosen.picks[rank])
             found.append(improvements(mine.start + token, rank, cosine))
-        token, rank, cosine = (np.concatenate(each) for each in zip(*found, strict=True))
-        return token, rank, cosine
+        return History(*(np.concatenate(each) for each in zip(*found, strict=True)))
 
     def _within(self, window: _Window, block: int) -> slice:
         """Where a block's tokens are among those of its window."""

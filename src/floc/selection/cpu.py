@@ -10,6 +10,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from ..machine import single_threaded_blas, threads
 from . import gaussian, lazy, rows, tiles
 from .engine import (
     CLOSEST,
+    NO_HISTORY,
     History,
     Job,
     Solution,
@@ -30,6 +32,7 @@ from .engine import (
 from .objective import Similarity
 
 _ROWS_A_TASK = 256
+_VALUES_A_TASK = 1 << 20  # a task of less is done in the time that handing it out takes
 _scratch = tiles.Scratch()
 
 
@@ -70,6 +73,7 @@ class CpuEngine:
         similarity: Similarity,
         *,
         sigma: float | None = None,
+        with_history: bool = True,
         tick: Tick = no_tick,
     ) -> Solution:
         source = rows.bits(candidates)
@@ -77,6 +81,8 @@ class CpuEngine:
             matrix = _rectangular(pool, source, targets, similarity, sigma, tick)
         chosen = lazy.greedy(matrix, min(budget + 1, len(matrix)), targets.weights)
         picks, gains, next_gain = until_next(*chosen, budget)
+        if not with_history:
+            return Solution(picks, gains, next_gain, NO_HISTORY, sigma)
         token, rank, _ = lazy.history(matrix, picks)
         closest = lazy.closest(matrix, picks, min(CLOSEST, budget))
         return Solution(picks, gains, next_gain, History(token, rank, None), sigma, closest)
@@ -87,7 +93,7 @@ class CpuEngine:
             _run(
                 pool,
                 lambda part: rows.cosines(a, i[part], b, j[part], out[part]),
-                tiles.slices(len(i), _ROWS_A_TASK),
+                _parts(len(i), a.shape[1]),
             )
         return out
 
@@ -101,8 +107,14 @@ class CpuEngine:
 
 @contextlib.contextmanager
 def _workers() -> Iterator[Executor]:
-    """As many threads as torch would use, with BLAS held to one each; an exception drops what is still queued."""
+    """As many threads as torch would use, with BLAS held to one each; an exception drops what is still queued.
+
+    Where that is one, it is the thread that asks.
+    """
     with single_threaded_blas():
+        if threads() == 1:
+            yield _Caller()
+            return
         pool = ThreadPoolExecutor(threads(), "floc", initializer=single_threaded_blas.limit_this_thread)
         try:
             yield pool
@@ -110,10 +122,27 @@ def _workers() -> Iterator[Executor]:
             pool.shutdown(cancel_futures=True)
 
 
+class _Caller(Executor):
+    """Does at once what it is given."""
+
+    def submit(self, task: Callable, /, *args: Any, **kwargs: Any) -> Future:
+        future: Future = Future()
+        try:
+            future.set_result(task(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+
 def _run(pool: Executor, task: Callable, items: Iterable) -> None:
     """Run a task on each item, wait for all, and raise what any of them raised."""
     for future in [pool.submit(task, item) for item in items]:
         future.result()
+
+
+def _parts(count: int, dim: int) -> Iterator[slice]:
+    """0..count rows of so many values, in pieces that are worth a task each."""
+    return tiles.slices(count, max(_ROWS_A_TASK, _VALUES_A_TASK // dim))
 
 
 def _normalised(pool: Executor, source: np.ndarray, out: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -123,7 +152,7 @@ def _normalised(pool: Executor, source: np.ndarray, out: np.ndarray | None = Non
     _run(
         pool,
         lambda part: rows.normalise(source, unit, lengths, part.start, part.stop),
-        tiles.slices(len(source), _ROWS_A_TASK),
+        _parts(*source.shape),
     )
     return unit, lengths
 

@@ -54,6 +54,9 @@ class History(NamedTuple):
         return last
 
 
+NO_HISTORY = History(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))  # where it was not asked for
+
+
 @dataclass(frozen=True)
 class Solution:
     """The picks from one set, as places in it, and what they cover."""
@@ -65,9 +68,9 @@ class Solution:
     sigma: float | None = None  # the width of the Gaussian, where there is one
     closest: np.ndarray | None = None  # [N, r] int64 ranks of the picks most similar to each, if weighted
 
-    def choice(self) -> Choice:
+    def choice(self, *, with_history: bool = True) -> Choice:
         """The same in units of similarity, where no second pass follows."""
-        history = self.history
+        history = self.history if with_history else NO_HISTORY
         assert history.cosine is not None, "a first pass without a second names them"
         return Choice(
             self.picks, self.gains / SCALE, history.token, history.rank, history.cosine, self.next_gain / SCALE
@@ -102,11 +105,13 @@ class Engine(Protocol):
         similarity: Similarity,
         *,
         sigma: float | None = None,
+        with_history: bool = True,
         tick: Tick = no_tick,
     ) -> Solution:
         """Choose from [M, D] candidates those that cover the targets best, which are the tokens of the history.
 
-        The solution also names the CLOSEST picks to each target, or all where there are fewer.
+        The solution also names the CLOSEST picks to each target, or all where there are fewer. Without a history it has
+        the picks and their gains alone.
         """
         ...
 

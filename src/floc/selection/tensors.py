@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from . import batched, reference
 from .engine import (
     CLOSEST,
+    NO_HISTORY,
     History,
     Job,
     Solution,
@@ -72,12 +73,15 @@ class TorchEngine:
         similarity: Similarity,
         *,
         sigma: float | None = None,
+        with_history: bool = True,
         tick: Tick = no_tick,
     ) -> Solution:
         lengths = torch.from_numpy(targets.lengths).to(candidates.device)
         matrix = _matrix(candidates, targets.directions, lengths, similarity, sigma)
         tick(candidates.numel() * len(lengths))
         [(picks, gains, next_gain)] = self._choose([matrix], [budget], targets.weights)
+        if not with_history:
+            return Solution(picks, gains, next_gain, NO_HISTORY, sigma)
         token, rank, _ = _history(matrix, picks)
         rows = matrix[torch.from_numpy(picks).to(matrix.device)]  # [k, N]
         closest = rows.topk(min(CLOSEST, budget), 0).indices.T.cpu().numpy()

@@ -1,4 +1,4 @@
-"""One engine in a process of its own: `python -m ... JOBS ANSWERS`, both JSON."""
+"""Engines in a process of their own, one after the other: `python -m ... JOBS ANSWERS`, both JSON."""
 
 from __future__ import annotations
 
@@ -13,13 +13,22 @@ TOP = 8  # log-probabilities of each token
 
 
 def main(jobs: Path, answers: Path) -> None:
-    from vllm import LLM, SamplingParams
+    from vllm import LLM
 
     asked = json.loads(jobs.read_text())
-    llm = LLM(**asked["engine"])
-    seen = _watch(llm) if asked["watch"] else []
+    engines, told = [], []
+    for each in asked["engines"]:
+        engines.append(LLM(**each))  # and stays while others are asked
+        told.append(_ask(engines[-1], asked["jobs"], asked["watch"]))
+    answers.write_text(json.dumps(told))
+
+
+def _ask(llm: Any, jobs: list[Any], watch: bool) -> list[dict[str, Any]]:
+    from vllm import SamplingParams
+
+    seen = _watch(llm) if watch else []
     told = []
-    for name, parts in asked["jobs"]:
+    for name, parts in jobs:
         seen.clear()
         sampling = SamplingParams(temperature=0, max_tokens=4, logprobs=TOP, ignore_eos=True)
         (output,) = llm.generate(prompts.made(parts), sampling, use_tqdm=False)
@@ -34,7 +43,7 @@ def main(jobs: Path, answers: Path) -> None:
                 "positions": [*seen],
             }
         )
-    answers.write_text(json.dumps(told))
+    return told
 
 
 def _watch(llm: Any) -> list[Any]:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 import torch
 
 import floc
-from floc.integrations.vllm.choice import kept_indices
+from floc.integrations.vllm.choice import kept_indices, warm_up
 from floc.integrations.vllm.settings import Settings
 
 METHODS = ("floc", "floc-paper", "divprune", "random", "ts_llava", "kmeans")
@@ -58,6 +60,34 @@ def test_what_vllm_measures_its_memory_with_takes_no_time() -> None:
     started = time.perf_counter()
     assert len(kept_indices(embeds, (16, 32, 32), settings)) == 2048
     assert time.perf_counter() - started < 2
+
+
+FIRST = """
+import torch
+from floc.integrations.vllm.choice import kept_indices, warm_up
+from floc.integrations.vllm.settings import Settings
+from floc.selection import lazy, rows, tiles
+
+def compiled():
+    kernels = [each for module in (lazy, rows, tiles) for each in vars(module).values() if hasattr(each, "signatures")]
+    return [len(each.signatures) for each in kernels]
+
+settings = Settings(tokens=300)
+warm_up(settings, 16, torch.bfloat16, torch.device("cpu"))
+before = compiled()
+kept_indices(torch.randn(64 * 64, 16).bfloat16(), (64, 8, 8), settings)
+assert sum(before) > 0
+assert before == compiled(), (before, compiled())
+"""
+
+
+def test_the_first_video_finds_all_compiled() -> None:
+    subprocess.run([sys.executable, "-c", FIRST], check=True)
+
+
+def test_warming_up_is_not_told_of(tmp_path: Path) -> None:
+    warm_up(Settings(ratio="1/8", record=str(tmp_path / "kept.jsonl")), 8, torch.float32, torch.device("cpu"))
+    assert not (tmp_path / "kept.jsonl").exists()
 
 
 def test_a_line_for_each_video(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from floc import compress  # noqa: E402
 from floc.integrations.vllm.settings import Settings  # noqa: E402
 
 from . import prompts, tiny  # noqa: E402
-from .test_positions import by_hand  # noqa: E402
+from .test_positions import by_hand, stamped  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 RATIO = "1/8"
@@ -46,6 +46,7 @@ JOBS = {
     "slow": ["Here: ", ["video", 20, 32, 48, 0.05], "?"],
     "text": ["Hello."],
 }
+STAMPED_JOBS = {name: JOBS[name] for name in ("one", "again", "other question", "two videos, two pictures", "text")}
 QUIET = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
@@ -67,29 +68,49 @@ class Studio:
         return folder if folder.exists() else tiny.write(kind, folder)
 
     def ask(self, name: str, kind: str, jobs: dict[str, Any], *, processes: bool = False, **engine: Any) -> Answers:
-        """Run an engine, in this many processes, with what it is told beside the usual."""
-        spoken = self.folder / f"{name}.jsonl"
-        arguments = {
+        """Run an engine, in processes of its own or not, with what it is told beyond the usual."""
+        (answers,) = self.ask_all(name, kind, jobs, [engine], processes=processes)
+        return answers
+
+    def ask_all(
+        self, name: str, kind: str, jobs: dict[str, Any], engines: list[dict[str, Any]], *, processes: bool = False
+    ) -> list[Answers]:
+        """Run engines beside each other."""
+        spoken = [self.folder / f"{name}.{number}.jsonl" for number in range(len(engines))]
+        usual = {
             "model": str(self.model(kind)),
             "dtype": "float32",
             "max_model_len": 1024,
             "block_size": 32,
             "enforce_eager": True,
             "limit_mm_per_prompt": {"image": 2, "video": 2},
-            "additional_config": {"floc": {"ratio": RATIO, "record": str(spoken)}},
-            **engine,
         }
+        told = []
+        for record, more in zip(spoken, engines, strict=True):
+            record.touch()
+            engine = {**usual, "additional_config": {"floc": {"ratio": RATIO}}, **more}
+            engine["additional_config"] = {
+                part: {**settings, "record": str(record)} for part, settings in engine["additional_config"].items()
+            }
+            told.append(engine)
         asked, answered = self.folder / f"{name}.asked.json", self.folder / f"{name}.json"
-        asked.write_text(json.dumps({"engine": arguments, "watch": not processes, "jobs": [*jobs.items()]}))
+        asked.write_text(json.dumps({"engines": told, "watch": not processes, "jobs": [*jobs.items()]}))
         surroundings = {**os.environ, **QUIET, "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(processes))}
         command = [sys.executable, "-m", "tests.integrations.vllm.engine", str(asked), str(answered)]
         done = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True, check=False)
         assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
-        return Answers(json.loads(answered.read_text()), [json.loads(each) for each in spoken.read_text().splitlines()])
+        return [
+            Answers(said, [json.loads(each) for each in record.read_text().splitlines()])
+            for said, record in zip(json.loads(answered.read_text()), spoken, strict=True)
+        ]
 
     @cached_property
     def whole(self) -> Answers:
         return self.ask("whole", "qwen2_5_vl", JOBS)
+
+    @cached_property
+    def stamped(self) -> Answers:
+        return self.ask("stamped", "qwen3_vl", STAMPED_JOBS)
 
 
 class Answers:
@@ -112,7 +133,14 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Studio:
     return Studio(tmp_path_factory.mktemp("studio"))
 
 
-def expected(job: list[Any], kept: Iterator[list[int]], pace: float | None = PACE) -> list[tuple[int, ...]]:
+def written_times(frames: int, fps: float) -> list[str]:
+    """What Qwen3-VL reads before each slice of two frames."""
+    return [f"<{(4 * each + 1) / 2 / fps:.1f} seconds>" for each in range(frames // 2)]
+
+
+def expected(
+    job: list[Any], kept: Iterator[list[int]], pace: float | None = PACE, *, is_stamped: bool = False
+) -> list[tuple[int, ...]]:
     """Positions of a prompt, by hand."""
     parts: list[Any] = []
     for part in job:
@@ -122,6 +150,11 @@ def expected(job: list[Any], kept: Iterator[list[int]], pace: float | None = PAC
         if part[0] == "image":
             rows, columns = (side // CELL for side in part[1:])
             medium = ((1, rows, columns, 1.0), [*range(rows * columns)])
+        elif is_stamped:
+            frames, height, width, fps = part[1:]
+            leads = [len(each) + 1 for each in written_times(frames, fps)]
+            parts += [1, *stamped(leads, height // CELL, width // CELL, next(kept)), 1]
+            continue
         else:
             frames, height, width, fps = part[1:]
             step = 1.0 if pace is None else pace * 2 / (LOST_FPS if IS_OLD else fps)
@@ -189,6 +222,90 @@ def test_qwen2_vl(studio: Studio) -> None:
     assert answers.said["again"]["answer"] == answers.said["one"]["answer"]
 
 
+def test_counts_and_positions_with_times_between_frames(studio: Studio) -> None:
+    answers = studio.stamped
+    assert [each["shape"] for each in answers.kept] == [[16, 6, 6], [4, 6, 4], [6, 4, 6]]
+    kept = iter([each["kept"] for each in answers.kept])
+    for name in ("one", "two videos, two pictures", "text"):
+        by_rule = expected(STAMPED_JOBS[name], kept, is_stamped=True)
+        read = answers.positions(name)
+        assert read[: len(by_rule)] == by_rule, name
+        after = max(max(each) for each in by_rule)
+        assert read[len(by_rule) :] == [(after + 1 + i,) * 3 for i in range(3)]
+
+
+def test_the_prefix_cache_changes_no_answer_with_times_between_frames(studio: Studio) -> None:
+    first, again = studio.stamped.said["one"], studio.stamped.said["again"]
+    assert (first["cached"], again["cached"] > 200) == (0, True)
+    assert again["answer"] == first["answer"]
+    for mine, other in zip(again["logprobs"], first["logprobs"], strict=True):
+        close(mine, other, within=1e-3)
+
+
+def test_chunks_with_times_between_frames(studio: Studio) -> None:
+    jobs = {name: JOBS[name] for name in ("one", "again", "two videos, two pictures")}
+    chunked = studio.ask("stamped chunks", "qwen3_vl", jobs, max_num_batched_tokens=40, max_num_seqs=4)
+    assert [len(call[0]) for call in chunked.said["one"]["positions"]][:2] == [40, 40]
+    for name in ("one", "two videos, two pictures"):
+        assert chunked.positions(name) == studio.stamped.positions(name)
+    for name in jobs:
+        assert chunked.said[name]["answer"] == studio.stamped.said[name]["answer"]
+        close(chunked.first(name), studio.stamped.first(name), within=1e-3)
+
+
+def test_late_positions_with_times_between_frames(studio: Studio) -> None:
+    """In bfloat16, and with a video beside it that is kept whole."""
+    job = ["Here: ", ["video", 4, 16, 16, 2.0], ["video", 128, 32, 32, 2.0], "?"]
+    told = dict(dtype="bfloat16", max_model_len=2048, additional_config={"floc": {"tokens": 60}})
+    answers = studio.ask("late", "qwen3_vl", {"late": job}, **told)
+    (line,) = answers.kept  # nothing is chosen from a video that is short enough
+    assert line["shape"] == [64, 4, 4]
+    by_rule = expected(job, iter([[*range(8)], line["kept"]]), is_stamped=True)
+    assert max(max(each) for each in by_rule) > 1100
+    assert answers.positions("late")[: len(by_rule)] == by_rule
+
+
+def test_log_probabilities_of_transformers_with_times_between_frames(studio: Studio) -> None:
+    import transformers
+
+    folder = studio.model("qwen3_vl")
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+    processor = transformers.AutoProcessor.from_pretrained(folder)
+    before, (_, frames, *_, fps), after = LONG
+    ((pixels, _),) = prompts.made(LONG)["multi_modal_data"]["video"]
+    pixels = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    inputs = processor.video_processor([pixels], do_sample_frames=False, return_tensors="pt")
+    inputs = {name: inputs[name] for name in ("pixel_values_videos", "video_grid_thw")}
+    kept, (_, rows, columns) = studio.stamped.kept[0]["kept"], studio.stamped.kept[0]["shape"]
+    config, tokenizer = model.config, processor.tokenizer
+    written = tokenizer.encode(f"{before}<|vision_start|>")
+    for number, time_ in enumerate(written_times(frames, fps)):
+        here = sum(each // (rows * columns) == number for each in kept)
+        written += tokenizer.encode(time_, add_special_tokens=False)
+        written += [config.vision_start_token_id, *[config.video_token_id] * here, config.vision_end_token_id]
+    written += tokenizer.encode(f"<|vision_end|>{after}", add_special_tokens=False)
+    assert sorted(written) == sorted(studio.stamped.said["one"]["prompt"])
+    ids = torch.tensor(written)
+    is_visual = ids == config.video_token_id
+    with torch.no_grad():
+        seen = model.model.get_video_features(**inputs)
+        (tokens,) = seen.pooler_output
+        embeds = model.get_input_embeddings()(ids)
+        embeds[is_visual] = tokens[kept]
+        hidden = model.model.language_model(
+            inputs_embeds=embeds[None],
+            attention_mask=torch.ones_like(ids)[None],  # else gaps between positions would be taken for other prompts
+            position_ids=torch.tensor(expected(LONG, iter([kept]), is_stamped=True)).T[:, None],
+            visual_pos_masks=is_visual[None],
+            deepstack_visual_embeds=[of_film[kept] for (of_film,) in seen.deepstack_features],
+        ).last_hidden_state
+        logprobs = model.lm_head(hidden)[0, -1].log_softmax(-1)
+    mine = studio.stamped.first("one")
+    close(mine, {token: float(logprobs[int(token)]) for token in mine}, within=1e-2)
+    chosen = compress(tokens.view(*studio.stamped.kept[0]["shape"], -1), ratio=RATIO).indices.tolist()
+    assert len({*chosen} & {*kept}) >= 0.9 * len(kept)  # the towers round differently
+
+
 def test_log_probabilities_of_transformers(studio: Studio) -> None:
     import transformers
 
@@ -217,6 +334,39 @@ def test_an_engine_in_processes_of_its_own(studio: Studio) -> None:
     answers = studio.ask("processes", "qwen2_5_vl", {"one": LONG}, processes=True)
     assert answers.kept[0]["kept"] == studio.whole.kept[0]["kept"]
     assert answers.said["one"]["answer"] == studio.whole.said["one"]["answer"]
+
+
+def test_an_engine_beside_one_with_floc_is_left_alone(studio: Studio) -> None:
+    jobs = {name: JOBS[name] for name in ("one", "two videos, two pictures")}
+    alone = studio.ask("alone", "qwen2_5_vl", jobs, additional_config={})
+    short, beside = studio.ask_all("beside", "qwen2_5_vl", jobs, [{}, {"additional_config": {}}])
+    assert alone.kept == beside.kept == []
+    for name in jobs:
+        for what in ("prompt", "answer", "positions"):
+            assert beside.said[name][what] == alone.said[name][what]
+    whole = 16 * 6 * 6
+    assert len(alone.said["one"]["prompt"]) - len(short.said["one"]["prompt"]) == whole - whole // 8
+
+
+def test_engines_with_other_settings_share_no_embeddings(studio: Studio) -> None:
+    """A store on disk that all of them use: what one wrote is read by one with the same settings alone."""
+    store = {
+        "ec_connector": "ECExampleConnector",
+        "ec_role": "ec_both",
+        "ec_connector_extra_config": {"shared_storage_path": str(studio.folder / "store")},
+    }
+
+    settings = [{"ratio": RATIO}, {"ratio": RATIO}, {"ratio": RATIO, "method": "random"}]
+    engines = [{"additional_config": {"floc": each}, "ec_transfer_config": store} for each in settings]
+    first, again, other = studio.ask_all("store", "qwen2_5_vl", {"one": LONG}, engines)
+    for answers in (first, again, other):
+        answers.kept = [each for each in answers.kept if each["shape"] == [16, 6, 6]]  # no trials when it starts
+    assert first.kept[0]["kept"] == studio.whole.kept[0]["kept"]
+    assert (len(first.kept), len(again.kept), len(other.kept)) == (1, 0, 1)
+    assert again.said["one"]["answer"] == first.said["one"]["answer"]
+    assert again.positions("one") == first.positions("one")
+    by_rule = expected(LONG, iter([other.kept[0]["kept"]]))
+    assert other.positions("one")[: len(by_rule)] == by_rule != first.positions("one")[: len(by_rule)]
 
 
 REFUSALS = """

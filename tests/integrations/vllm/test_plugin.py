@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -17,11 +18,19 @@ QWEN = "Qwen2_5_VLForConditionalGeneration"
 class Arguments:
     """vLLM's EngineArgs."""
 
-    def __init__(self, rate: float | None = None, architecture: str = QWEN, stages: int = 1, **additional: Any) -> None:
+    def __init__(
+        self,
+        rate: float | None = None,
+        architecture: str = QWEN,
+        stages: int = 1,
+        guessing: str | None = None,
+        **additional: Any,
+    ) -> None:
         self.video_pruning_rate = rate
         self.additional_config = additional
         self.architecture = architecture
         self.stages = stages
+        self.guessing = None if guessing is None else SimpleNamespace(method=guessing)
 
     def create_engine_config(self) -> Any:
         model = SimpleNamespace(
@@ -29,7 +38,11 @@ class Arguments:
             hf_config=SimpleNamespace(),
             multimodal_config=SimpleNamespace(video_pruning_rate=self.video_pruning_rate),
         )
-        return SimpleNamespace(model_config=model, parallel_config=SimpleNamespace(pipeline_parallel_size=self.stages))
+        return SimpleNamespace(
+            model_config=model,
+            parallel_config=SimpleNamespace(pipeline_parallel_size=self.stages),
+            speculative_config=self.guessing,
+        )
 
 
 class Registry:
@@ -46,6 +59,8 @@ class Registry:
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Modules that the plugin imports."""
     monkeypatch.setenv("FLOC_VLLM", "0")
+    monkeypatch.setenv(plugin.ACTIVE, "1")  # so that it is as before in the end
+    monkeypatch.delenv(plugin.ACTIVE)
 
     class EngineArgs(Arguments):
         pass
@@ -100,7 +115,8 @@ def test_settings_in_the_arguments(given: dict, kept: int, stand_in: Any) -> Non
     assert settings is not None
     assert settings.count(1000) == kept
     assert settings.options == {"block": 16}
-    assert plugin.is_switched_on()  # for processes that are started from here
+    assert plugin.is_active()  # for processes that are started from here
+    assert not plugin.is_switched_on()  # which other engines of this one would take for themselves
 
 
 def test_again_does_no_harm(stand_in: Any) -> None:
@@ -110,7 +126,52 @@ def test_again_does_no_harm(stand_in: Any) -> None:
     assert stand_in.arguments.create_engine_config is once
 
 
-def test_a_process_that_sees_no_arguments_takes_the_rate(stand_in: Any) -> None:
+def test_an_engine_without_floc_beside_one_with(stand_in: Any) -> None:
+    register()
+    stand_in.arguments(floc={"ratio": "1/4"}).create_engine_config()
+    whole = stand_in.arguments().create_engine_config()
+    assert plugin.settings_of(whole.model_config) is None
+    with pytest.raises(ValueError, match=r"--video-pruning-rate 0.75 leaves the choice to vLLM.* process of its own"):
+        stand_in.arguments(rate=0.75).create_engine_config()
+
+
+def test_a_process_that_an_engine_starts(stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(plugin.ACTIVE, "1")
+    register()
+    assert stand_in.models.models == MODELS
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_engine_starts_beside_llvmlite(stand_in: Any, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    seen: list[str] = []
+
+    def rebind(kernels: list[int]) -> list[int]:
+        seen.extend(name for name in sys.modules if name.startswith("llvmlite"))
+        if fails:
+            raise RuntimeError
+        return kernels
+
+    dispatcher = ModuleType("vllm.triton_utils.dispatcher")
+    dispatcher.__spec__ = importlib.machinery.ModuleSpec(dispatcher.__name__, None)
+    dispatcher._rebind_kernels = rebind
+    around = ModuleType("vllm.triton_utils")
+    around.dispatcher = dispatcher
+    for each in (around, dispatcher, ModuleType("llvmlite"), ModuleType("llvmlite.binding")):
+        monkeypatch.setitem(sys.modules, each.__name__, each)
+    before = sys.modules["llvmlite.binding"]
+    monkeypatch.setattr(sys.modules["vllm.platforms"], "current_platform", SimpleNamespace(is_cpu=lambda: True))
+    plugin.let_engines_start_beside_llvmlite()
+    if fails:
+        with pytest.raises(RuntimeError):
+            dispatcher._rebind_kernels([1])
+    else:
+        assert dispatcher._rebind_kernels([1]) == [1]
+    assert seen == []
+    assert sys.modules["llvmlite.binding"] is before
+
+
+def test_a_process_that_sees_no_arguments_takes_the_rate(stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOC_VLLM", "1")
     config = Arguments(rate=0.75).create_engine_config()
     settings = plugin.settings_of(config.model_config)
     assert settings is not None
@@ -126,6 +187,7 @@ def test_a_process_that_sees_no_arguments_takes_the_rate(stand_in: Any) -> None:
             "cannot choose the video tokens of Lla",
         ),
         (dict(rate=0.5, stages=2), "--pipeline-parallel-size 2"),
+        (dict(rate=0.5, guessing="eagle3"), "--speculative-config with method eagle3.* take ngram or suffix"),
         (dict(floc={"block": 16}), "not how many tokens to keep: add a ratio or tokens"),
         (dict(rate=0.5, floc={"ratio": "1/8"}), "keeps 1/2 of the tokens, and floc was told ratio=1/8"),
     ],
@@ -137,6 +199,13 @@ def test_what_cannot_work_is_refused(
     register()
     with pytest.raises(ValueError, match=message):
         stand_in.arguments(**arguments).create_engine_config()
+
+
+@pytest.mark.parametrize("guessing", ["ngram", "suffix"])
+def test_guesses_from_text_are_no_matter(guessing: str, stand_in: Any) -> None:
+    register()
+    config = stand_in.arguments(guessing=guessing, floc={"ratio": "1/8"}).create_engine_config()
+    assert plugin.settings_of(config.model_config) is not None
 
 
 def test_another_method_of_pruning_is_refused(stand_in: Any) -> None:
@@ -162,5 +231,5 @@ def test_a_switch_that_says_neither(stand_in: Any, monkeypatch: pytest.MonkeyPat
 
 def test_names_of_what_is_supported_are_in_what_is_said() -> None:
     require_version("0.28.0")
-    with pytest.raises(ValueError, match=r"Qwen2VLForConditionalGeneration and Qwen2_5_VL"):
-        require_model("Qwen3VLForConditionalGeneration")
+    with pytest.raises(ValueError, match=r"Qwen2VLForConditionalGeneration, Qwen2_5_VL.* and Qwen3VL"):
+        require_model("Qwen3VLMoeForConditionalGeneration")

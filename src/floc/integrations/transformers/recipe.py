@@ -21,7 +21,7 @@ from ...compress import compress
 from ...dials import Dial
 from ...encoders.hf import Visual
 from ...stream import Stream
-from ...types import Kept
+from ...types import Kept, TokenGrid
 
 SEGMENT_TOKENS = 65_536
 SEGMENT_FRAMES = 32  # segments are multiples of it, so that blocks of the usual length do not straddle two
@@ -52,6 +52,15 @@ class Recipe:
         """[T, H, W, D] -> what is kept of a whole video."""
         dial: Any = {"ratio": self.ratio, "budget": self.budget, "coverage": self.coverage}
         return compress(tokens, **dial, method=self.method, **self.options)
+
+    def indices(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[T, H, W, D] -> [K] int64 ascending, what a call keeps, and nothing on who stands for whom."""
+        made = methods.make(self.method, dict(self.options))
+        if not isinstance(made, methods.Naming):
+            return torch.as_tensor(self(tokens).indices)
+        grid = TokenGrid.of(tokens, look=not methods.stays_on(made, tokens.device))
+        with torch.no_grad():
+            return made.indices(grid, self.count(grid.n))
 
     def streaming(self) -> dict[str, Any] | None:
         """The options of a stream that chooses as this does; None where none can."""

@@ -7,7 +7,9 @@ for goes on to the others in the environment, and with the model's config.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +17,8 @@ from .settings import Settings
 from .support import MODELS, require_model, require_version
 
 SWITCH = "FLOC_VLLM"
+ACTIVE = "FLOC_VLLM_ACTIVE"  # in the environment of processes that are started by an engine with FLoC
+GUESSING_FROM_TEXT = (None, "ngram", "suffix")  # ways of speculative decoding that look at no embeddings
 NAME = "floc"  # in --additional-config, and where a model's config carries the settings
 
 
@@ -23,8 +27,13 @@ def register() -> None:
     from vllm.engine.arg_utils import EngineArgs
 
     _wrap_once(EngineArgs, "create_engine_config", _asking)
-    if is_switched_on():
+    if is_switched_on() or is_active():
         activate()
+
+
+def is_active() -> bool:
+    """Whether some engine of this process, or the one that started it, chooses with FLoC."""
+    return ACTIVE in os.environ
 
 
 def is_switched_on() -> bool:
@@ -41,11 +50,12 @@ def activate() -> None:
     from vllm.model_executor.models.registry import ModelRegistry
 
     require_version(vllm.__version__)
-    os.environ[SWITCH] = "1"
+    os.environ[ACTIVE] = "1"
     for architecture, place in MODELS.items():
         ModelRegistry.register_model(architecture, place)
     _refuse_evs()
     note_pruning_on_cpus()
+    let_engines_start_beside_llvmlite()
 
 
 def note_pruning_on_cpus() -> None:
@@ -58,6 +68,16 @@ def note_pruning_on_cpus() -> None:
         _wrap_once(CPUModelRunner, "load_model", _noting_pruning)
 
 
+def let_engines_start_beside_llvmlite() -> None:
+    """On CPUs, a vLLM that looks through all modules for kernels does not get past those of llvmlite."""
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu() and importlib.util.find_spec("vllm.triton_utils.dispatcher") is not None:
+        from vllm.triton_utils import dispatcher
+
+        _wrap_once(dispatcher, "_rebind_kernels", _past_llvmlite)
+
+
 def settings_of(model_config: Any) -> Settings | None:
     """What a model was asked to do; None where it keeps all tokens."""
     given = getattr(model_config.hf_config, NAME, None)
@@ -65,7 +85,7 @@ def settings_of(model_config: Any) -> Settings | None:
         return Settings.of(given)
     multimodal = model_config.multimodal_config
     rate = None if multimodal is None else multimodal.video_pruning_rate
-    return Settings().at_rate(rate) if rate else None
+    return Settings().at_rate(rate) if rate and is_switched_on() else None
 
 
 def _asking(create: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,6 +95,7 @@ def _asking(create: Callable[..., Any]) -> Callable[..., Any]:
     def create_engine_config(arguments: Any, *args: Any, **kwargs: Any) -> Any:
         given = (arguments.additional_config or {}).get(NAME)
         if given is None and not is_switched_on():
+            _require_nothing_to_prune(arguments)
             return create(arguments, *args, **kwargs)
         settings = _settled(arguments, {} if given is None else given)
         activate()
@@ -103,6 +124,14 @@ def _settled(arguments: Any, given: object) -> Settings:
     return settings
 
 
+def _require_nothing_to_prune(arguments: Any) -> None:
+    if is_active() and arguments.video_pruning_rate:
+        raise ValueError(
+            f"--video-pruning-rate {arguments.video_pruning_rate:g} leaves the choice to vLLM, and an engine of this "
+            "process has floc choose: give this one settings for floc too, or start it in a process of its own"
+        )
+
+
 def _require_fit(config: Any) -> None:
     require_model(config.model_config.architecture)
     stages = config.parallel_config.pipeline_parallel_size
@@ -110,6 +139,12 @@ def _require_fit(config: Any) -> None:
         raise ValueError(
             f"--pipeline-parallel-size {stages}: vLLM tells only the first stage where kept tokens are; "
             "use --tensor-parallel-size"
+        )
+    guessing = getattr(config.speculative_config, "method", None)
+    if guessing not in GUESSING_FROM_TEXT:
+        raise ValueError(
+            f"--speculative-config with method {guessing}: vLLM gives draft models embeddings from one token further "
+            "on than it says, so kept tokens would get the positions of others; take ngram or suffix"
         )
 
 
@@ -129,11 +164,26 @@ def _noting_pruning(load: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(load)
     def load_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
         loaded = load(runner, *args, **kwargs)
+        getattr(
+            runner.get_model(), "warm_up", lambda: None
+        )()  # on CPUs vLLM looks at no video before the first request
         multimodal = runner.model_config.multimodal_config
         runner.is_multimodal_pruning_enabled = multimodal is not None and multimodal.is_multimodal_pruning_enabled()
         return loaded
 
     return load_model
+
+
+def _past_llvmlite(rebind: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(rebind)
+    def rebind_kernels(*args: Any, **kwargs: Any) -> Any:
+        aside = {name: sys.modules.pop(name) for name in [*sys.modules] if name.split(".")[0] == "llvmlite"}
+        try:
+            return rebind(*args, **kwargs)
+        finally:
+            sys.modules.update(aside)
+
+    return rebind_kernels
 
 
 def _wrap_once(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

@@ -2,7 +2,8 @@
 
 vLLM writes positions before it knows which tokens are kept. What stands around videos does not depend on that, and is
 right from the start. A video's own tokens are marked with where the video begins, until the embeddings come, which
-bring each token's place in the grid along as extra channels.
+bring each token's place in the grid along as extra channels. Some models write the time before every frame: what a
+video takes in a prompt is text and tokens by turns then, and embeddings come for all of it.
 
 Embeddings may be bfloat16, which has no whole numbers beyond 256. So places are written in digits to the base 256.
 """
@@ -18,7 +19,8 @@ import torch
 BASE = 256
 DIGITS = 3
 AXES = 3
-CHANNELS = AXES * DIGITS
+CHANNELS = AXES * DIGITS + 1  # the last says where embeddings belong
+INSIDE = -1  # there, of all but the first in a video of text and tokens
 
 
 class Medium(NamedTuple):
@@ -39,6 +41,18 @@ def grid_places(frames: int, rows: int, columns: int, per_frame: float) -> np.nd
     if per_frame != 1:
         places[0] = (places[0] * per_frame).astype(np.int64)
     return places
+
+
+def framed_places(leads: Sequence[int], rows: int, columns: int) -> np.ndarray:
+    """[3, L] int64: all places of a video with so many text tokens before each frame, and one after it.
+
+    >>> framed_places([2, 1], 1, 2).tolist()
+    [[0, 1, 2, 2, 4, 5, 6, 6, 8], [0, 1, 2, 2, 4, 5, 6, 6, 8], [0, 1, 2, 3, 4, 5, 6, 7, 8]]
+    """
+    frame = grid_places(1, rows, columns, per_frame=1)
+    starts = np.cumsum(leads) + np.arange(len(leads)) * (rows * columns + 1)
+    length = int(starts[-1]) + rows * columns + 1
+    return of_prompt(length, (Medium(int(start), rows * columns, frame) for start in starts))[0]
 
 
 def of_prompt(length: int, media: Iterable[Medium]) -> tuple[np.ndarray, int]:
@@ -63,13 +77,15 @@ def of_prompt(length: int, media: Iterable[Medium]) -> tuple[np.ndarray, int]:
     return positions, first - done
 
 
-def with_places(embeds: torch.Tensor, places: np.ndarray) -> torch.Tensor:
-    """[K, D] and their [3, K] places -> [K, D + CHANNELS]"""
-    return torch.cat([embeds, digits(places).to(embeds.device, embeds.dtype)], dim=1)
+def with_places(embeds: torch.Tensor, places: np.ndarray, lead: int = 0) -> torch.Tensor:
+    """[K, D] and their [3, K] places -> [K, D + CHANNELS]; `lead` is how many text tokens come before placeholders."""
+    before = torch.full((len(embeds), 1), INSIDE if lead else 0)
+    before[0] = lead
+    return torch.cat([embeds, torch.cat([digits(places), before], 1).to(embeds.device, embeds.dtype)], dim=1)
 
 
 def digits(places: np.ndarray) -> torch.Tensor:
-    """[3, K] -> [K, CHANNELS] int64
+    """[3, K] -> [K, 9] int64
 
     >>> digits(np.array([[1198], [3], [4]])).tolist()
     [[0, 4, 174, 0, 0, 3, 0, 0, 4]]
@@ -77,24 +93,25 @@ def digits(places: np.ndarray) -> torch.Tensor:
     if places.max(initial=0) >= BASE**DIGITS:
         raise ValueError(f"a video must have positions below {BASE**DIGITS}, got {places.max()}: take fewer frames")
     powers = BASE ** np.arange(DIGITS)[::-1]
-    return torch.from_numpy((places.T[:, :, None] // powers % BASE).reshape(-1, CHANNELS))
+    return torch.from_numpy((places.T[:, :, None] // powers % BASE).reshape(-1, AXES * DIGITS))
 
 
 def places_of(channels: torch.Tensor) -> torch.Tensor:
-    """[K, CHANNELS] -> [3, K] int64"""
+    """[K, 9] -> [3, K] int64"""
     written = channels.round().long().view(-1, AXES, DIGITS)
     powers = BASE ** torch.arange(DIGITS - 1, -1, -1, device=channels.device)
     return (written * powers).sum(-1).T
 
 
 def placed(
-    positions: torch.Tensor, is_visual: torch.Tensor, embeds: Sequence[torch.Tensor], width: int
+    positions: torch.Tensor, is_visual: torch.Tensor, done: int, embeds: Sequence[torch.Tensor], width: int
 ) -> tuple[list[torch.Tensor], torch.Tensor, int]:
     """Put videos where their embeddings say.
 
     Args:
         positions: [3, L] int64 of the whole prompt, as `of_prompt` made them or this function left them.
-        is_visual: [L] bool, placeholders that are yet to be read.
+        is_visual: [L] bool, placeholders.
+        done: how many tokens of the prompt were read before.
         embeds: what comes now, in order: [k, width], or [k, width + CHANNELS] for a video that is short of tokens.
         width: of an embedding alone.
 
@@ -103,15 +120,23 @@ def placed(
         follows the last token of the prompt, also where it is one of a video.
     """
     positions = positions.clone()
-    coming = is_visual.nonzero()[:, 0]
-    start = 0
+    placeholders = is_visual.nonzero()[:, 0]
     for each in embeds:
-        mine = coming[start : start + len(each)]
-        start += len(each)
-        if each.shape[1] > width:
-            places = places_of(each[:, width:]).to(positions)
-            positions[:, mine] = places + _beginning(positions[:, mine], places)
-    return [each[:, :width] for each in embeds], positions, int(positions[:, -1].max()) + 1 - positions.shape[1]
+        coming = placeholders[placeholders >= done]
+        if each.shape[1] == width:
+            done = int(coming[len(each) - 1]) + 1
+            continue
+        before = int(each[0, -1])
+        start = done if before == INSIDE else int(coming[0]) - before
+        done = start + len(each)
+        places = places_of(each[:, width:-1]).to(positions)
+        positions[:, start:done] = places + _beginning(positions[:, start:done], places)
+    return [each[:, :width] for each in embeds], positions, answer_offset(positions)
+
+
+def answer_offset(positions: torch.Tensor) -> int:
+    """What to add to the number of a token after a prompt for its position."""
+    return int(positions[:, -1].max()) + 1 - positions.shape[1]
 
 
 def _mark(first: int) -> int:

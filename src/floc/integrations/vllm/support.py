@@ -9,6 +9,7 @@ VERSIONS = ("0.28", "0.32")  # of vLLM, those that the engine tests were run wit
 MODELS = {
     "Qwen2VLForConditionalGeneration": "floc.integrations.vllm.models:Qwen2VL",
     "Qwen2_5_VLForConditionalGeneration": "floc.integrations.vllm.models:Qwen2_5_VL",
+    "Qwen3VLForConditionalGeneration": "floc.integrations.vllm.models:Qwen3VL",
 }
 
 
