@@ -22,6 +22,7 @@ from floc.corpus.ledger import Ledger, known
 from floc.corpus.order import Ended, Event, Failed, Kept, Order, Planned, Skipped, Source
 from floc.corpus.pipeline import Worker
 from floc.corpus.sources import find
+from floc.video import read
 
 from .films import make_film
 
@@ -93,6 +94,31 @@ def test_cuts_do_not_depend_on_who_decodes(small_pieces, worker: Worker, film: P
         )
     assert kept[0] == kept[1]
     assert len(kept[0]) == 5
+
+
+@pytest.mark.parametrize("fps", [0.3, 0.7, 1.1, 1.3, 10.0])
+def test_every_frame_of_every_span_is_kept(small_pieces, worker: Worker, film: Path, fps: float) -> None:
+    """Also at rates that no float is exact for, and where the film has fewer frames than there is room for in a span."""
+    worker = Worker(replace(ORDER, fps=fps), worker.brief.store)
+    ledger = ledger_of(worker)
+    for event in events_of(worker, *find([film])):
+        ledger.add(event)
+    ledger.flush()
+    assert ledger.store.check() == []
+    want = np.concatenate([batch.times_s for batch in read(film, fps=fps, max_frames=None)])
+    opened = ledger.store.open("long.mkv")
+    assert opened.times_s is not None
+    np.testing.assert_array_equal(opened.times_s, want)
+    stretch = ledger.store.open("long.mkv", start_s=100, end_s=120)
+    np.testing.assert_array_equal(stretch.features, opened.features[_within(opened, stretch)])
+
+
+def _within(whole: floc.Captured, stretch: floc.Captured) -> np.ndarray:
+    """Of the tokens of a video, those of a stretch of it."""
+    assert whole.times_s is not None
+    assert stretch.times_s is not None
+    times = whole.times_s[whole.indices.numpy() // (whole.shape[1] * whole.shape[2])]
+    return (times >= stretch.times_s[0]) & (times <= stretch.times_s[-1])
 
 
 def test_pieces_that_are_there_are_not_made_again(small_pieces, worker: Worker, film: Path) -> None:

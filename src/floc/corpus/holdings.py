@@ -97,11 +97,11 @@ def by_attempt(rows: Iterable[Row]) -> dict[str, list[Row]]:
     return {attempt: list(same) for attempt, same in groupby(ordered, key=lambda row: row["attempt"])}
 
 
-def wrong_with(rows: Sequence[Row], video: str, piece: int) -> str | None:
+def wrong_with(rows: Sequence[Row], video: str) -> str | None:
     """What is wrong with the rows of one attempt at a piece, if anything."""
     if not rows:
         return "none of its rows are there"
-    if any((row["video"], row["piece"]) != (video, piece) for row in rows):
+    if not _is_one_piece(rows, video):
         return "it has rows of another piece"
     if rows[0]["row"] != 0 or not rows[-1]["last"] or not _follow(rows):
         return "rows are missing"
@@ -137,6 +137,11 @@ def _key(row: Row) -> tuple[int, str, int]:
     return row["piece"], row["attempt"], row["row"]
 
 
+def _is_one_piece(rows: Sequence[Row], video: str) -> bool:
+    """Whether rows are of one piece of a video. Its number may be any: a film with gaps has numbers without a piece."""
+    return all((row["video"], row["piece"]) == (video, rows[0]["piece"]) for row in rows)
+
+
 def _follow(rows: Sequence[Row]) -> bool:
     """Whether rows of a piece come one after another."""
     return all(
@@ -152,8 +157,7 @@ def _require_all(uri: str, rows: Sequence[Row], video: Video, numbers: Sequence[
         part = attempts.get(video.pieces[number], [])
         begins = bool(part) and (part[0]["row"] == 0 or (stretch is not None and part[0]["start_s"] <= stretch.start_s))
         ends = bool(part) and (part[-1]["last"] or (stretch is not None and part[-1]["end_s"] >= stretch.end_s))
-        whose = all((row["video"], row["piece"]) == (video.id, number) for row in part)
-        if not (begins and ends and whose and _follow(part)):
+        if not (begins and ends and _is_one_piece(part, video.id) and _follow(part)):
             raise Damaged(f"{uri}: video {video.id} ({video.uri}), piece {number}: rows are missing; {REPAIR}")
 
 

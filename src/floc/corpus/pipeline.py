@@ -7,10 +7,11 @@ encoder alone, so every engine keeps the same tokens, and a piece that an earlie
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +83,13 @@ def _spans(order: Order, source: Source, video: str, film: Video, frames_per_tok
     if order.fps is None:
         return (Span(source, video, 0, 0, frames),)
     pieces = max(1, round(SPAN_S * order.fps / frames))  # of a span
-    length_s = pieces * frames / order.fps
-    count = max(1, -int(-film.duration_s // length_s))
+    targets = pieces * frames
+    count = max(1, math.ceil(film.duration_s * order.fps / targets))
+    # half-way between two moments that frames are taken at, so that rounding does not move one to another span
+    starts_s = [0.0, *((number * targets - 0.5) / order.fps for number in range(1, count))]
     return tuple(
-        Span(source, video, number, number * pieces, frames, number * length_s, (number + 1) * length_s)
-        for number in range(count)
+        Span(source, video, number, number * pieces, frames, start_s, end_s)
+        for number, (start_s, end_s) in enumerate(pairwise([*starts_s, math.inf]))
     )
 
 

@@ -220,9 +220,7 @@ class Store:
     def pieces(self, video_id: str) -> dict[int, Piece]:
         """The pieces of a video that are committed and whole, whether or not the video is done: the newest of each."""
         places = self._held.places(f"video = {quoted(video_id)}")
-        whole = [
-            _piece(rows) for rows in by_attempt(places).values() if wrong_with(rows, video_id, rows[0]["piece"]) is None
-        ]
+        whole = [_piece(rows) for rows in by_attempt(places).values() if wrong_with(rows, video_id) is None]
         return {each.piece: each for each in sorted(whole, key=lambda each: (each.piece, each.written_s))}
 
     def _create(self) -> None:
