@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Any
@@ -114,12 +115,23 @@ def told(place: Row) -> str:
 
 
 def resolved(videos: Iterable[Video]) -> list[Video]:
-    """One for each id: done before failed; of several done the first, of several failed the last."""
+    """One for each id: done before failed; of several done the first, of several failed the last.
+
+    A file that failed and was looked at again later, with another content by then, did not fail.
+    """
     found: dict[str, Video] = {}
     for video in videos:
         before = found.get(video.id)
         found[video.id] = video if before is None or _rank(video) < _rank(before) else before
-    return list(found.values())
+    later: dict[tuple[str, ...], float] = {}  # when each file was last looked at
+    for video in found.values():
+        later[_file(video)] = max(video.written_s, later.get(_file(video), 0.0))
+    return [video for video in found.values() if video.status == "done" or video.written_s >= later[_file(video)]]
+
+
+def _file(video: Video) -> tuple[str, ...]:
+    """A file, and what was to be done with it."""
+    return video.uri, video.encoder, json.dumps(dict(video.options), sort_keys=True)
 
 
 def _rank(video: Video) -> tuple[bool, float, tuple[str, ...]]:

@@ -81,6 +81,7 @@ def ingest(
             for event in running.run(to_do, ledger):
                 ledger.add(event)
                 show(ledger.status)
+            ledger.end()
         finally:
             ledger.flush()
         show(ledger.status)

@@ -44,32 +44,36 @@ from .order import (
     Span,
 )
 from .store import Store
-from .tables import StoreError, video_id
+from .tables import Damaged, StoreError, video_id
 
 BATCH = 16  # frames that are decoded and encoded in a go
-# what is wrong with one video, and no reason to stop; a store that cannot be written to is an OSError, too
-WRONG = (ValueError, OSError, RuntimeError, MemoryError)
+# what concerns all videos; whatever else goes wrong is wrong with one of them, and no reason to stop
+STORES_OWN = (StoreError, Damaged)
+MOST_SPANS = 1000  # of a film: one that is said to be longer than six weeks is not
 
 
 def plan(brief: Brief, source: Source) -> Planned | Skipped | Failed:
     """Look at a video: whether it is in the store, and how to cut it."""
     content = ""
+    store = Store(brief.store)
     try:
         layout = encoders.layout(brief.order.encoder)
+        source = sources.renewed(source)
         with sources.fetched(source) as path:
             content = sources.content_of(path)
             video = video_id(content, brief.model, brief.order.options())
-            store = Store(brief.store)
             if store.has(video):
                 return Skipped(source)
             film = _film(brief.order, path)
+            sources.require_unchanged(source)
+        pieces = store.pieces(video)
+        # the last is made again: how a video was made is told with a piece, and all may have been there
+        pieces.pop(max(pieces, default=0), None)
         spans = _spans(brief.order, source, video, film, layout.frames_per_token)
-        return Planned(
-            source, video, content, spans, film.duration_s, film.taken_fps, layout.frames_per_token, store.pieces(video)
-        )
-    except StoreError:
+        return Planned(source, video, content, spans, film.duration_s, film.taken_fps, layout.frames_per_token, pieces)
+    except STORES_OWN:
         raise
-    except WRONG as error:
+    except Exception as error:
         return Failed(source, in_words(error), content)
 
 
@@ -85,6 +89,8 @@ def _spans(order: Order, source: Source, video: str, film: Video, frames_per_tok
     pieces = max(1, round(SPAN_S * order.fps / frames))  # of a span
     targets = pieces * frames
     count = max(1, math.ceil(film.duration_s * order.fps / targets))
+    if count > MOST_SPANS:
+        count = 1
     # half-way between two moments that frames are taken at, so that rounding does not move one to another span
     starts_s = [0.0, *((number * targets - 0.5) / order.fps for number in range(1, count))]
     return tuple(
@@ -110,18 +116,26 @@ def pieces_of(brief: Brief, span: Span) -> Iterator[tuple[int, Iterator[Frames]]
         with sources.fetched(span.source) as path:
             film = _film(brief.order, path)
             part = film if span.end_s is None else film.between(span.start_s, span.end_s)
-            for frames in _cut(part, span.piece_frames):
+            for frames in _cut(_unchanged(part, span.source), span.piece_frames):
                 given = time.perf_counter()
                 yield span.first_piece + count, frames
                 used_s += time.perf_counter() - given
                 count += 1
-    except StoreError:
+    except STORES_OWN:
         raise
-    except WRONG as error:
+    except Exception as error:
         yield Failed(span.source, in_words(error))
         return
     # what whoever uses the frames takes for that is not decoding; waiting for frames inside a piece is told there
     yield Ended(span, count, time.perf_counter() - started - used_s, tuple(part.warnings))
+
+
+def _unchanged(film: Iterable[Frames], source: Source) -> Iterator[Frames]:
+    """The same frames, as long as they are of the content that the video is known by."""
+    for batch in film:
+        sources.require_unchanged(source)
+        yield batch
+    sources.require_unchanged(source)
 
 
 def _cut(film: Iterable[Frames], size: int) -> Iterator[Iterator[Frames]]:
@@ -144,9 +158,9 @@ class Keeper:
         """The same as `keep`, or why that cannot be."""
         try:
             return self.keep(span, number, frames, about)
-        except StoreError:
+        except STORES_OWN:
             raise
-        except WRONG as error:
+        except Exception as error:
             return Failed(span.source, in_words(error))
 
     def keep(self, span: Span, number: int, frames: Iterable[Frames], about: Mapping[str, Any]) -> Kept:
