@@ -17,6 +17,7 @@ import floc  # noqa: E402
 from floc.cli import app  # noqa: E402
 
 from .films import make_films  # noqa: E402
+from .making import piece, put  # noqa: E402
 
 
 def run(*arguments: object) -> Any:
@@ -121,7 +122,14 @@ def test_what_cannot_be(taken, tmp_path: Path, monkeypatch, arguments: tuple[str
     films, store = taken
     done = run(*(str(films) if each == "FILMS" else str(store) if each == "STORE" else each for each in arguments))
     assert message in str(done.exception)
-    assert not (tmp_path / "x" / "videos.lance").exists() or "engine" in message
+    assert not (tmp_path / "x" / "videos.lance").exists()
+
+
+def test_a_quiet_stretch_is_asked_with_what_it_has(store: floc.Store) -> None:
+    """As `Store.open` has it: a ratio is of the whole video."""
+    name = put(store, [piece(100, 0.0, kept=200), piece(100, 100.0, kept=2)]).id
+    asked = floc.cli.ask._kept(store.path, name, "1:40", "3:20", "1/8", None)
+    assert len(asked) == 2
 
 
 def test_a_store_answers_as_the_video_does(tmp_path: Path) -> None:
