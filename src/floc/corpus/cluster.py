@@ -33,7 +33,7 @@ class Cluster:
             import ray.data
         except ImportError as error:
             raise ImportError("the engine 'ray' needs Ray: pip install 'floc[ray]'") from error
-        self.ray = ray
+        self.ray: Any = ray  # its types want arrays where rows are made of lists
         self.order, self.store, self.workers, self.address = order, store, workers, address
         self.owned = False
 
