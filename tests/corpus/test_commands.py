@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,17 @@ def test_list_check_and_what_is_in_it(taken) -> None:
     checked = run("store", "check", store)
     assert checked.exit_code == 0
     assert "3 videos" in checked.stderr
+
+
+def test_names_with_brackets_are_listed_as_they_are(store: floc.Store) -> None:
+    found = put(store, [piece(30)], uri="/films/talk [dqw4w9].mp4")
+    failed = replace(found, id="ff", uri="/films/other.mp4", status="failed", error="[mov] no index [/x]", pieces=())
+    store.commit([], [failed])
+    listed = run("store", "list", store.path)
+    assert listed.exit_code == 0, listed.exception
+    shown = " ".join(listed.stdout.split())
+    assert "[dqw4w9]" in shown
+    assert "[mov]" in shown
 
 
 def test_a_frame_is_found_where_it_is_shown(taken, tmp_path: Path) -> None:
