@@ -123,9 +123,11 @@ def resolved(videos: Iterable[Video]) -> list[Video]:
     for video in videos:
         before = found.get(video.id)
         found[video.id] = video if before is None or _rank(video) < _rank(before) else before
+    failed = {video.uri for video in found.values() if video.status != "done"}  # few, and only they matter
     later: dict[tuple[str, ...], float] = {}  # when each file was last looked at
     for video in found.values():
-        later[_file(video)] = max(video.written_s, later.get(_file(video), 0.0))
+        if video.uri in failed:
+            later[_file(video)] = max(video.written_s, later.get(_file(video), 0.0))
     return [video for video in found.values() if video.status == "done" or video.written_s >= later[_file(video)]]
 
 

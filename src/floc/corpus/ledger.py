@@ -101,6 +101,7 @@ class Ledger:
         self.open: dict[str, _Open] = {}
         self._closed: set[str] = set()  # videos that are done with
         self._failed: dict[str, str] = {}  # why, of those that failed among them
+        self._told: set[str] = set()  # uris of failures: the spans of a video may fail each for itself
         self._twins: dict[Source, str] = {}  # other names of the same content, and which video it is
         self._early: dict[str, list[Kept | Ended]] = {}  # what came before the plan of its video
         self._pieces: list[Piece] = []
@@ -210,7 +211,7 @@ class Ledger:
         mine = [name for name, video in self.open.items() if video.planned.source == event.source]
         if mine:
             self._give_up(self._close(mine[0]).planned, event.reason)
-        elif event.source not in self._twins and not any(uri == event.source.uri for uri, _ in self.status.failures):
+        elif event.source not in self._twins and event.source.uri not in self._told:
             self._record_failure(event.source, event.reason, event.content)
 
     def _give_up(self, planned: Planned, reason: str) -> None:
@@ -224,6 +225,7 @@ class Ledger:
 
     def _record_failure(self, source: Source, reason: str, content: str) -> None:
         self.status.failed += 1
+        self._told.add(source.uri)
         self.status.failures.append((source.uri, reason))
         self._videos.append(failure_of(self.brief, source, reason, content))
 
