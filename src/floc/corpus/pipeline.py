@@ -103,7 +103,7 @@ def piece_frames(frame_bytes: int, frames_per_token: int) -> int:
     """How many frames of so many bytes make a piece.
 
     >>> piece_frames(504 * 280 * 3, 2), piece_frames(512 * 288 * 3, 1), piece_frames(4096 * 2160 * 3, 1)
-    (288, 288, 32)
+    (256, 288, 32)
     """
     step = PIECE_STEP * frames_per_token
     return max(step, min(PIECE_LIMIT, PIECE_BYTES // frame_bytes) // step * step)
