@@ -17,9 +17,10 @@ import pytest
 pytest.importorskip("lance", reason="Lance is not installed: pip install 'floc[store]'")
 pytest.importorskip("av", reason="PyAV is not installed: pip install 'floc[video]'")
 
-from floc.corpus import Store, StoreError
+from floc.corpus import Store, StoreError, local
 from floc.corpus.ingest import _require_same_weights, ingest
 from floc.corpus.ledger import Status, failure_of
+from floc.corpus.local import TRIES
 from floc.corpus.order import Brief, Order, Source
 from floc.integrations.transformers.identity import Identity
 
@@ -144,6 +145,52 @@ def test_a_store_that_cannot_be_written_to_stops_it(tmp_path: Path, monkeypatch)
     assert Store(tmp_path / "store").videos() == []
 
 
+@pytest.mark.parametrize("deaths", [TRIES - 1, TRIES])
+def test_a_worker_is_killed_before_it_has_its_encoder(tmp_path: Path, monkeypatch, deaths: int) -> None:
+    make_film(tmp_path / "a.mkv", 3, seed=0)
+    started: list[int] = []
+
+    class Dies(local._Worker):
+        def __init__(self, *told) -> None:
+            super().__init__(*told)
+            if len(started) < deaths:
+                self.process.kill()
+            started.append(deaths)
+
+    monkeypatch.setattr(local, "_Worker", Dies)
+    if deaths < TRIES:
+        assert ingest([tmp_path / "a.mkv"], tmp_path / "store", workers=1, **OPTIONS).done == 1
+        return
+    with pytest.raises(RuntimeError, match="could not be loaded: its process was ended by SIGKILL"):
+        ingest([tmp_path / "a.mkv"], tmp_path / "store", workers=1, **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("device", "workers", "want"),
+    [
+        (None, None, ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]),
+        (None, 1, ["cuda:0"]),
+        ("cuda:1", None, ["cuda:1", "cuda:1"]),
+        ("cpu", 2, ["cpu", "cpu"]),
+    ],
+)
+def test_where_encoders_run(monkeypatch, device: str | None, workers: int | None, want: list[str]) -> None:
+    """On a GPU that is named there is room for two, not for as many as there are cores."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr(local.os, "sched_getaffinity", lambda pid: range(8))
+    engine = local.Local(Order("mobilenet", ratio="1/4", device=device), "store", workers)
+    assert [order.device for order in engine.orders] == want
+
+
+def test_the_store_is_told_where_it_is_wherever_workers_run(tmp_path: Path, monkeypatch) -> None:
+    make_film(tmp_path / "a.mkv", 3, seed=0)
+    monkeypatch.chdir(tmp_path)
+    briefs: list[Brief] = []
+    monkeypatch.setattr(local.Local, "run", lambda engine, sources, ledger: iter(briefs.append(ledger.brief) or ()))
+    ingest(["a.mkv"], "store", workers=1, **OPTIONS)
+    assert briefs[0].store == str(tmp_path / "store")
+
+
 def test_another_model_of_the_same_name_is_refused(tmp_path: Path) -> None:
     model = Identity("qwen2_5_vl", "tiny", None, "c0", 4, [0.5, 0.25])
     brief = Brief(Order("pixels", ratio="1/4"), "store", model)
@@ -159,7 +206,9 @@ def test_another_model_of_the_same_name_is_refused(tmp_path: Path) -> None:
     [
         ({"engine": "spark"}, "engine must be 'local' or 'ray'"),
         ({"address": "auto"}, "pass engine='ray'"),
-        ({"workers": -1}, "workers must be at least 1"),
+        ({"workers": -1}, "workers must be a whole number, at least 1; got -1"),
+        ({"workers": 0}, "workers must be a whole number, at least 1; got 0"),
+        ({"workers": 0, "engine": "ray"}, "workers must be a whole number"),
         ({"encoder": "hf:/nowhere"}, "/nowhere"),
     ],
 )

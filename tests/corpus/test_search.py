@@ -46,6 +46,19 @@ def by_hand(query: torch.Tensor, parts: list[Captured]) -> list[tuple[float, flo
     return sorted(scores, reverse=True)
 
 
+def test_what_was_removed_since_the_index_is_not_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there are too many videos to name them to the index."""
+    monkeypatch.setattr(search, "TRAINED", 20)
+    monkeypatch.setattr(search, "FEW_VIDEOS", 0)
+    first, second = film(1, 40), film(2, 40)
+    gone = put(store, first, uri="/films/first.mp4")
+    put(store, second, uri="/films/second.mp4")
+    store.index()
+    store.remove(gone.id)
+    moments = store.search(first[0].features[0], k=3)
+    assert [moment.uri for moment in moments] == ["/films/second.mp4"] * 3
+
+
 @pytest.mark.parametrize("indexed", [False, True, "with more since"])
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_search_is_the_mean_of_best_cosines(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from floc.footage import clock
@@ -16,7 +17,7 @@ from floc.footage import clock
 from .shell import app, progress_bar, require_writable, screen
 
 if TYPE_CHECKING:
-    from floc.corpus import Store, Video
+    from floc.corpus import Moment, Store, Video
 
 archive = typer.Typer(help="Look into a store that `floc ingest` made, and look after it.", no_args_is_help=True)
 app.add_typer(archive, name="store")
@@ -32,8 +33,9 @@ def _opened(path: str) -> Store:
     return Store(path)
 
 
-def _name(video: Video) -> str:
-    return video.uri.rsplit("/", 1)[-1]
+def _name(video: Video | Moment) -> str:
+    """The file's; many have brackets, which are no markup."""
+    return escape(video.uri.rsplit("/", 1)[-1])
 
 
 @archive.command("list", epilog="Example: floc store list archive")
@@ -46,11 +48,11 @@ def list_videos(store: StorePath, as_json: AsJson = False) -> None:
     table = Table("id", "video", "length", "tokens", "kept", "coverage", "encoder", box=None, header_style="bold")
     for video in sorted(videos, key=lambda each: each.uri):
         if video.status == "failed":
-            table.add_row(video.id, _name(video), "", "", "", f"[red]{video.error}[/]", video.encoder)
+            table.add_row(video.id, _name(video), "", "", "", f"[red]{escape(video.error)}[/]", escape(video.encoder))
             continue
         coverage = "-" if video.coverage is None else f"{video.coverage:.4f}"
         counts = f"{video.tokens:,}", f"{video.kept:,}"
-        table.add_row(video.id, _name(video), clock(video.duration_s), *counts, coverage, video.encoder)
+        table.add_row(video.id, _name(video), clock(video.duration_s), *counts, coverage, escape(video.encoder))
     Console(highlight=False).print(table)
 
 
@@ -66,13 +68,13 @@ def search(
     """Find the moments most like a picture."""
     moments = _opened(store).search(picture, k, video=video, encoder=encoder)
     if as_json:
-        print(json.dumps([{**asdict(each), "video": each.video} for each in moments]))
+        print(json.dumps([asdict(each) for each in moments]))
         return
     table = Table("similarity", "when", "from", "to", "row, column", "video", box=None, header_style="bold")
     for each in moments:
         when, start, end = (clock(seconds) for seconds in (each.time_s, each.start_s, each.end_s))
         place = f"{each.position[0]}, {each.position[1]}"
-        table.add_row(f"{each.similarity:.4f}", when, start, end, place, each.uri.rsplit("/", 1)[-1])
+        table.add_row(f"{each.similarity:.4f}", when, start, end, place, _name(each))
     Console(highlight=False).print(table)
 
 

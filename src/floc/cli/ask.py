@@ -67,7 +67,9 @@ def ask(
         require_writable(output, ".floc", video)
     if not captured and (video.is_dir() or "://" in source):
         raise ValueError(f"{source}: not a video; if it is a store, name one of its videos with --video")
-    kept = _kept(source, name, start, end) if captured else None  # what is wrong shows before weights are loaded
+    kept = (
+        _kept(source, name, start, end, ratio, budget) if captured else None
+    )  # what is wrong shows before weights are loaded
     session = Session(model, device)
     dials: list[dict[str, Any]] = [dict(ratio=ratio, budget=budget, coverage=coverage)]
     if both:
@@ -75,7 +77,7 @@ def ask(
     told = []
     for dial in dials:
         if kept is not None:
-            film = session.take(kept, ratio=ratio, budget=budget)
+            film = session.take(kept)
         else:
             with progress_bar(f"looking at {video.name}") as show:
                 film = session.capture(video, dial, spec, parsed_fps(fps), max_frames or footage.MAX_FRAMES, show)
@@ -99,13 +101,17 @@ def ask(
         screen.print(f"written  {escape(str(output))}", soft_wrap=True)
 
 
-def _kept(source: str, name: str | None, start: str | None, end: str | None) -> floc.Captured:
-    """What was captured before, in a file or in a store."""
+def _kept(
+    source: str, name: str | None, start: str | None, end: str | None, ratio: str | None, budget: int | None
+) -> floc.Captured:
+    """What was captured before, in a file or in a store, at a smaller budget where one is given."""
     if (name, start, end) == (None, None, None):
-        return floc.load(source)
+        video = floc.load(source)
+        return video if ratio is None and budget is None else video.at(ratio=ratio, budget=budget)
     if name is None:
         raise ValueError("--from and --to are of a video in a store; name it with --video")
-    return floc.Store(source).open(name, start_s=parsed_time(start), end_s=parsed_time(end))
+    stretch = {"start_s": parsed_time(start), "end_s": parsed_time(end)}
+    return floc.Store(source).open(name, **stretch, ratio=ratio, budget=budget)
 
 
 def _say(text: str) -> None:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 import floc
@@ -111,7 +112,7 @@ def _show(status: Status, store: str) -> None:
     if status.done:
         table.add_row("footage", f"{clock(status.footage_s)}, {status.hours_per_hour:.3g} hours an hour")
         table.add_row("tokens", f"{status.tokens:,}, kept {status.kept:,} (1 in {status.tokens / status.kept:.3g})")
-        table.add_row("written", f"{in_words(status.bytes)} to {store}")
+        table.add_row("written", f"{in_words(status.bytes)} to {escape(store)}")
         spent = [f"{stage} {seconds:.1f}" for stage, seconds in status.seconds.items()]
         table.add_row("seconds", f"{status.elapsed_s:.1f}; of all workers: {', '.join(spent)}")
     screen.print(table)

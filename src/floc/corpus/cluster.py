@@ -38,7 +38,7 @@ class Cluster:
             import ray.data
         except ImportError as error:
             raise ImportError("the engine 'ray' needs Ray: pip install 'floc[ray]'") from error
-        self.ray = ray
+        self.ray: Any = ray  # its types want arrays where rows are made of lists
         self.order, self.store, self.workers, self.address = order, store, workers, address
         self.owned = False
 
@@ -147,7 +147,7 @@ def _decode(batch: Columns, brief: bytes) -> Iterator[Columns]:
 
 
 def _decoded(brief: Brief, span: Span, about: dict[str, Any], have: frozenset[int]) -> Iterator[Columns]:
-    from .pipeline import WRONG, in_words, pieces_of
+    from .pipeline import STORES_OWN, in_words, pieces_of
 
     for each in pieces_of(brief, span):
         if not isinstance(each, tuple):
@@ -156,7 +156,9 @@ def _decoded(brief: Brief, span: Span, about: dict[str, Any], have: frozenset[in
         number, frames = each
         try:
             batches = list(frames)
-        except WRONG as error:
+        except STORES_OWN:
+            raise
+        except Exception as error:
             yield _row("event", Failed(span.source, in_words(error)))
             return
         if number not in have:

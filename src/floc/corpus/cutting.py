@@ -113,7 +113,7 @@ def joined(rows: Sequence[Mapping[str, Any]], video: Video, stretch: Stretch | N
         raise ValueError(
             f"video {video.id}: nothing was kept between {stretch.start_s:g} s and {until_s:g} s; widen the range"
         )
-    pieces = np.array([row["piece"] for row in rows]) - rows[0]["piece"]
+    pieces = np.unique([row["piece"] for row in rows], return_inverse=True)[1]
     of_slice = np.repeat(pieces, np.diff(starts))[low:high]
     sizes = np.bincount(of_slice, minlength=pieces[-1] + 1) * cells
     order = _order(sizes, np.repeat(pieces, counts)[here], of_tokens("order", np.int64)[here])

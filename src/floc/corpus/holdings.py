@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Any
@@ -97,11 +98,11 @@ def by_attempt(rows: Iterable[Row]) -> dict[str, list[Row]]:
     return {attempt: list(same) for attempt, same in groupby(ordered, key=lambda row: row["attempt"])}
 
 
-def wrong_with(rows: Sequence[Row], video: str, piece: int) -> str | None:
+def wrong_with(rows: Sequence[Row], video: str) -> str | None:
     """What is wrong with the rows of one attempt at a piece, if anything."""
     if not rows:
         return "none of its rows are there"
-    if any((row["video"], row["piece"]) != (video, piece) for row in rows):
+    if not _is_one_piece(rows, video):
         return "it has rows of another piece"
     if rows[0]["row"] != 0 or not rows[-1]["last"] or not _follow(rows):
         return "rows are missing"
@@ -114,12 +115,25 @@ def told(place: Row) -> str:
 
 
 def resolved(videos: Iterable[Video]) -> list[Video]:
-    """One for each id: done before failed; of several done the first, of several failed the last."""
+    """One for each id: done before failed; of several done the first, of several failed the last.
+
+    A file that failed and was looked at again later, with another content by then, did not fail.
+    """
     found: dict[str, Video] = {}
     for video in videos:
         before = found.get(video.id)
         found[video.id] = video if before is None or _rank(video) < _rank(before) else before
-    return list(found.values())
+    failed = {video.uri for video in found.values() if video.status != "done"}  # few, and only they matter
+    later: dict[tuple[str, ...], float] = {}  # when each file was last looked at
+    for video in found.values():
+        if video.uri in failed:
+            later[_file(video)] = max(video.written_s, later.get(_file(video), 0.0))
+    return [video for video in found.values() if video.status == "done" or video.written_s >= later[_file(video)]]
+
+
+def _file(video: Video) -> tuple[str, ...]:
+    """A file, and what was to be done with it."""
+    return video.uri, video.encoder, json.dumps(dict(video.options), sort_keys=True)
 
 
 def _rank(video: Video) -> tuple[bool, float, tuple[str, ...]]:
@@ -137,6 +151,11 @@ def _key(row: Row) -> tuple[int, str, int]:
     return row["piece"], row["attempt"], row["row"]
 
 
+def _is_one_piece(rows: Sequence[Row], video: str) -> bool:
+    """Whether rows are of one piece of a video. Its number may be any: a film with gaps has numbers without a piece."""
+    return all((row["video"], row["piece"]) == (video, rows[0]["piece"]) for row in rows)
+
+
 def _follow(rows: Sequence[Row]) -> bool:
     """Whether rows of a piece come one after another."""
     return all(
@@ -152,8 +171,7 @@ def _require_all(uri: str, rows: Sequence[Row], video: Video, numbers: Sequence[
         part = attempts.get(video.pieces[number], [])
         begins = bool(part) and (part[0]["row"] == 0 or (stretch is not None and part[0]["start_s"] <= stretch.start_s))
         ends = bool(part) and (part[-1]["last"] or (stretch is not None and part[-1]["end_s"] >= stretch.end_s))
-        whose = all((row["video"], row["piece"]) == (video.id, number) for row in part)
-        if not (begins and ends and whose and _follow(part)):
+        if not (begins and ends and _is_one_piece(part, video.id) and _follow(part)):
             raise Damaged(f"{uri}: video {video.id} ({video.uri}), piece {number}: rows are missing; {REPAIR}")
 
 

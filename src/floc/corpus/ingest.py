@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from ..blocks import is_count
 from . import ledger as ledgers
 from . import sources as places
 from .ledger import Ledger, Status
@@ -48,7 +49,7 @@ def ingest(
 ) -> Status:
     """Compress videos once, into a store. What is in it already is left out, and what was begun is gone on with.
 
-        floc.corpus.ingest(["footage/"], "archive", encoder="hf:Qwen/Qwen2.5-VL-7B-Instruct", ratio="1/32")
+        ingest(["footage/"], "archive", encoder="hf:Qwen/Qwen2.5-VL-7B-Instruct", ratio="1/32")
 
     Args:
         sources: files, folders, and addresses such as s3://bucket/folder.
@@ -59,15 +60,16 @@ def ingest(
         fps: frames a second to take; None takes every frame.
         device: where encoders run, such as "cuda:1"; all GPUs, else the CPU, where not given.
         engine: "local" for processes on this machine, "ray" for Ray Data.
-        workers: how many encoders; one for each core, or two for each GPU, where not given.
+        workers: how many encoders; where not given, one for each core, or for GPUs two each (local) or one each (ray).
         address: of the Ray cluster, "auto" for the one this machine is part of; a cluster of its own where not given.
         show: called now and then with where it stands.
     """
+    _require_engine(engine, workers, address)
     told = None if ratio is None else str(ratio)
     order = Order(encoder, told, coverage, method, options, fps, device)
     found = places.find(sources)
     archive = Store(store, create=True)
-    with _engine(engine, order, str(store), workers, address) as running:
+    with _engine(engine, order, archive.path, workers, address) as running:
         brief = running.brief()
         ledger = Ledger(archive, brief, len(found))
         done = archive.videos("done")
@@ -81,6 +83,7 @@ def ingest(
             for event in running.run(to_do, ledger):
                 ledger.add(event)
                 show(ledger.status)
+            ledger.end()
         finally:
             ledger.flush()
         show(ledger.status)
@@ -100,15 +103,20 @@ def _require_same_weights(brief: Brief, videos: Sequence[Video]) -> None:
                 ) from None
 
 
+def _require_engine(name: str, workers: int | None, address: str | None) -> None:
+    if name not in ("local", "ray"):
+        raise ValueError(f"engine must be 'local' or 'ray', got {name!r}")
+    if workers is not None and not is_count(workers):
+        raise ValueError(f"workers must be a whole number, at least 1; got {workers!r}")
+    if name == "local" and address is not None:
+        raise ValueError(f"address {address!r} is of a Ray cluster; pass engine='ray' with it")
+
+
 def _engine(name: EngineName, order: Order, store: str, workers: int | None, address: str | None) -> Engine:
     if name == "ray":
         from .cluster import Cluster
 
         return Cluster(order, store, workers, address)
-    if name != "local":
-        raise ValueError(f"engine must be 'local' or 'ray', got {name!r}")
-    if address is not None:
-        raise ValueError(f"address {address!r} is of a Ray cluster; pass engine='ray' with it")
     from .local import Local
 
     return Local(order, store, workers)

@@ -121,7 +121,7 @@ class Table:
         if missing:
             raise StoreError(
                 f"{self.uri}: {len(missing)} files that were written are gone, {missing[0]} among them: they were "
-                "compacted away before they were committed; ingest the video again"
+                "compacted away before they were committed, or the store was moved or removed; ingest the video again"
             )
 
 

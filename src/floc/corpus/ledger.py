@@ -100,6 +100,9 @@ class Ledger:
         self.status = Status(videos)
         self.open: dict[str, _Open] = {}
         self._closed: set[str] = set()  # videos that are done with
+        self._failed: dict[str, str] = {}  # why, of those that failed among them
+        self._told: set[str] = set()  # uris of failures: the spans of a video may fail each for itself
+        self._twins: dict[Source, str] = {}  # other names of the same content, and which video it is
         self._early: dict[str, list[Kept | Ended]] = {}  # what came before the plan of its video
         self._pieces: list[Piece] = []
         self._videos: list[Video] = []
@@ -125,6 +128,11 @@ class Ledger:
             self._pieces, self._videos = [], []
         self._committed = time.monotonic()
 
+    def end(self) -> None:
+        """All has been told: what is not whole by now never will be."""
+        for video in list(self.open.values()):
+            self._fail(Failed(video.planned.source, "RuntimeError: parts of it never came back; ingest it again"))
+
     def wants(self, span: Span) -> bool:
         """Whether a stretch of film is still of use: its video has not failed."""
         return span.video in self.open
@@ -134,12 +142,20 @@ class Ledger:
         return frozenset(self.open[video].pieces)
 
     def _plan(self, event: Planned) -> None:
-        if event.video in self.open or event.video in self._closed:  # the same content under another name
-            self.status.skipped += 1
+        if event.video in self.open or event.video in self._closed:
+            self._twin(event)
             return
         self.open[event.video] = _Open(event, {}, dict(event.pieces))
         for early in self._early.pop(event.video, ()):
             self._note(early)
+
+    def _twin(self, event: Planned) -> None:
+        """The same content under another name: what becomes of the one becomes of the other."""
+        if event.video in self._failed:
+            self._record_failure(event.source, self._failed[event.video], event.content)
+        elif event.source not in self._twins:
+            self._twins[event.source] = event.video
+            self.status.skipped += 1
 
     def _note(self, event: Kept | Ended) -> None:
         name = event.piece.video if isinstance(event, Kept) else event.span.video
@@ -175,10 +191,10 @@ class Ledger:
     def _finish(self, video: _Open) -> None:
         planned, pieces = video.planned, [piece for _, piece in sorted(video.pieces.items())]
         if not pieces:
-            self._record_failure(planned.source, "ValueError: the video gave no frames", planned.content)
+            self._give_up(planned, "ValueError: the video gave no frames")
             return
         if len({piece.shape[1:] for piece in pieces}) > 1:
-            self._record_failure(planned.source, "ValueError: frames changed their size", planned.content)
+            self._give_up(planned, "ValueError: frames changed their size")
             return
         kept = video_of(self.brief, video.planned, pieces, video.nested, video.made, video.seconds)
         self._videos.append(kept)
@@ -193,12 +209,23 @@ class Ledger:
 
     def _fail(self, event: Failed) -> None:
         mine = [name for name, video in self.open.items() if video.planned.source == event.source]
-        content = self._close(mine[0]).planned.content if mine else event.content
-        if mine or not any(uri == event.source.uri for uri, _ in self.status.failures):
-            self._record_failure(event.source, event.reason, content)
+        if mine:
+            self._give_up(self._close(mine[0]).planned, event.reason)
+        elif event.source not in self._twins and event.source.uri not in self._told:
+            self._record_failure(event.source, event.reason, event.content)
+
+    def _give_up(self, planned: Planned, reason: str) -> None:
+        self._failed[planned.video] = reason
+        twins = [source for source, video in self._twins.items() if video == planned.video]
+        for twin in twins:
+            del self._twins[twin]
+            self.status.skipped -= 1
+        for source in (*twins, planned.source):
+            self._record_failure(source, reason, planned.content)
 
     def _record_failure(self, source: Source, reason: str, content: str) -> None:
         self.status.failed += 1
+        self._told.add(source.uri)
         self.status.failures.append((source.uri, reason))
         self._videos.append(failure_of(self.brief, source, reason, content))
 
@@ -238,14 +265,14 @@ def failure_of(brief: Brief, source: Source, reason: str, content: str) -> Video
 
     # what cannot be read has no content to tell it by
     told = video_id(content or f"unreadable {source.uri}", brief.model, brief.order.options())
-    return Video(**_of(brief, source, content), id=told, status="failed", error=reason)
+    return Video(**_of(brief, source, content), id=told, status="failed", error=readable(reason))
 
 
 def _of(brief: Brief, source: Source, content: str) -> dict[str, Any]:
     from .. import __version__
 
     return {
-        "uri": source.uri,
+        "uri": readable(source.uri),
         "content": content,
         "size": source.size,
         "modified_s": source.modified_s,
@@ -257,6 +284,15 @@ def _of(brief: Brief, source: Source, content: str) -> dict[str, Any]:
     }
 
 
+def readable(text: str) -> str:
+    r"""What a table takes: names of files need not be text.
+
+    >>> readable("caf\udce9.mp4") == r"caf\udce9.mp4"
+    True
+    """
+    return text.encode(errors="backslashreplace").decode()
+
+
 def known(done: Iterable[Video], brief: Brief, sources: Iterable[Source]) -> list[Source]:
     """Of sources those that are among videos as they are: the same name, size and time of change."""
     order = brief.order
@@ -266,7 +302,7 @@ def known(done: Iterable[Video], brief: Brief, sources: Iterable[Source]) -> lis
         for video in done
         if video.encoder == order.encoder and dict(video.options) == options and video.model == brief.model
     }
-    return [source for source in sources if (source.uri, source.size, source.modified_s) in there]
+    return [source for source in sources if (readable(source.uri), source.size, source.modified_s) in there]
 
 
 def _add(sums: dict[str, float], more: Any) -> None:

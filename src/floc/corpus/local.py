@@ -13,6 +13,7 @@ import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
@@ -74,14 +75,13 @@ class Local:
     """See `Engine`."""
 
     def __init__(self, order: Order, store: str, workers: int | None = None) -> None:
-        gpus = torch.cuda.device_count() if order.encoder != "pixels" and order.device is None else 0
+        devices = _gpus(order)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.count = workers or (2 * gpus if gpus else cores)  # on a GPU one decodes while the other encodes
-        if self.count < 1:
-            raise ValueError(f"workers must be at least 1, got {workers}")
+        count = workers or 2 * len(devices) or cores  # on a GPU one decodes while the other encodes
         self.store = store
-        self.orders = [replace(order, device=f"cuda:{i % gpus}") if gpus else order for i in range(self.count)]
-        self.threads = max(1, cores // self.count)
+        self.orders = [replace(order, device=each) for each in islice(cycle(devices or [order.device]), count)]
+        self.threads = max(1, cores // count)
+        self.false_starts = 0  # workers that died before they had their encoder, one after another
         self.workers: list[_Worker] = []
 
     def __enter__(self) -> Local:
@@ -99,7 +99,7 @@ class Local:
                 try:
                     self._hear(worker)
                 except EOFError:
-                    raise RuntimeError(f"the encoder could not be loaded: {worker.last_words()}") from None
+                    self._replace(worker)
                 if worker.brief is not None:
                     return worker.brief
 
@@ -150,6 +150,7 @@ class Local:
             raise said
         if isinstance(said, Brief):
             worker.brief = said
+            self.false_starts = 0
             return None
         if said is None:
             worker.task = None
@@ -157,11 +158,7 @@ class Local:
 
     def _bury(self, worker: _Worker, queue: deque[_Task], tries: dict[Source | Span, int]) -> Iterator[Event]:
         """Put another in the place of a worker that died, and let it try again what was in hand."""
-        words, task, place = worker.last_words(), worker.task, self.workers.index(worker)
-        worker.end()
-        if worker.brief is None:
-            raise RuntimeError(f"the encoder could not be loaded: {words}")
-        self.workers[place] = _Worker(self.orders[place], self.store, self.threads)
+        task, words = worker.task, self._replace(worker)
         if task is None:
             return
         tries[task.about] = tries.get(task.about, 0) + 1
@@ -169,6 +166,25 @@ class Local:
             queue.appendleft(task)
         else:
             yield Failed(task.source, f"RuntimeError: {words}, {TRIES} times")
+
+    def _replace(self, worker: _Worker) -> str:
+        """Start another in the place of a worker that died: its last words."""
+        words, place = worker.last_words(), self.workers.index(worker)
+        worker.end()
+        self.false_starts += worker.brief is None
+        if self.false_starts == TRIES:
+            raise RuntimeError(
+                f"the encoder could not be loaded: {words}, {TRIES} times; fewer workers need less memory"
+            )
+        self.workers[place] = _Worker(self.orders[place], self.store, self.threads)
+        return words
+
+
+def _gpus(order: Order) -> list[str]:
+    """Those that encoders run on."""
+    if order.device is not None:
+        return [order.device] if order.device.startswith("cuda") else []
+    return [f"cuda:{i}" for i in range(torch.cuda.device_count())] if order.encoder != "pixels" else []
 
 
 def _work(order: Order, store: str, threads: int, pipe: Connection) -> None:

@@ -49,8 +49,9 @@ class Order:
         return {
             "method": self.method,
             "ratio": None if self.ratio is None else str(Fraction(self.ratio).limit_denominator(1_000_000)),
-            "coverage": self.coverage,
-            "fps": self.fps,
+            # 2 and 2.0 are one and the same
+            "coverage": None if self.coverage is None else float(self.coverage),
+            "fps": None if self.fps is None else float(self.fps),
             "piece": [PIECE_BYTES, PIECE_STEP, PIECE_LIMIT, SPAN_S],
             **self.method_options,
         }

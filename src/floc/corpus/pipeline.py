@@ -7,10 +7,11 @@ encoder alone, so every engine keeps the same tokens, and a piece that an earlie
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,32 +44,36 @@ from .order import (
     Span,
 )
 from .store import Store
-from .tables import StoreError, video_id
+from .tables import Damaged, StoreError, video_id
 
 BATCH = 16  # frames that are decoded and encoded in a go
-# what is wrong with one video, and no reason to stop; a store that cannot be written to is an OSError, too
-WRONG = (ValueError, OSError, RuntimeError, MemoryError)
+# what concerns all videos; whatever else goes wrong is wrong with one of them, and no reason to stop
+STORES_OWN = (StoreError, Damaged)
+MOST_SPANS = 1000  # of a film: one that is said to be longer than six weeks is not
 
 
 def plan(brief: Brief, source: Source) -> Planned | Skipped | Failed:
     """Look at a video: whether it is in the store, and how to cut it."""
     content = ""
+    store = Store(brief.store)
     try:
         layout = encoders.layout(brief.order.encoder)
+        source = sources.renewed(source)
         with sources.fetched(source) as path:
             content = sources.content_of(path)
             video = video_id(content, brief.model, brief.order.options())
-            store = Store(brief.store)
             if store.has(video):
                 return Skipped(source)
             film = _film(brief.order, path)
+            sources.require_unchanged(source)
+        pieces = store.pieces(video)
+        # the last is made again: how a video was made is told with a piece, and all may have been there
+        pieces.pop(max(pieces, default=0), None)
         spans = _spans(brief.order, source, video, film, layout.frames_per_token)
-        return Planned(
-            source, video, content, spans, film.duration_s, film.taken_fps, layout.frames_per_token, store.pieces(video)
-        )
-    except StoreError:
+        return Planned(source, video, content, spans, film.duration_s, film.taken_fps, layout.frames_per_token, pieces)
+    except STORES_OWN:
         raise
-    except WRONG as error:
+    except Exception as error:
         return Failed(source, in_words(error), content)
 
 
@@ -82,11 +87,15 @@ def _spans(order: Order, source: Source, video: str, film: Video, frames_per_tok
     if order.fps is None:
         return (Span(source, video, 0, 0, frames),)
     pieces = max(1, round(SPAN_S * order.fps / frames))  # of a span
-    length_s = pieces * frames / order.fps
-    count = max(1, -int(-film.duration_s // length_s))
+    targets = pieces * frames
+    count = max(1, math.ceil(film.duration_s * order.fps / targets))
+    if count > MOST_SPANS:
+        count = 1
+    # half-way between two moments that frames are taken at, so that rounding does not move one to another span
+    starts_s = [0.0, *((number * targets - 0.5) / order.fps for number in range(1, count))]
     return tuple(
-        Span(source, video, number, number * pieces, frames, number * length_s, (number + 1) * length_s)
-        for number in range(count)
+        Span(source, video, number, number * pieces, frames, start_s, end_s)
+        for number, (start_s, end_s) in enumerate(pairwise([*starts_s, math.inf]))
     )
 
 
@@ -94,7 +103,7 @@ def piece_frames(frame_bytes: int, frames_per_token: int) -> int:
     """How many frames of so many bytes make a piece.
 
     >>> piece_frames(504 * 280 * 3, 2), piece_frames(512 * 288 * 3, 1), piece_frames(4096 * 2160 * 3, 1)
-    (288, 288, 32)
+    (256, 288, 32)
     """
     step = PIECE_STEP * frames_per_token
     return max(step, min(PIECE_LIMIT, PIECE_BYTES // frame_bytes) // step * step)
@@ -107,18 +116,26 @@ def pieces_of(brief: Brief, span: Span) -> Iterator[tuple[int, Iterator[Frames]]
         with sources.fetched(span.source) as path:
             film = _film(brief.order, path)
             part = film if span.end_s is None else film.between(span.start_s, span.end_s)
-            for frames in _cut(part, span.piece_frames):
+            for frames in _cut(_unchanged(part, span.source), span.piece_frames):
                 given = time.perf_counter()
                 yield span.first_piece + count, frames
                 used_s += time.perf_counter() - given
                 count += 1
-    except StoreError:
+    except STORES_OWN:
         raise
-    except WRONG as error:
+    except Exception as error:
         yield Failed(span.source, in_words(error))
         return
     # what whoever uses the frames takes for that is not decoding; waiting for frames inside a piece is told there
     yield Ended(span, count, time.perf_counter() - started - used_s, tuple(part.warnings))
+
+
+def _unchanged(film: Iterable[Frames], source: Source) -> Iterator[Frames]:
+    """The same frames, as long as they are of the content that the video is known by."""
+    for batch in film:
+        sources.require_unchanged(source)
+        yield batch
+    sources.require_unchanged(source)
 
 
 def _cut(film: Iterable[Frames], size: int) -> Iterator[Iterator[Frames]]:
@@ -141,9 +158,9 @@ class Keeper:
         """The same as `keep`, or why that cannot be."""
         try:
             return self.keep(span, number, frames, about)
-        except StoreError:
+        except STORES_OWN:
             raise
-        except WRONG as error:
+        except Exception as error:
             return Failed(span.source, in_words(error))
 
     def keep(self, span: Span, number: int, frames: Iterable[Frames], about: Mapping[str, Any]) -> Kept:

@@ -73,7 +73,8 @@ class Search:
         fresh = whose.keys() - indexed
         found = _scan(self._held, asked, fresh, fitting, k) if fresh else []
         if indexed:
-            found += vectors.near(asked, k, fitting if len(fitting) <= FEW_VIDEOS else None)
+            near = vectors.near(asked, k, fitting if len(fitting) <= FEW_VIDEOS else None)
+            found += [place for place in near if place[1] in indexed]  # what was removed is there until `index`
         return _best(self._held, asked, found, whose, k)
 
     def index(self, videos: Sequence[Video]) -> dict[str, int]:

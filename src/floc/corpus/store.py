@@ -20,6 +20,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,7 +100,7 @@ class Store:
             if len(meant) == 1:
                 return meant[0]
             if meant:
-                several = ", ".join(f"{each.id} ({each.encoder}, {each.options})" for each in meant[:NEAR])
+                several = ", ".join(map(_told, meant[:NEAR]))
                 raise ValueError(f"{self.path}: {video!r} is {len(meant)} videos; give the id of one: {several}")
         raise ValueError(f"{self.path}: no video {video!r}{_hint(video, videos)}")
 
@@ -220,9 +221,7 @@ class Store:
     def pieces(self, video_id: str) -> dict[int, Piece]:
         """The pieces of a video that are committed and whole, whether or not the video is done: the newest of each."""
         places = self._held.places(f"video = {quoted(video_id)}")
-        whole = [
-            _piece(rows) for rows in by_attempt(places).values() if wrong_with(rows, video_id, rows[0]["piece"]) is None
-        ]
+        whole = [_piece(rows) for rows in by_attempt(places).values() if wrong_with(rows, video_id) is None]
         return {each.piece: each for each in sorted(whole, key=lambda each: (each.piece, each.written_s))}
 
     def _create(self) -> None:
@@ -338,6 +337,12 @@ def _digest(captured: Captured) -> str:
 
 def _name(video: Video) -> str:
     return video.uri.rstrip("/").rsplit("/", 1)[-1]
+
+
+def _told(video: Video) -> str:
+    """All in which videos of one name may differ."""
+    when = datetime.fromtimestamp(video.written_s).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{video.id} ({video.uri}, {video.status} {when}, {video.encoder}, {dict(video.options)})"
 
 
 def _hint(video: str, videos: Sequence[Video]) -> str:

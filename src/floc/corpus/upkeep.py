@@ -127,7 +127,7 @@ def _unreadable(held: Holdings, video: Video) -> list[Fault]:
 
 def _wrong_pieces(videos: Sequence[Video], attempts: Mapping[str, list[Row]]) -> Iterator[Fault]:
     for video in videos:
-        found = [wrong_with(attempts.get(each, []), video.id, number) for number, each in enumerate(video.pieces)]
+        found = [wrong_with(attempts.get(each, []), video.id) for each in video.pieces]
         wrong = {number: each for number, each in enumerate(found) if each}
         yield from (Fault(video.id, f"{video.uri}, piece {number}: {each}", REPAIR) for number, each in wrong.items())
         kept = sum(row["kept"] for each in video.pieces for row in attempts.get(each, []))

@@ -124,10 +124,9 @@ class Session:
         self.tokenizer = prompts.tokenizer(source)  # what is wrong with it shows before weights are loaded
         self.model = load_model(source, device)
 
-    def take(self, video: Captured, *, ratio: str | None, budget: int | None) -> Captured:
-        """A video that was captured before, at a smaller budget where one is given."""
-        video = replace(video, made={**video.made, "seconds": {}})  # none of that is spent now
-        return video if ratio is None and budget is None else video.at(ratio=ratio, budget=budget)
+    def take(self, video: Captured) -> Captured:
+        """A video that was captured before."""
+        return replace(video, made={**video.made, "seconds": {}})  # none of that is spent now
 
     def capture(
         self,
