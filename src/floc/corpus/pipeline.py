@@ -24,6 +24,7 @@ from ..integrations.transformers.capture import KeptPart, Reel, join
 from ..integrations.transformers.identity import Identity
 from ..integrations.transformers.recipe import Part, merged
 from ..integrations.transformers.stages import Stages
+from ..machine import give_back_memory
 from ..types import Frames
 from ..video import Video, read
 from . import sources
@@ -189,6 +190,7 @@ class Keeper:
         captured = join([part], self.brief.model, reel, {})
         with stages.stage("write"):
             piece = self.store.write_piece(span.video, number, captured)
+        give_back_memory()  # else it scatters, piece after piece
         return Kept(piece, captured.nested, captured.made, stages.seconds)
 
 
