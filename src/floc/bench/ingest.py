@@ -22,6 +22,7 @@ import torch
 
 from ..machine import in_words
 from .tables import Echo, Table, grid, number, where
+from .towers import has_mobilenet
 
 FILMS, SCALED = 200, 24  # for engines, and for stages and workers
 MINUTE = 60
@@ -50,7 +51,7 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
         bench.make_films("all", films, seconds)
         bench.make_films("some", scaled, seconds)
         bench.run("some", "warm", workers=2, encoder="pixels")
-        names = ["pixels"] if small or not _has_mobilenet() else ["pixels", "mobilenet"]
+        names = ["pixels"] if small or not has_mobilenet() else ["pixels", "mobilenet"]
         return {
             "film_s": seconds,
             "decode": [bench.decoding(name, *about, 4 if small else MINUTE) for name, about in DECODED.items()],
@@ -64,12 +65,6 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
             ],
             "open": _opened(Path(folder) / "long", 0.2 if small else HOURS, echo),
         }
-
-
-def _has_mobilenet() -> bool:
-    from ..encoders.mobilenet import weights_path
-
-    return weights_path() is not None
 
 
 class _Bench:

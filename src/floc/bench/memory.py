@@ -7,18 +7,18 @@ it freed is given back to the system, so that the next call has to ask for it ag
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import torch
+
+from ..machine import give_back_memory
 
 
 def growth_bytes(call: Callable[[], object], device: torch.device) -> int | None:
@@ -37,8 +37,7 @@ def _growth_on_gpu(call: Callable[[], object], device: torch.device) -> int:
 
 
 def _growth_on_cpu(call: Callable[[], object]) -> int | None:
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+    give_back_memory()
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

@@ -33,7 +33,7 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
     """Time encoders on frames of noise."""
     device = harness.device()
     found: dict[str, Any] = {"pixels": encoders.get("pixels")}
-    if import_mobilenet():
+    if has_mobilenet():
         found["mobilenet"] = encoders.get("mobilenet", device=str(device))
     if importlib.util.find_spec("transformers") is not None:
         found |= _qwen(device, small or device.type == "cpu")
@@ -41,7 +41,7 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
     return {"ran_on": harness.gpu_name() or "CPU", "tiny": small or device.type == "cpu", "encoders": records}
 
 
-def import_mobilenet() -> bool:
+def has_mobilenet() -> bool:
     """Whether its weights are here."""
     from ..encoders.mobilenet import weights_path
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from ..blocks import is_count
+from ..integrations.transformers.identity import Identity
 from . import ledger as ledgers
 from . import sources as places
 from .ledger import Ledger, Status
@@ -92,15 +93,19 @@ def ingest(
 
 def _require_same_weights(brief: Brief, videos: Sequence[Video]) -> None:
     """Complain where a store has tokens of a model of this name that was another one."""
-    for model in {video.model.name: video.model for video in videos}.values():
-        if (model.kind, model.name, model.config) == (brief.model.kind, brief.model.name, brief.model.config):
-            try:
-                model.require(brief.model)
-            except ValueError as error:
-                raise ValueError(
-                    f"the weights of {model.name} are not those that the store was made with ({error}); "
-                    "ingest into another store"
-                ) from None
+    models = {_named(video.model): video.model for video in videos}
+    if (model := models.get(_named(brief.model))) is not None:
+        try:
+            model.require(brief.model)
+        except ValueError as error:
+            raise ValueError(
+                f"the weights of {model.name} are not those that the store was made with ({error}); "
+                "ingest into another store"
+            ) from None
+
+
+def _named(model: Identity) -> tuple[str, str, str]:
+    return model.kind, model.name, model.config
 
 
 def _require_engine(name: str, workers: int | None, address: str | None) -> None:
