@@ -1,7 +1,7 @@
 """The table "vllm": what videos cost to serve without pruning, with vLLM's own (EVS), and with FLoC at the same rate.
 
-Three engines take turns on the same requests, each in a process of its own: Qwen2.5-VL with random weights, full size
-on a GPU and a tiny one where there is none. No request finds anything of its video in a cache.
+Three engines take turns on the same requests, each in processes of its own as vLLM starts them: Qwen2.5-VL with random
+weights, full size on a GPU and a tiny one where there is none. No request finds anything of its video in a cache.
 """
 
 from __future__ import annotations
@@ -121,7 +121,6 @@ class Engine:
             **os.environ,
             "FLOC_VLLM": str(int(name == "floc")),
             "HF_HUB_OFFLINE": "1",
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_LOGGING_LEVEL": "ERROR",
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_NO_USAGE_STATS": "1",
@@ -160,10 +159,6 @@ def _serve(name: str, folder: Path, slices: int) -> None:
     from vllm import LLM, SamplingParams
 
     has_gpu = torch.cuda.is_available()
-    if name == "evs":
-        from ..integrations.vllm.plugin import note_pruning_on_cpus
-
-        note_pruning_on_cpus()
     record = folder / f"{name}.jsonl"
     llm = LLM(
         str(folder),
@@ -179,10 +174,10 @@ def _serve(name: str, folder: Path, slices: int) -> None:
         seed=0,
         video_pruning_rate=None if name == "none" else RATE,
         additional_config={"floc": {"record": str(record)}} if name == "floc" else {},
+        worker_extension_cls="floc.integrations.vllm.benched.Benched",
     )
-    pruned: list[float] = []  # seconds that EVS took for each video
     if name == "evs":
-        llm.apply_model(partial(_watch_pruning, seconds=pruned))
+        llm.collective_rpc("watch_pruning")
     text = json.loads((folder / "config.json").read_text())["text_config"]
     per_token = 2 * text["num_hidden_layers"] * text["num_key_value_heads"] * text["head_dim"] * (2 if has_gpu else 4)
     pixels = 2 * SIDE * _patch(has_gpu)
@@ -191,13 +186,14 @@ def _serve(name: str, folder: Path, slices: int) -> None:
         asked = [{"prompt": QUESTION, "multi_modal_data": {"video": [each]}} for each in videos]
         one, answer = (SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (1, ANSWER))
         record.write_text("")
-        pruned.clear()
         first_s = _seconds(partial(llm.generate, asked[0], one, use_tqdm=False))
         started = time.perf_counter()
         outputs = llm.generate(asked[1:], answer, use_tqdm=False)
         seconds = time.perf_counter() - started
         held = len(outputs[0].prompt_token_ids)
-        chosen = [*pruned, *(json.loads(each)["seconds"] for each in record.read_text().splitlines())]
+        chosen = [json.loads(each)["seconds"] for each in record.read_text().splitlines()]
+        if name == "evs":
+            [chosen] = llm.collective_rpc("pruning_seconds")
         told = {
             "per_s": REQUESTS / seconds,
             "first_s": first_s,
@@ -206,18 +202,6 @@ def _serve(name: str, folder: Path, slices: int) -> None:
             "select_ms": statistics.mean(chosen) * 1e3 if chosen else 0.0,
         }
         print(SPOKEN + json.dumps(told), flush=True)
-
-
-def _watch_pruning(model: Any, seconds: list[float]) -> None:
-    prune = model._postprocess_video_embeds_evs
-
-    def timed(*args: Any) -> Any:
-        started = time.perf_counter()
-        pruned = prune(*args)
-        seconds.append(time.perf_counter() - started)
-        return pruned
-
-    model._postprocess_video_embeds_evs = timed
 
 
 def _film(slices: int, pixels: int, seed: int) -> tuple[np.ndarray, dict[str, Any]]:

@@ -163,10 +163,11 @@ class _Run:
 
     def path(self, budget: int) -> Path:
         """The order of what is kept, up to `budget` at least."""
-        if not self.has_second_pass or budget == self.grid.n:  # where all is kept nothing is chosen across blocks
-            return self.first_path(self.first_pass(self.depths(budget), with_cosines=self.with_history))
-        windows = self.windows(budget)
-        return self.second_path(self.first_pass(self.depths_in(windows), with_cosines=False), windows, budget)
+        with self.engine.at_work():
+            if not self.has_second_pass or budget == self.grid.n:  # where all is kept nothing is chosen across blocks
+                return self.first_path(self.first_pass(self.depths(budget), with_cosines=self.with_history))
+            windows = self.windows(budget)
+            return self.second_path(self.first_pass(self.depths_in(windows), with_cosines=False), windows, budget)
 
     def depths(self, budget: int) -> np.ndarray:
         """[B] how far to choose in each block when there is no second pass."""

@@ -41,6 +41,9 @@ class CpuEngine:
 
     name = "cpu"
 
+    def at_work(self) -> contextlib.AbstractContextManager[None]:
+        return single_threaded_blas()
+
     def solve(
         self, jobs: Iterable[Job], similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick
     ) -> Iterator[Solution]:

@@ -7,6 +7,7 @@ represented along the way. That history is what makes one run answer every small
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -81,6 +82,10 @@ class Engine(Protocol):
     """A backend, as the methods see it."""
 
     name: str
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """Around several calls, so that what each would set up and take down is set up once."""
+        ...
 
     def solve(
         self, jobs: Iterable[Job], similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick
@@ -186,7 +191,9 @@ def _spend_on_the_worst(
     gaining = 1 + int(np.count_nonzero(gains[1:] > 0))
     if gaining >= len(picks):
         return picks
-    rest = np.setdiff1d(np.arange(n), picks[:gaining])
+    is_left = np.ones(n, bool)
+    is_left[picks[:gaining]] = False
+    rest = np.flatnonzero(is_left)
     cosine = cosines(rest, picks[history.representatives(n, gaining)[rest]])
     # only a zero token is like nothing at this point, and it would gain nothing either: last
     worst_first = rest[np.argsort(np.where(cosine > 0, cosine, 2), kind="stable")]

@@ -19,6 +19,7 @@ import numpy as np
 
 # 2**15 values of at most 2**15 each stay below 2**31: rows are summed in int32 by pieces this long
 _PIECE = 1 << 15
+_STRETCH = 64  # values that are looked at together
 
 
 def greedy(similarity: np.ndarray, k: int, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -42,26 +43,46 @@ def counted_greedy(
 
 def history(similarity: np.ndarray, picks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Each time a pick raised a token's cover: [E] int64 the token, [E] int64 the pick's rank, [E] int16 the cover."""
-    length = _history(similarity, picks, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int16))
-    token, rank, cover = np.empty(length, np.int64), np.empty(length, np.int64), np.empty(length, np.int16)
-    _history(similarity, picks, token, rank, cover)
-    return token, rank, cover
+    token, rank, cover, length = _history(similarity, picks)
+    return token[:length], rank[:length], cover[:length]
 
 
 @nb.njit(nogil=True, cache=True)
-def _history(similarity, picks, token, rank, cover):
-    """Fill the arrays as far as they reach, and return how long they must be."""
-    covered = np.full(similarity.shape[1], -32768, np.int16)
+def _history(similarity, picks):
+    """The arrays, and how far they are filled."""
+    n = similarity.shape[1]
+    covered = np.full(n, -32768, np.int16)
+    token, rank, cover = np.empty(8 * n, np.int64), np.empty(8 * n, np.int64), np.empty(8 * n, np.int16)
     length = 0
     for r in range(picks.shape[0]):
+        if length + n > token.shape[0]:
+            token, rank, cover = _lengthened(token), _lengthened(rank), _lengthened(cover)
         row = similarity[picks[r]]
-        for j in range(row.shape[0]):
-            if row[j] > covered[j]:
-                covered[j] = row[j]
-                if length < token.shape[0]:
-                    token[length], rank[length], cover[length] = j, r, row[j]
-                length += 1
-    return length
+        for start in range(0, n, _STRETCH):
+            stop = min(start + _STRETCH, n)
+            if _rises(row[start:stop], covered[start:stop]):
+                for j in range(start, stop):
+                    if row[j] > covered[j]:
+                        covered[j] = row[j]
+                        token[length], rank[length], cover[length] = j, r, row[j]
+                        length += 1
+    return token, rank, cover, length
+
+
+@nb.njit(nogil=True, cache=True)
+def _rises(row, covered):
+    """Whether any of a few values does, told without a branch for each: after the first picks few do."""
+    found = np.int16(0)
+    for j in range(row.shape[0]):
+        found |= np.int16(row[j] > covered[j])
+    return found != 0
+
+
+@nb.njit(nogil=True, cache=True)
+def _lengthened(array):
+    longer = np.empty(2 * array.shape[0], array.dtype)
+    longer[: array.shape[0]] = array
+    return longer
 
 
 def closest(similarity: np.ndarray, picks: np.ndarray, count: int) -> np.ndarray:

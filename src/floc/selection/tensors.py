@@ -6,6 +6,7 @@ With `greedy` exchanged it is also the `reference` engine, whose parts are all m
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import numpy as np
@@ -37,6 +38,9 @@ class TorchEngine:
     """See `Engine`."""
 
     name = "torch"
+
+    def at_work(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def solve(
         self, jobs: Iterable[Job], similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick

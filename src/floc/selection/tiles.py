@@ -112,17 +112,17 @@ def store(tile, squared, matrix, first_row, first_column, mirror):
     """
     rows, columns = tile.shape
     side = 64  # a square of this side, and its transpose, stay in the first-level cache
-    square = np.zeros((side, side), np.int16)
+    strip = np.zeros((side, columns + side), np.int16)
     quads = np.empty((side, side // 4), np.uint64)
     turned = quads.view(np.int16)
     for r0 in range(0, rows, side):
         r1 = min(r0 + side, rows)
-        for c0 in range(0, columns, side):
-            c1 = min(c0 + side, columns)
-            for r in range(r0, r1):
-                _snap(tile[r, c0:c1], squared, square[r - r0])
-                _copy(square[r - r0], matrix[first_row + r, first_column + c0 : first_column + c1])
-            if mirror:
-                _turn(square, quads)
-                for c in range(c0, c1):
+        for r in range(r0, r1):
+            line = strip[r - r0, :columns]
+            _snap(tile[r], squared, line)
+            _copy(line, matrix[first_row + r, first_column : first_column + columns])
+        if mirror:
+            for c0 in range(0, columns, side):
+                _turn(strip[:, c0 : c0 + side], quads)
+                for c in range(c0, min(c0 + side, columns)):
                     _copy(turned[c - c0], matrix[first_column + c, first_row + r0 : first_row + r1])
