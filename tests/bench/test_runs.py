@@ -7,7 +7,7 @@ import pytest
 from floc import bench
 from floc.bench import blocklength, blocks, peers, rounds, scenes, second_pass, select
 from floc.bench.blocks import Shape
-from floc.selection import lazy
+from floc.selection import picking
 
 
 @pytest.fixture
@@ -146,13 +146,13 @@ def test_stream_runs_small(tmp_path):
 
 
 def test_wrong_picks_are_not_timed(no_peers, monkeypatch):
-    right = lazy.counted_greedy
+    right = picking.counted
 
     def wrong(matrix, k, weights=None):
         picks, gains, evaluations = right(matrix, k, weights)
         return picks[::-1], gains, evaluations
 
-    monkeypatch.setattr(lazy, "counted_greedy", wrong)
+    monkeypatch.setattr(picking, "counted", wrong)
     with pytest.raises(AssertionError, match="differs from plain greedy"):
         select.measure(Shape(4, 4, 4, 16), (8,), 1, lambda _: None)
 

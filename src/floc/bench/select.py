@@ -56,10 +56,10 @@ def measure(shape: Shape, divisors: Sequence[int], rounds: int, echo: Echo) -> l
 def _greedy(matrix: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, int]:
     """What is timed: picks, their gains, and how many gains were evaluated."""
     try:
-        from ..selection import lazy
+        from ..selection import picking
     except ImportError as error:
         raise ImportError("floc bench select needs numba: pip install 'floc[cpu]'") from error
-    return lazy.counted_greedy(matrix, k)
+    return picking.counted(matrix, k)
 
 
 def _check(matrix: np.ndarray, k: int, oracle: np.ndarray) -> None:

@@ -67,7 +67,7 @@ def select(
         picks, gains = (each[0] for each in batched.greedy(matrix[None], int(k), on_device))
     else:
         if name == "cpu":
-            from .lazy import greedy
+            from .picking import lazily as greedy
         else:
             from .reference import greedy
         picks, gains = map(torch.from_numpy, greedy(np.ascontiguousarray(matrix.cpu().numpy()), int(k), counts))

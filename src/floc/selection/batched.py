@@ -1,7 +1,7 @@
 """Lazy greedy in torch, many sets at a time, on any device: the picks of `reference.greedy` without numba.
 
 Where the compiled version evaluates one candidate at a time, this one evaluates the few with the highest bounds at
-once, in every set, until each set's best bound is an exact gain. Keys are those of `lazy.py`: `gain << bits |
+once, in every set, until each set's best bound is an exact gain. Keys are those of `picking.py`: `gain << bits |
 complement of the index`, so a maximum settles the gain and, for equal gains, the lower index.
 
 Memory: the matrices, one int64 a candidate, and POOL rows a set.
@@ -50,7 +50,7 @@ def greedy(
     if k == 1:
         return torch.stack(picks, 1), torch.stack(gains, 1)
 
-    # bounds hold only from here on: see lazy.py
+    # bounds hold only from here on: see picking.py
     keys = torch.stack(
         [
             keys_of(_sums(rows, weights[i] if weights is not None else None, covered[i]))

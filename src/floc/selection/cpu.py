@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ..machine import single_threaded_blas, threads
-from . import gaussian, lazy, rows, tiles
+from . import gaussian, picking, rows, tiles
 from .engine import (
     CLOSEST,
     NO_HISTORY,
@@ -82,12 +82,12 @@ class CpuEngine:
         source = rows.bits(candidates)
         with _workers() as pool:
             matrix = _rectangular(pool, source, targets, similarity, sigma, tick)
-        chosen = lazy.greedy(matrix, min(budget + 1, len(matrix)), targets.weights)
+        chosen = picking.lazily(matrix, min(budget + 1, len(matrix)), targets.weights)
         picks, gains, next_gain = until_next(*chosen, budget)
         if not with_history:
             return Solution(picks, gains, next_gain, NO_HISTORY, sigma)
-        token, rank, _ = lazy.history(matrix, picks)
-        closest = lazy.closest(matrix, picks, min(CLOSEST, budget))
+        token, rank, _ = picking.history(matrix, picks)
+        closest = picking.closest(matrix, picks, min(CLOSEST, budget))
         return Solution(picks, gains, next_gain, History(token, rank, None), sigma, closest)
 
     def cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
@@ -266,6 +266,6 @@ def _choose(
         rows.cosines(source, i, source, j, out)
         return out
 
-    choice = until_next(*lazy.greedy(matrix, min(budget + 1, len(matrix))), budget)
-    raises = lazy.history(matrix, choice[0])
+    picks, gains, raises = picking.from_symmetric(matrix, min(budget + 1, len(matrix)), traced=budget)
+    choice = until_next(picks, gains, budget)
     return solution_of(choice, raises, matrix.diagonal(), similarity, sigma, cosines, with_cosines=with_cosines)

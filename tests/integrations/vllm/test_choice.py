@@ -66,11 +66,11 @@ FIRST = """
 import torch
 from floc.integrations.vllm.choice import kept_indices, warm_up
 from floc.integrations.vllm.settings import Settings
-from floc.selection import lazy, rows, tiles
+from floc.selection import picking, rows, tiles
 
 def compiled():
-    kernels = [each for module in (lazy, rows, tiles) for each in vars(module).values() if hasattr(each, "signatures")]
-    return [len(each.signatures) for each in kernels]
+    everything = [each for module in (picking, rows, tiles) for each in vars(module).values()]
+    return [len(each.signatures) for each in everything if hasattr(each, "signatures")]
 
 settings = Settings(tokens=300)
 warm_up(settings, 16, torch.bfloat16, torch.device("cpu"))
