@@ -19,6 +19,7 @@ PREPARED: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "qwen2_vl": ("Qwen2VLProcessor", "Qwen2VLImageProcessor", "Qwen2VLVideoProcessor", GRID),
     "qwen2_5_vl": ("Qwen2_5_VLProcessor", "Qwen2VLImageProcessor", "Qwen2VLVideoProcessor", GRID),
     "qwen3_vl": ("Qwen3VLProcessor", "Qwen2VLImageProcessor", "Qwen3VLVideoProcessor", GRID),
+    "qwen3_vl_moe": ("Qwen3VLProcessor", "Qwen2VLImageProcessor", "Qwen3VLVideoProcessor", GRID),
     "internvl": (
         "InternVLProcessor",
         "GotOcr2ImageProcessor",

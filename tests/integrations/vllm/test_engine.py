@@ -265,6 +265,16 @@ def test_late_positions_with_times_between_frames(studio: Studio) -> None:
     assert answers.positions("late")[: len(by_rule)] == by_rule
 
 
+def test_qwen3_vl_with_experts(studio: Studio) -> None:
+    jobs = {name: STAMPED_JOBS[name] for name in ("one", "again", "two videos, two pictures")}
+    answers = studio.ask("experts", "qwen3_vl_moe", jobs)
+    kept = iter([each["kept"] for each in answers.kept])
+    for name in ("one", "two videos, two pictures"):
+        by_rule = expected(STAMPED_JOBS[name], kept, is_stamped=True)
+        assert answers.positions(name)[: len(by_rule)] == by_rule
+    assert answers.said["again"]["answer"] == answers.said["one"]["answer"]
+
+
 def test_log_probabilities_of_transformers_with_times_between_frames(studio: Studio) -> None:
     import transformers
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from vllm.model_executor.models import qwen2_5_vl, qwen2_vl, qwen3_vl
+from vllm.model_executor.models import qwen2_5_vl, qwen2_vl, qwen3_vl, qwen3_vl_moe
 from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.multimodal.processing import PromptUpdateDetails
 
@@ -280,3 +280,12 @@ class Qwen3VL(StampedVideos, qwen3_vl.Qwen3VLForConditionalGeneration):
     """Qwen3-VL."""
 
     language: ClassVar[str] = "Qwen3ForCausalLM"
+
+
+@MULTIMODAL_REGISTRY.register_processor(
+    Qwen3VLProcessor, info=qwen3_vl_moe.Qwen3VLMoeProcessingInfo, dummy_inputs=qwen3_vl.Qwen3VLDummyInputsBuilder
+)
+class Qwen3VLMoe(StampedVideos, qwen3_vl_moe.Qwen3VLMoeForConditionalGeneration):
+    """Qwen3-VL with experts."""
+
+    language: ClassVar[str] = "Qwen3MoeForCausalLM"

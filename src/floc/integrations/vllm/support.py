@@ -10,6 +10,7 @@ MODELS = {
     "Qwen2VLForConditionalGeneration": "floc.integrations.vllm.models:Qwen2VL",
     "Qwen2_5_VLForConditionalGeneration": "floc.integrations.vllm.models:Qwen2_5_VL",
     "Qwen3VLForConditionalGeneration": "floc.integrations.vllm.models:Qwen3VL",
+    "Qwen3VLMoeForConditionalGeneration": "floc.integrations.vllm.models:Qwen3VLMoe",
 }
 
 
