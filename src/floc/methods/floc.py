@@ -35,7 +35,7 @@ from ..blocks import Block
 from ..machine import require_memory
 from ..naming import require_known
 from ..path import Choice, Path, improvements, joined
-from ..selection import engine, require_headroom, resolve
+from ..selection import BACKENDS, engine, require_headroom, resolve
 from ..selection.engine import NO_HISTORY, Engine, History, Job, Solution, Targets
 from ..selection.objective import METRICS, SCALE, WEIGHT_SCALE, Metric, Similarity
 from ..types import Kept, TokenGrid
@@ -69,6 +69,7 @@ class Floc:
             if not (_is(value, Real) and 1 <= value < math.inf):
                 raise ValueError(f"{name} must be a number, at least 1 (which turns it off); got {value!r}")
         require_known("metric", self.metric, METRICS)
+        require_known("backend", self.backend, BACKENDS)
         require_known("allocate", self.allocate, ("uniform", "global"))
         if self.allocate == "global" and self.dedupe > 1 and self.block is not None:
             raise ValueError(

@@ -19,31 +19,45 @@ def main(jobs: Path, answers: Path) -> None:
     engines, told = [], []
     for each in asked["engines"]:
         engines.append(LLM(**each))  # and stays while others are asked
-        told.append(_ask(engines[-1], asked["jobs"], asked["watch"]))
+        told.append(_ask_together(engines[-1], asked["jobs"]) if asked["together"] else _ask(engines[-1], **asked))
     answers.write_text(json.dumps(told))
 
 
-def _ask(llm: Any, jobs: list[Any], watch: bool) -> list[dict[str, Any]]:
-    from vllm import SamplingParams
-
+def _ask(llm: Any, jobs: list[Any], watch: bool, **_: Any) -> list[dict[str, Any]]:
     seen = _watch(llm) if watch else []
     told = []
     for name, parts in jobs:
         seen.clear()
-        sampling = SamplingParams(temperature=0, max_tokens=4, logprobs=TOP, ignore_eos=True)
-        (output,) = llm.generate(prompts.made(parts), sampling, use_tqdm=False)
-        (answer,) = output.outputs
-        told.append(
-            {
-                "name": name,
-                "prompt": list(output.prompt_token_ids),
-                "cached": output.num_cached_tokens,
-                "answer": list(answer.token_ids),
-                "logprobs": [{str(token): each.logprob for token, each in step.items()} for step in answer.logprobs],
-                "positions": [*seen],
-            }
-        )
+        try:
+            (output,) = _answered(llm, [parts])
+        except ValueError as error:
+            told.append({"name": name, "refused": str(error)})
+        else:
+            told.append({**_told(name, output), "positions": [*seen]})
     return told
+
+
+def _ask_together(llm: Any, jobs: list[Any]) -> list[dict[str, Any]]:
+    outputs = _answered(llm, [parts for _, parts in jobs])
+    return [_told(name, output) for (name, _), output in zip(jobs, outputs, strict=True)]
+
+
+def _answered(llm: Any, jobs: list[Any]) -> list[Any]:
+    from vllm import SamplingParams
+
+    sampling = SamplingParams(temperature=0, max_tokens=4, logprobs=TOP, ignore_eos=True)
+    return llm.generate([prompts.made(parts) for parts in jobs], sampling, use_tqdm=False)
+
+
+def _told(name: str, output: Any) -> dict[str, Any]:
+    (answer,) = output.outputs
+    return {
+        "name": name,
+        "prompt": list(output.prompt_token_ids),
+        "cached": output.num_cached_tokens,
+        "answer": list(answer.token_ids),
+        "logprobs": [{str(token): each.logprob for token, each in step.items()} for step in answer.logprobs],
+    }
 
 
 def _watch(llm: Any) -> list[Any]:

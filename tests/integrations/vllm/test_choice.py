@@ -36,8 +36,9 @@ def test_options_reach_the_method(tokens: np.ndarray) -> None:
 EXTREMES = {
     "zeros": torch.zeros(240, 8),
     "constants": torch.full((240, 8), 3.0),
-    "huge": torch.full((240, 8), 3e38),
-    "tiny": torch.full((240, 8), 1e-38),
+    "huge": 3e38 * torch.randn(240, 8, generator=torch.Generator().manual_seed(1)).sign(),
+    "tiny": 1e-38 * torch.randn(240, 8, generator=torch.Generator().manual_seed(2)),
+    "not finite": torch.eye(240, 8) / torch.eye(240, 8),
     "one token differs": torch.eye(240, 8),
     "bfloat16": torch.randn(240, 8, generator=torch.Generator().manual_seed(0)).bfloat16(),
 }
@@ -50,6 +51,22 @@ def test_exactly_as_many_as_there_are_placeholders(embeds: torch.Tensor, count: 
     found = kept_indices(embeds, (10, 4, 6), Settings(tokens=count, method=method))
     assert len({*found.tolist()}) == count
     assert found.tolist() == sorted(found.tolist())
+
+
+def test_a_video_that_is_not_finite_ends_no_engine(caplog: pytest.LogCaptureFixture) -> None:
+    embeds = torch.eye(12)
+    embeds[5, 5] = torch.inf
+    assert kept_indices(embeds, (3, 2, 2), Settings(tokens=3)).tolist() == [0, 4, 8]
+    assert "not finite" in caplog.text
+
+
+def test_all_may_be_kept() -> None:
+    assert kept_indices(torch.eye(12), (3, 2, 2), Settings(tokens=99)).tolist() == [*range(12)]
+
+
+def test_a_record_that_cannot_be_written_ends_no_engine(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert len(kept_indices(torch.eye(12), (3, 2, 2), Settings(tokens=3, record=str(tmp_path)))) == 3
+    assert f"could not write to {tmp_path}" in caplog.text
 
 
 def test_what_vllm_measures_its_memory_with_takes_no_time() -> None:

@@ -44,6 +44,7 @@ JOBS = {
         *(["video", 12, 32, 48, 1.0], "d", ["image", 48, 32], "?"),
     ],
     "slow": ["Here: ", ["video", 20, 32, 48, 0.05], "?"],
+    "stray": ["Say <|image_pad|>: ", ["video", 8, 48, 32, 4.0], "?"],
     "text": ["Hello."],
 }
 STAMPED_JOBS = {name: JOBS[name] for name in ("one", "again", "other question", "two videos, two pictures", "text")}
@@ -67,15 +68,31 @@ class Studio:
         folder = self.folder / kind
         return folder if folder.exists() else tiny.write(kind, folder)
 
-    def ask(self, name: str, kind: str, jobs: dict[str, Any], *, processes: bool = False, **engine: Any) -> Answers:
+    def ask(
+        self,
+        name: str,
+        kind: str,
+        jobs: dict[str, Any],
+        *,
+        processes: bool = False,
+        together: bool = False,
+        **engine: Any,
+    ) -> Answers:
         """Run an engine, in processes of its own or not, with what it is told beyond the usual."""
-        (answers,) = self.ask_all(name, kind, jobs, [engine], processes=processes)
+        (answers,) = self.ask_all(name, kind, jobs, [engine], processes=processes, together=together)
         return answers
 
     def ask_all(
-        self, name: str, kind: str, jobs: dict[str, Any], engines: list[dict[str, Any]], *, processes: bool = False
+        self,
+        name: str,
+        kind: str,
+        jobs: dict[str, Any],
+        engines: list[dict[str, Any]],
+        *,
+        processes: bool = False,
+        together: bool = False,
     ) -> list[Answers]:
-        """Run engines beside each other."""
+        """Run engines beside each other, and ask each one thing after the other, or all at once."""
         spoken = [self.folder / f"{name}.{number}.jsonl" for number in range(len(engines))]
         usual = {
             "model": str(self.model(kind)),
@@ -94,7 +111,8 @@ class Studio:
             }
             told.append(engine)
         asked, answered = self.folder / f"{name}.asked.json", self.folder / f"{name}.json"
-        asked.write_text(json.dumps({"engines": told, "watch": not processes, "jobs": [*jobs.items()]}))
+        wanted = {"engines": told, "watch": not processes, "together": together, "jobs": [*jobs.items()]}
+        asked.write_text(json.dumps(wanted))
         surroundings = {**os.environ, **QUIET, "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(processes))}
         command = [sys.executable, "-m", "tests.integrations.vllm.engine", str(asked), str(answered)]
         done = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True, check=False)
@@ -184,6 +202,19 @@ def test_counts_and_positions_of_all_kinds_of_prompts(studio: Studio) -> None:
         after = max(max(each) for each in by_rule)
         assert read[len(by_rule) :] == [(after + 1 + i,) * 3 for i in range(3)]
         assert len(answers.said[name]["prompt"]) == len(by_rule)
+
+
+def test_a_mark_in_the_text_is_refused_and_the_engine_goes_on(studio: Studio) -> None:
+    assert "stands for pictures and videos in its text" in studio.whole.said["stray"]["refused"]
+    assert studio.whole.said["text"]["answer"]
+
+
+def test_requests_at_the_same_time_are_answered_as_one_by_one(studio: Studio) -> None:
+    jobs = {name: JOBS[name] for name in ("one", "two videos, two pictures", "slow", "other question", "text")}
+    together = studio.ask("together", "qwen2_5_vl", jobs, together=True)
+    for name in jobs:
+        assert together.said[name]["prompt"] == studio.whole.said[name]["prompt"]
+        close(together.first(name), studio.whole.first(name), within=1e-3)
 
 
 def test_the_prefix_cache_changes_no_answer(studio: Studio) -> None:
@@ -423,14 +454,14 @@ def served(studio: Studio) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     address, log = f"http://127.0.0.1:{port}", studio.folder / "serve.log"
-    record = {"floc": {"record": str(studio.folder / "serve.jsonl")}}
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(studio.model("qwen2_5_vl"))),
-        *("--video-pruning-rate", "0.875", "--additional-config", json.dumps(record), "--port", str(port)),
+        *("--video-pruning-rate", "0.875", "--port", str(port)),
         *("--served-model-name", "tiny", "--max-model-len", "1024", "--enforce-eager", "--host", "127.0.0.1"),
     ]
     with log.open("w") as file:
-        server = subprocess.Popen(command, env={**os.environ, **QUIET}, stdout=file, stderr=subprocess.STDOUT)
+        surroundings = {**os.environ, **QUIET, "FLOC_VLLM": "1", "VLLM_LOGGING_LEVEL": "INFO"}
+        server = subprocess.Popen(command, env=surroundings, stdout=file, stderr=subprocess.STDOUT)
         try:
             until = time.monotonic() + 240
             while not _answers(f"{address}/health"):
@@ -470,9 +501,8 @@ def test_a_film_sent_to_vllm_serve(studio: Studio, tmp_path: Path) -> None:
             )
             for _ in range(2)
         ]
-    (line,) = (studio.folder / "serve.jsonl").read_text().splitlines()
-    frames, rows, columns = json.loads(line)["shape"]
-    kept = Settings(ratio=RATIO).count(frames * rows * columns)
+    assert "floc keeps 1/8 of the tokens of every video, chosen by floc" in (studio.folder / "serve.log").read_text()
+    kept = Settings(ratio=RATIO).count(6 * 6 * 9)  # two frames a second, two to a slice, of 48 x 72 pixels
     marks = 2
     assert [each.usage.prompt_tokens for each in asked] == [bare.usage.prompt_tokens + kept + marks] * 2
     assert asked[0].choices[0].message.content == asked[1].choices[0].message.content

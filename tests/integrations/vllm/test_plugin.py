@@ -24,12 +24,14 @@ class Arguments:
         architecture: str = QWEN,
         stages: int = 1,
         guessing: str | None = None,
+        executor: str = "mp",
         **additional: Any,
     ) -> None:
         self.video_pruning_rate = rate
         self.additional_config = additional
         self.architecture = architecture
         self.stages = stages
+        self.executor = executor
         self.guessing = None if guessing is None else SimpleNamespace(method=guessing)
 
     def create_engine_config(self) -> Any:
@@ -40,7 +42,9 @@ class Arguments:
         )
         return SimpleNamespace(
             model_config=model,
-            parallel_config=SimpleNamespace(pipeline_parallel_size=self.stages),
+            parallel_config=SimpleNamespace(
+                pipeline_parallel_size=self.stages, distributed_executor_backend=self.executor
+            ),
             speculative_config=self.guessing,
         )
 
@@ -109,11 +113,12 @@ def test_the_switch(stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_in_the_arguments(given: dict, kept: int, stand_in: Any) -> None:
     register()
     arguments = stand_in.arguments(floc={**given, "block": 16})
-    config = arguments.create_engine_config()
-    assert 0 < arguments.video_pruning_rate < 1  # so that vLLM expects fewer tokens
-    settings = plugin.settings_of(config.model_config)
-    assert settings is not None
-    assert settings.count(1000) == kept
+    for _ in range(2):  # the same arguments may be asked again
+        config = arguments.create_engine_config()
+        assert 0 < config.model_config.multimodal_config.video_pruning_rate < 1  # so that vLLM expects fewer tokens
+        settings = plugin.settings_of(config.model_config)
+        assert settings is not None
+        assert settings.count(1000) == kept
     assert settings.options == {"block": 16}
     assert plugin.is_active()  # for processes that are started from here
     assert not plugin.is_switched_on()  # which other engines of this one would take for themselves
@@ -188,6 +193,9 @@ def test_a_process_that_sees_no_arguments_takes_the_rate(stand_in: Any, monkeypa
         ),
         (dict(rate=0.5, stages=2), "--pipeline-parallel-size 2"),
         (dict(rate=0.5, guessing="eagle3"), "--speculative-config with method eagle3.* take ngram or suffix"),
+        (dict(rate=0.5, executor="ray"), "does not tell workers on Ray that floc is to choose"),
+        (dict(rate=0.5, floc={"record": "/nowhere/kept.jsonl"}), r"cannot write to /nowhere/kept.jsonl .*No such file"),
+        (dict(floc={}), "not how many tokens to keep: add a ratio or tokens"),
         (dict(floc={"block": 16}), "not how many tokens to keep: add a ratio or tokens"),
         (dict(rate=0.5, floc={"ratio": "1/8"}), "keeps 1/2 of the tokens, and floc was told ratio=1/8"),
     ],
@@ -221,6 +229,25 @@ def test_an_unknown_release_is_refused(stand_in: Any, monkeypatch: pytest.Monkey
     monkeypatch.setenv("FLOC_VLLM", "1")
     with pytest.raises(RuntimeError, match=rf"tested with vLLM {VERSIONS[0]}.* and this is 0.99.1"):
         register()
+
+
+def test_a_frontend_that_writes_prompts_itself_is_refused(stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOC_VLLM", "1")
+    monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
+    with pytest.raises(ValueError, match=r"VLLM_USE_RUST_FRONTEND: .* unset it"):
+        register()
+
+
+def test_the_log_tells_what_is_kept(
+    stand_in: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "vllm.floc")
+    register()
+    stand_in.arguments(floc={"ratio": "1/8", "block": 16}).create_engine_config()
+    assert caplog.messages == ["floc keeps 1/8 of the tokens of every video, chosen by floc with block=16"]
+    monkeypatch.setenv("FLOC_VLLM", "1")
+    stand_in.arguments().create_engine_config()
+    assert "floc keeps all tokens of every video: give --video-pruning-rate" in caplog.messages[1]
 
 
 def test_a_switch_that_says_neither(stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:

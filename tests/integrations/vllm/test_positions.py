@@ -15,6 +15,7 @@ from floc.integrations.vllm.positions import (
     of_prompt,
     placed,
     places_of,
+    require_marks_of_media,
     with_places,
 )
 
@@ -106,6 +107,13 @@ def test_no_rounding_of_late_positions(dtype: torch.dtype) -> None:
     positions, _ = read(parts, 100, dtype)
     assert positions == by_hand(parts)
     assert max(max(each) for each in positions) > 6000
+
+
+@pytest.mark.parametrize(("ids", "place"), [([9, 5, 9, 9, 6], 0), ([5, 8, 9, 9, 6], 1), ([5, 6, 9, 9, 9], 4)])
+def test_what_stands_for_videos_must_not_stand_elsewhere(ids: list, place: int) -> None:
+    require_marks_of_media([5, 6, 9, 9, 6], (8, 9), [(2, 2)])
+    with pytest.raises(ValueError, match=f"stands for pictures and videos in its text, at token {place}"):
+        require_marks_of_media(ids, (8, 9), [(2, 2)])
 
 
 def test_a_prompt_that_is_read_again_after_it_was_stopped() -> None:

@@ -59,6 +59,16 @@ def test_a_rate_and_the_same_ratio_may_both_be_given() -> None:
     assert Settings.of({"ratio": 0.125}).at_rate(0.875).count(80) == 10
 
 
+def test_a_record_is_a_path() -> None:
+    with pytest.raises(TypeError, match="record must be the path of a file, got 5"):
+        Settings.of({"ratio": "1/8", "record": 5})
+
+
+def test_a_backend_that_is_none() -> None:
+    with pytest.raises(ValueError, match="unknown backend 'fpga'"):
+        Settings.of({"ratio": "1/8", "backend": "fpga"})
+
+
 def test_salts_tell_settings_and_releases_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     given = [{"ratio": "1/8"}, {"ratio": "1/4"}, {"tokens": 8}, {"ratio": "1/8", "method": "random"}]
     given += [{"ratio": "1/8", "block": 16}, {"ratio": "1/8", "block": 16, "detail": 1}]

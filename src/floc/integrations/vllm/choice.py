@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 import torch
 
 from ...machine import without_other_threads
-from .settings import Settings
+from .settings import LOG, Settings
 
 # Multiply-adds: 4,096 tokens of 64 channels are a quarter of it. In an engine on two cores one thread chose from them
 # as soon as two did, by turns.
@@ -22,9 +23,16 @@ def kept_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Se
     """[T*H*W, D] embeddings in the order of the grid -> [K] int64 ascending, those to keep."""
     started = time.perf_counter()
     due = settings.count(len(embeds))
+    if due == len(embeds):
+        return torch.arange(due, device=embeds.device)
+    if _are_all_the_same(embeds) and embeds.device.type != "cpu":
+        embeds = torch.randn_like(embeds)  # vLLM measures its memory: let it see what a choice takes
     if _are_all_the_same(embeds):
         warm_up(settings, embeds.shape[1], embeds.dtype, embeds.device)
-        indices = torch.arange(due, device=embeds.device) * len(embeds) // due
+        indices = _spread(due, embeds)
+    elif not embeds.isfinite().all():
+        LOG.warning("a video has tokens that are not finite: floc keeps some at regular distances, and none is chosen")
+        indices = _spread(due, embeds)
     else:
         with without_other_threads() if _is_short(embeds) else nullcontext():
             indices = settings.recipe.indices(embeds.view(*shape, -1))
@@ -33,6 +41,10 @@ def kept_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Se
     if settings.record is not None:
         record(Path(settings.record), shape, indices, time.perf_counter() - started)
     return indices
+
+
+def _spread(count: int, embeds: torch.Tensor) -> torch.Tensor:
+    return torch.arange(count, device=embeds.device) * len(embeds) // count
 
 
 def warm_up(settings: Settings, dim: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -52,7 +64,13 @@ def _are_all_the_same(embeds: torch.Tensor) -> bool:
 
 
 def record(path: Path, shape: tuple[int, int, int], indices: torch.Tensor, seconds: float) -> None:
-    """Add a line on one video to a file."""
-    line = {"shape": list(shape), "kept": indices.tolist(), "seconds": round(seconds, 6)}
-    with path.open("a") as file:
-        file.write(json.dumps(line) + "\n")
+    """Add a line on one video to a file, whole also where others write to it; a full disk ends no engine."""
+    line = json.dumps({"shape": list(shape), "kept": indices.tolist(), "seconds": round(seconds, 6)}) + "\n"
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(file, line.encode())
+        finally:
+            os.close(file)
+    except OSError as error:
+        LOG.warning("floc could not write to %s what it kept of a video: %s", path, error.strerror)

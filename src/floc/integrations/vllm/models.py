@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -15,7 +16,16 @@ from vllm.multimodal.processing import PromptUpdateDetails
 
 from .choice import kept_indices, warm_up
 from .plugin import settings_of
-from .positions import Medium, answer_offset, framed_places, grid_places, of_prompt, placed, with_places
+from .positions import (
+    Medium,
+    answer_offset,
+    framed_places,
+    grid_places,
+    of_prompt,
+    placed,
+    require_marks_of_media,
+    with_places,
+)
 from .settings import Settings
 
 Grid = tuple[int, int, int]  # frames, rows and columns of tokens
@@ -50,24 +60,25 @@ class ShortPrompts:
 
     def apply(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         settings = self._settings()
-        if settings is not None:
-            inputs = _salted(inputs, settings.salt)
-        return super().apply(inputs, *args, **kwargs)  # type: ignore[misc]
+        if settings is None:
+            return super().apply(inputs, *args, **kwargs)  # type: ignore[misc]
+        made = super().apply(_salted(inputs, settings.salt), *args, **kwargs)  # type: ignore[misc]
+        config = self.info.get_hf_config()  # type: ignore[attr-defined]
+        spans = [(each.offset, each.length) for ranges in made["mm_placeholders"].values() for each in ranges]
+        require_marks_of_media(made["prompt_token_ids"], (config.image_token_id, config.video_token_id), spans)
+        return made
 
     def _settings(self) -> Settings | None:
         return settings_of(self.info.ctx.model_config)  # type: ignore[attr-defined]
 
 
 def _salted(inputs: Any, salt: str) -> Any:
-    """The same inputs, with other hashes of videos."""
+    """The same inputs, with other hashes: vLLM's own pruning changes what comes for pictures too."""
     salted = copy.copy(inputs)
 
     def get_mm_hashes(*args: Any, **kwargs: Any) -> Any:
         hashes = inputs.get_mm_hashes(*args, **kwargs)
-        return {
-            modality: [f"{each}-floc-{salt}" for each in mine] if modality == "video" else mine
-            for modality, mine in hashes.items()
-        }
+        return {modality: [f"{each}-floc-{salt}" for each in mine] for modality, mine in hashes.items()}
 
     salted.get_mm_hashes = get_mm_hashes
     return salted
@@ -85,10 +96,11 @@ class ShortVideos:
         # channels of an embedding, and those of them that say how alike tokens are
         self.width = self.compared = vllm_config.model_config.get_inputs_embeds_size()
 
-    def warm_up(self) -> None:
+    def warm_floc_up(self) -> None:
         """Have done what takes long the first time."""
         if self.floc is not None:
-            warm_up(self.floc, self.compared, self.visual.dtype, self.visual.device)  # type: ignore[attr-defined]
+            weight = next(self.parameters())  # type: ignore[attr-defined]
+            warm_up(self.floc, self.compared, self.model_config.dtype, weight.device)  # type: ignore[attr-defined]
 
     def _process_video_input(self, video_input: Any) -> tuple[torch.Tensor, ...]:
         embeds = super()._process_video_input(video_input)  # type: ignore[misc]
@@ -102,9 +114,8 @@ class ShortVideos:
         )
 
     def _shorten(self, embeds: torch.Tensor, grid: Grid, timing: Any) -> torch.Tensor:
+        """What is kept, with its places, also where all is: stores of embeddings want all videos to be of one width."""
         assert self.floc is not None
-        if self.floc.count(len(embeds)) == len(embeds):
-            return embeds
         return self._in_place(embeds, grid, timing, kept_indices(embeds[:, : self.compared], grid, self.floc))
 
     def _timing(self, video_input: Any, video: int) -> Any:
@@ -215,12 +226,29 @@ def _staying(leads: list[int], cells: int, kept: np.ndarray) -> np.ndarray:
     return stays
 
 
+class Remembering:
+    """A tokenizer that is asked the same again and again: how a time is written."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """See the tokenizer."""
+        assert not add_special_tokens
+        return _encoded(self.tokenizer, text)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _encoded(tokenizer: Any, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
 def written_video(config: Any, tokenizer: Any, counts: list[int], times: Any) -> list[int]:
     """How a video with so many tokens in each frame is written."""
     written = qwen3_vl.Qwen3VLMultiModalProcessor.get_video_repl(
         tokens_per_frame=counts,
         timestamps=times,
-        tokenizer=tokenizer,
+        tokenizer=Remembering(tokenizer),
         vision_start_token_id=config.vision_start_token_id,
         vision_end_token_id=config.vision_end_token_id,
         video_token_id=config.video_token_id,
@@ -258,10 +286,7 @@ class Qwen3VLProcessor(ShortPrompts, qwen3_vl.Qwen3VLMultiModalProcessor):
 
     def _placeholders(self, item: Any, frames: int, cells: int, kept: int) -> Any:
         config, times = self.info.get_hf_config(), item["timestamps"].data
-        if kept == frames * cells:
-            whole = written_video(config, self.info.get_tokenizer(), [cells] * frames, times)
-            return PromptUpdateDetails.select_token_id(whole, config.video_token_id)
-        counts = [kept] + [0] * (frames - 1)
+        counts = [cells] * frames if kept == frames * cells else [kept] + [0] * (frames - 1)
         return PromptUpdateDetails.from_seq(written_video(config, self.info.get_tokenizer(), counts, times))
 
 

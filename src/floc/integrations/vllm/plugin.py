@@ -11,9 +11,10 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from .settings import Settings
+from .settings import LOG, Settings
 from .support import MODELS, require_model, require_version
 
 SWITCH = "FLOC_VLLM"
@@ -50,6 +51,8 @@ def activate() -> None:
     from vllm.model_executor.models.registry import ModelRegistry
 
     require_version(vllm.__version__)
+    if os.environ.get("VLLM_USE_RUST_FRONTEND", "0") not in ("", "0"):
+        raise ValueError("VLLM_USE_RUST_FRONTEND: that frontend writes prompts without floc; unset it")
     os.environ[ACTIVE] = "1"
     for architecture, place in MODELS.items():
         ModelRegistry.register_model(architecture, place)
@@ -97,12 +100,19 @@ def _asking(create: Callable[..., Any]) -> Callable[..., Any]:
         if given is None and not is_switched_on():
             _require_nothing_to_prune(arguments)
             return create(arguments, *args, **kwargs)
-        settings = _settled(arguments, {} if given is None else given)
+        asked_rate = arguments.video_pruning_rate
+        settings = _settled(arguments, given)
         activate()
-        config = create(arguments, *args, **kwargs)
-        if arguments.video_pruning_rate:
+        try:
+            config = create(arguments, *args, **kwargs)
+        finally:
+            arguments.video_pruning_rate = asked_rate  # they may be used again
+        if settings.has_count and settings.rate > 0:
             _require_fit(config)
             setattr(config.model_config.hf_config, NAME, settings.as_json())
+            LOG.info("floc keeps %s", settings)
+        else:
+            LOG.info("floc keeps all tokens of every video: give --video-pruning-rate, or floc a ratio or tokens")
         return config
 
     return create_engine_config
@@ -114,21 +124,34 @@ def _settled(arguments: Any, given: object) -> Settings:
         raise ValueError(
             f"--video-pruning-method {arguments.video_pruning_method} and floc cannot both choose: leave one out"
         )
-    settings = Settings.of(given).at_rate(arguments.video_pruning_rate)
+    settings = Settings.of({} if given is None else given).at_rate(arguments.video_pruning_rate)
+    _require_record(settings)
     if settings.has_count:
         arguments.video_pruning_rate = settings.rate
-    elif given:
+    elif given is not None:
         raise ValueError(
             f"floc was told {given} and not how many tokens to keep: add a ratio or tokens, or --video-pruning-rate"
         )
     return settings
 
 
+def _require_record(settings: Settings) -> None:
+    if settings.record is not None:
+        try:
+            Path(settings.record).open("a").close()
+        except OSError as error:
+            raise ValueError(
+                f"floc cannot write to {settings.record} what it keeps ({error.strerror}): "
+                "name a file in a folder that is there"
+            ) from error
+
+
 def _require_nothing_to_prune(arguments: Any) -> None:
     if is_active() and arguments.video_pruning_rate:
         raise ValueError(
             f"--video-pruning-rate {arguments.video_pruning_rate:g} leaves the choice to vLLM, and an engine of this "
-            "process has floc choose: give this one settings for floc too, or start it in a process of its own"
+            "process, or of the one that started it, has floc choose: give this one settings for floc too, or start "
+            f"it in a process of its own, without {ACTIVE} in its environment"
         )
 
 
@@ -137,8 +160,13 @@ def _require_fit(config: Any) -> None:
     stages = config.parallel_config.pipeline_parallel_size
     if stages > 1:
         raise ValueError(
-            f"--pipeline-parallel-size {stages}: vLLM tells only the first stage where kept tokens are; "
-            "use --tensor-parallel-size"
+            f"--pipeline-parallel-size {stages}: vLLM tells only the first stage where kept tokens are; leave it out"
+        )
+    backend = config.parallel_config.distributed_executor_backend
+    if backend == "ray":
+        raise ValueError(
+            "--distributed-executor-backend ray: vLLM does not tell workers on Ray that floc is to choose, and they "
+            "would choose by themselves; use mp"
         )
     guessing = getattr(config.speculative_config, "method", None)
     if guessing not in GUESSING_FROM_TEXT:
@@ -164,9 +192,8 @@ def _noting_pruning(load: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(load)
     def load_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
         loaded = load(runner, *args, **kwargs)
-        getattr(
-            runner.get_model(), "warm_up", lambda: None
-        )()  # on CPUs vLLM looks at no video before the first request
+        # on CPUs vLLM looks at no video before the first request
+        getattr(runner.get_model(), "warm_floc_up", lambda: None)()
         multimodal = runner.model_config.multimodal_config
         runner.is_multimodal_pruning_enabled = multimodal is not None and multimodal.is_multimodal_pruning_enabled()
         return loaded

@@ -77,6 +77,26 @@ def of_prompt(length: int, media: Iterable[Medium]) -> tuple[np.ndarray, int]:
     return positions, first - done
 
 
+def require_marks_of_media(ids: Sequence[int], marks: Sequence[int], spans: Iterable[tuple[int, int]]) -> None:
+    """Complain of a prompt where what stands for pictures and videos also stands elsewhere, so that none can be told.
+
+    Args:
+        ids: the prompt.
+        marks: the tokens that stand for pictures and videos.
+        spans: the first placeholder of each picture and video, and how many there are.
+
+    >>> require_marks_of_media([5, 9, 9, 6], [9], [(1, 2)])
+    """
+    is_stray = np.isin(np.asarray(ids), marks)
+    for offset, length in spans:
+        is_stray[offset : offset + length] = False
+    if is_stray.any():
+        raise ValueError(
+            f"the prompt has what stands for pictures and videos in its text, at token {is_stray.argmax()}: write it "
+            "another way, or send as many pictures and videos as it has"
+        )
+
+
 def with_places(embeds: torch.Tensor, places: np.ndarray, lead: int = 0) -> torch.Tensor:
     """[K, D] and their [3, K] places -> [K, D + CHANNELS]; `lead` is how many text tokens come before placeholders."""
     before = torch.full((len(embeds), 1), INSIDE if lead else 0)
@@ -129,8 +149,9 @@ def placed(
         before = int(each[0, -1])
         start = done if before == INSIDE else int(coming[0]) - before
         done = start + len(each)
-        places = places_of(each[:, width:-1]).to(positions)
-        positions[:, start:done] = places + _beginning(positions[:, start:done], places)
+        here = positions[:, start:done]
+        # a prompt that was stopped and is read again has its places already
+        positions[:, start:done] = torch.where(here < 0, _mark_read(here) + places_of(each[:, width:-1]).to(here), here)
     return [each[:, :width] for each in embeds], positions, answer_offset(positions)
 
 
@@ -142,11 +163,6 @@ def answer_offset(positions: torch.Tensor) -> int:
 def _mark(first: int) -> int:
     """What stands for a token of a video that begins at a position, until its place is known."""
     return -1 - first
-
-
-def _beginning(positions: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Where a video begins; a prompt that was stopped and is read again has its places already."""
-    return torch.where(positions < 0, _mark_read(positions), positions - places)
 
 
 def _mark_read(marks: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -18,6 +19,7 @@ from ...dials import Dial
 from ...naming import require_known
 from ..transformers.recipe import Recipe
 
+LOG = logging.getLogger("vllm.floc")  # shown as vLLM shows its own
 OURS = ("ratio", "tokens", "method", "record")  # all else is an option of the method
 
 
@@ -33,6 +35,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         require_selecting(self.method)
+        if not isinstance(self.record, str | None):
+            raise TypeError(f"record must be the path of a file, got {self.record!r}")
         for option in self.options:
             require_known("setting", option, [*OURS, *methods.options(self.method)])
         if (self.ratio, self.tokens) != (None, None):
@@ -65,6 +69,16 @@ class Settings:
                 f"--video-pruning-rate {rate:g} keeps {asked} of the tokens, and floc was told {said}; give one of them"
             )
         return Settings(str(asked), None, self.method, self.options, self.record)
+
+    def __str__(self) -> str:
+        """For a log.
+
+        >>> print(Settings(tokens=512, options={"block": 16}))
+        512 tokens of every video, chosen by floc with block=16
+        """
+        count = f"{self.tokens} tokens" if self.tokens is not None else f"{self.ratio} of the tokens"
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        return f"{count} of every video, chosen by {self.method}" + (f" with {options}" if options else "")
 
     def as_json(self) -> dict[str, Any]:
         """What `of` takes."""
