@@ -33,6 +33,12 @@ REQUESTS = 8  # at a time
 ROUNDS = 7
 ANSWER = 8  # tokens
 SPOKEN = "FLOC "  # before what a process says to the one that asks it; all else is vLLM's log
+# of the model: how vLLM chooses, and what the plugin does in a worker beside choosing
+WATCHED = {
+    "none": [],
+    "evs": ["_postprocess_video_embeds_evs"],
+    "floc": ["_in_place", "get_mrope_input_positions", "recompute_mrope_positions"],
+}
 QUESTION = "<|vision_start|><|video_pad|><|vision_end|>What is it?"
 SPECIAL = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>", "<|endoftext|>")
 
@@ -44,7 +50,7 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
     slices, rounds = (8, 2) if small else (SLICES, ROUNDS)
     has_gpu = torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        width = _write_model(Path(folder), has_gpu)
+        _write_model(Path(folder), has_gpu)
         engines = {each: stack.enter_context(Engine(each, Path(folder), slices)) for each in CONTENDERS}
         records: dict[str, list[dict[str, Any]]] = {each: [] for each in CONTENDERS}
         for turn in range(rounds + 1):  # the first one loads and compiles
@@ -60,7 +66,7 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
         "tokens": slices * SIDE * SIDE,
         "requests": REQUESTS,
         "engines": [_summary(name, records) for name in CONTENDERS],
-        "own": own_ms(slices, width),
+        "own": statistics.median(each["own_ms"] for each in records["floc"]) + prompt_ms(slices),
     }
 
 
@@ -84,24 +90,18 @@ def _summary(name: str, records: dict[str, list[dict[str, Any]]]) -> dict[str, A
     }
 
 
-def own_ms(slices: int, width: int, rounds: int = 20) -> float:
-    """What the plugin does for a video beyond the selection: counts, salts, positions, and the choice put in place."""
-    from ..integrations.vllm.positions import Medium, grid_places, of_prompt, placed, with_places
+def prompt_ms(slices: int, rounds: int = 20) -> float:
+    """What the plugin does to a video's prompt, before a worker sees it: count, salt, placeholders, and a look at it."""
+    from ..integrations.vllm.positions import require_marks_of_media
     from ..integrations.vllm.settings import Settings
 
-    settings = Settings(ratio="1/8")
-    n = slices * SIDE * SIDE
-    embeds, indices = torch.zeros(n, width), np.arange(0, n, 8)
+    mark = 300
 
     def once() -> None:
-        kept = settings.count(n)
+        settings = Settings.of({"ratio": "1/8"})
+        kept = settings.count(slices * SIDE * SIDE)
         assert settings.salt
-        length = kept + 20
-        positions, _ = of_prompt(length, [Medium(10, kept, grid_places(slices, SIDE, SIDE, 1.0))])
-        short = with_places(embeds[torch.from_numpy(indices)], grid_places(slices, SIDE, SIDE, 1.0)[:, indices])
-        is_visual = torch.zeros(length, dtype=torch.bool)
-        is_visual[10 : 10 + kept] = True
-        placed(torch.from_numpy(positions), is_visual, 0, [short], width)
+        require_marks_of_media([*range(10), *[mark] * kept, *range(10)], (mark, mark + 1), [(10, kept)])
 
     once()
     return statistics.median(_seconds(once) for _ in range(rounds)) * 1e3
@@ -176,8 +176,7 @@ def _serve(name: str, folder: Path, slices: int) -> None:
         additional_config={"floc": {"record": str(record)}} if name == "floc" else {},
         worker_extension_cls="floc.integrations.vllm.benched.Benched",
     )
-    if name == "evs":
-        llm.collective_rpc("watch_pruning")
+    llm.collective_rpc("watch", args=(WATCHED[name],))
     text = json.loads((folder / "config.json").read_text())["text_config"]
     per_token = 2 * text["num_hidden_layers"] * text["num_key_value_heads"] * text["head_dim"] * (2 if has_gpu else 4)
     pixels = 2 * SIDE * _patch(has_gpu)
@@ -192,14 +191,16 @@ def _serve(name: str, folder: Path, slices: int) -> None:
         seconds = time.perf_counter() - started
         held = len(outputs[0].prompt_token_ids)
         chosen = [json.loads(each)["seconds"] for each in record.read_text().splitlines()]
+        (watched,) = llm.collective_rpc("watched")
         if name == "evs":
-            [chosen] = llm.collective_rpc("pruning_seconds")
+            (chosen,) = watched.values()
         told = {
             "per_s": REQUESTS / seconds,
             "first_s": first_s,
             "held": held,
             "held_bytes": held * per_token,
             "select_ms": statistics.mean(chosen) * 1e3 if chosen else 0.0,
+            "own_ms": 0.0 if name == "evs" else sum(map(sum, watched.values())) / (REQUESTS + 1) * 1e3,
         }
         print(SPOKEN + json.dumps(told), flush=True)
 
@@ -219,8 +220,8 @@ def _patch(has_gpu: bool) -> int:
     return 14 if has_gpu else 4
 
 
-def _write_model(folder: Path, has_gpu: bool) -> int:
-    """All files of a model but its weights, which are random; returns how wide its tokens are."""
+def _write_model(folder: Path, has_gpu: bool) -> None:
+    """All files of a model but its weights, which are random."""
     import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -231,8 +232,7 @@ def _write_model(folder: Path, has_gpu: bool) -> int:
     tokenizer.add_special_tokens([*SPECIAL])
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=SPECIAL[-1]).save_pretrained(folder)
     ids = {each: len(letters) + i for i, each in enumerate(SPECIAL)}
-    config = _config(has_gpu, ids)
-    config.save_pretrained(folder)
+    _config(has_gpu, ids).save_pretrained(folder)
     prepared = dict(
         patch_size=_patch(has_gpu),
         merge_size=2,
@@ -248,7 +248,6 @@ def _write_model(folder: Path, has_gpu: bool) -> int:
     }
     for name, values in files.items():
         (folder / name).write_text(json.dumps({"processor_class": "Qwen2_5_VLProcessor", **values}))
-    return config.get_text_config().hidden_size
 
 
 def _config(has_gpu: bool, ids: dict[str, int]) -> Any:
@@ -304,9 +303,9 @@ def _view(document: dict[str, Any]) -> str:
     )
     note = (
         f"{document['model']} with random weights in vLLM {document['vllm']}, videos of {document['tokens']:,} tokens, "
-        f"pruning rate {RATE}, {document['requests']} requests at a time, {ANSWER} tokens each, by turns. Beyond the "
-        f"selection the plugin takes {document['own']:.2f} ms for a video. {document['gpu']}, "
-        f"{where(document, 'python', 'torch')}"
+        f"pruning rate {RATE}, {document['requests']} requests at a time, {ANSWER} tokens each, by turns. KV cache: what "
+        f"the tokens held take. Beyond the selection the plugin takes {document['own']:.2f} ms for a video and its "
+        f"answer. {document['gpu']}, {where(document, 'python', 'torch')}"
     )
     return f"{grid(head, rows)}\n\n{note}"
 

@@ -7,6 +7,7 @@ with: vLLM's is so small that all tokens of a video come out alike.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,21 +37,27 @@ class Benched:
 
     model_runner: Any
 
-    def watch_pruning(self) -> None:
-        """Time how vLLM itself chooses, for every video from now on."""
+    def watch(self, names: list[str]) -> None:
+        """Time some methods of the model from now on."""
         model = self.model_runner.get_model()
-        prune = model._postprocess_video_embeds_evs
-        self.seconds: list[float] = []
+        self.seconds: dict[str, list[float]] = {}
+        for name in names:
+            self.seconds[name] = []
+            setattr(model, name, _timed(getattr(model, name), self.seconds[name]))
 
-        def timed(*args: Any) -> Any:
-            started = time.perf_counter()
-            pruned = prune(*args)
-            self.seconds.append(time.perf_counter() - started)
-            return pruned
-
-        model._postprocess_video_embeds_evs = timed
-
-    def pruning_seconds(self) -> list[float]:
-        """What each video took since this was last asked."""
-        told, self.seconds = self.seconds, []
+    def watched(self) -> dict[str, list[float]]:
+        """What each call took since this was last asked."""
+        told = {name: [*each] for name, each in self.seconds.items()}
+        for each in self.seconds.values():
+            each.clear()
         return told
+
+
+def _timed(method: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        started = time.perf_counter()
+        returned = method(*args, **kwargs)
+        seconds.append(time.perf_counter() - started)
+        return returned
+
+    return timed
