@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-corpus test-lmms test-vllm support format bench bench-small clean
+.PHONY: help demo test test-corpus test-lmms install-vllm test-vllm support format bench bench-small clean
 
 help:
 	@echo "make demo    render a film with keys in it for a second, see which methods keep them, write a report"
@@ -80,7 +80,9 @@ test-corpus: .venv/ray
 test-lmms: .venv/lmms/ready
 	.venv/lmms/bin/pytest -q -m lmms tests/integrations/lmms_eval
 
-test-vllm: .venv/vllm-$(VLLM)/ready
+install-vllm: .venv/vllm-$(VLLM)/ready
+
+test-vllm: install-vllm
 	.venv/vllm-$(VLLM)/bin/pytest -q -m vllm tests/integrations/vllm
 
 support: .venv/ready .venv/transformers-$(OLDEST)

@@ -91,7 +91,7 @@ def _summary(name: str, records: dict[str, list[dict[str, Any]]]) -> dict[str, A
 
 
 def prompt_ms(slices: int, rounds: int = 20) -> float:
-    """What the plugin does to a video's prompt, before a worker sees it: count, salt, placeholders, and a look at it."""
+    """What the plugin does to a video's prompt before a worker sees it: count, salt, placeholders, a look at it."""
     from ..integrations.vllm.positions import require_marks_of_media
     from ..integrations.vllm.settings import Settings
 
@@ -303,8 +303,8 @@ def _view(document: dict[str, Any]) -> str:
     )
     note = (
         f"{document['model']} with random weights in vLLM {document['vllm']}, videos of {document['tokens']:,} tokens, "
-        f"pruning rate {RATE}, {document['requests']} requests at a time, {ANSWER} tokens each, by turns. KV cache: what "
-        f"the tokens held take. Beyond the selection the plugin takes {document['own']:.2f} ms for a video and its "
+        f"pruning rate {RATE}, {document['requests']} requests at a time, {ANSWER} tokens each, by turns. KV cache: "
+        f"what the tokens held take. Beyond the selection the plugin takes {document['own']:.2f} ms for a video and its "
         f"answer. {document['gpu']}, {where(document, 'python', 'torch')}"
     )
     return f"{grid(head, rows)}\n\n{note}"
