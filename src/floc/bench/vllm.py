@@ -304,8 +304,8 @@ def _view(document: dict[str, Any]) -> str:
     note = (
         f"{document['model']} with random weights in vLLM {document['vllm']}, videos of {document['tokens']:,} tokens, "
         f"pruning rate {RATE}, {document['requests']} requests at a time, {ANSWER} tokens each, by turns. KV cache: "
-        f"what the tokens held take. Beyond the selection the plugin takes {document['own']:.2f} ms for a video and its "
-        f"answer. {document['gpu']}, {where(document, 'python', 'torch')}"
+        f"what the tokens held take. Beyond the selection the plugin takes {document['own']:.2f} ms for a video and "
+        f"its answer. {document['gpu']}, {where(document, 'python', 'torch')}"
     )
     return f"{grid(head, rows)}\n\n{note}"
 
