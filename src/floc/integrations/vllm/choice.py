@@ -25,10 +25,8 @@ def kept_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Se
     due = settings.count(len(embeds))
     if due == len(embeds):
         return torch.arange(due, device=embeds.device)
-    if _are_all_the_same(embeds) and embeds.device.type != "cpu":
-        embeds = torch.randn_like(embeds)  # vLLM measures its memory: let it see what a choice takes
     if _are_all_the_same(embeds):
-        warm_up(settings, embeds.shape[1], embeds.dtype, embeds.device)
+        _rehearse(embeds, shape, settings)
         indices = _spread(due, embeds)
     elif not embeds.isfinite().all():
         LOG.warning("a video has tokens that are not finite: floc keeps some at regular distances, and none is chosen")
@@ -41,6 +39,16 @@ def kept_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Se
     if settings.record is not None:
         record(Path(settings.record), shape, indices, time.perf_counter() - started)
     return indices
+
+
+def _rehearse(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Settings) -> None:
+    """For the video that vLLM measures its memory with: on a GPU let it see what a choice takes."""
+    if embeds.device.type == "cpu":
+        warm_up(settings, embeds.shape[1], embeds.dtype, embeds.device)
+    else:
+        noise = torch.Generator(embeds.device).manual_seed(0)
+        like_it = torch.randn(embeds.shape, generator=noise, dtype=embeds.dtype, device=embeds.device)
+        settings.recipe.indices(like_it.view(*shape, -1))
 
 
 def _spread(count: int, embeds: torch.Tensor) -> torch.Tensor:
