@@ -377,6 +377,17 @@ def test_an_engine_in_processes_of_its_own(studio: Studio) -> None:
     assert answers.said["one"]["answer"] == studio.whole.said["one"]["answer"]
 
 
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="vLLM wants a core for each rank")
+def test_ranks_that_share_a_model_keep_the_same(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
+    jobs = {name: JOBS[name] for name in ("one", "two videos, two pictures")}
+    answers = studio.ask("ranks", "qwen2_5_vl", jobs, processes=True, tensor_parallel_size=2)
+    assert [each["kept"] for each in answers.kept] == [each["kept"] for each in studio.whole.kept[:3]]  # once for both
+    for name in jobs:
+        assert answers.said[name]["answer"] == studio.whole.said[name]["answer"]
+        close(answers.first(name), studio.whole.first(name), within=1e-3)
+
+
 def test_an_engine_beside_one_with_floc_is_left_alone(studio: Studio) -> None:
     jobs = {name: JOBS[name] for name in ("one", "two videos, two pictures")}
     alone = studio.ask("alone", "qwen2_5_vl", jobs, additional_config={})

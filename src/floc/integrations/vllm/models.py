@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from vllm.distributed import get_tp_group
 from vllm.model_executor.models import qwen2_5_vl, qwen2_vl, qwen3_vl, qwen3_vl_moe
 from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.multimodal.processing import PromptUpdateDetails
@@ -116,7 +117,12 @@ class ShortVideos:
     def _shorten(self, embeds: torch.Tensor, grid: Grid, timing: Any) -> torch.Tensor:
         """What is kept, with its places, also where all is: stores of embeddings want all videos to be of one width."""
         assert self.floc is not None
-        return self._in_place(embeds, grid, timing, kept_indices(embeds[:, : self.compared], grid, self.floc))
+        ranks = get_tp_group()
+        if ranks.rank_in_group == 0:
+            indices = kept_indices(embeds[:, : self.compared], grid, self.floc)
+        else:
+            indices = torch.empty(self.floc.count(len(embeds)), dtype=torch.int64, device=embeds.device)
+        return self._in_place(embeds, grid, timing, ranks.broadcast(indices))  # all ranks keep the same
 
     def _timing(self, video_input: Any, video: int) -> Any:
         """How far a frame of a video is from the next in time."""
