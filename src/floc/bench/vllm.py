@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -129,7 +130,13 @@ class Engine:
         command = [sys.executable, "-m", __name__, name, str(folder), str(slices)]
         self.errors = (folder / f"{name}.log").open("w+")
         self.process = subprocess.Popen(
-            command, env=surroundings, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True
+            command,
+            env=surroundings,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            start_new_session=True,  # so that it and all that it starts can be ended together
         )
 
     def ask(self, seed: int) -> dict[str, Any]:
@@ -148,9 +155,14 @@ class Engine:
         return self
 
     def __exit__(self, *error: object) -> None:
+        """Let it finish; at once where something went wrong, or Ctrl-C came."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.wait(60)
+        try:
+            self.process.wait(0 if any(error) else 60)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
         self.errors.close()
 
 

@@ -67,9 +67,8 @@ def ask(
         require_writable(output, ".floc", video)
     if not captured and (video.is_dir() or "://" in source):
         raise ValueError(f"{source}: not a video; if it is a store, name one of its videos with --video")
-    kept = (
-        _kept(source, name, start, end, ratio, budget) if captured else None
-    )  # what is wrong shows before weights are loaded
+    # what is wrong shows before weights are loaded
+    kept = _kept(source, name, start, end, ratio, budget) if captured else None
     session = Session(model, device)
     dials: list[dict[str, Any]] = [dict(ratio=ratio, budget=budget, coverage=coverage)]
     if both:

@@ -12,9 +12,9 @@ sum(covered), 16-bit maxima summed in 32 bits, which the compiler turns into ful
 `from_symmetric` has the gain of every candidate at hand all the time. A pick raises the cover of some tokens. Only
 these change any gain, and token v changes that of candidate u by what lies between its old and its new cover:
 clip(similarity[v, u], old, new) - old. In a symmetric matrix that is one contiguous row for each token that rose, four
-of them in one pass over the gains. After the first picks few tokens rise: six rows a token in all, where `lazily`
-evaluates eight or more, each with a walk through its heap. Which token rose when is the history of representatives, so
-it comes with the picks.
+of them in one pass over the gains. After the first picks few tokens rise: about six rows a token in all. `lazily` reads
+five to seventeen, each with a walk through its heap. Which token rose when is the history of representatives, so it
+comes with the picks.
 """
 
 from __future__ import annotations
