@@ -36,7 +36,7 @@ help:
 # the oldest release of transformers that is supported, beside the newest in the environment
 OLDEST := 5.17.0
 NEWEST := $(shell sed -n 's/^transformers==//p' constraints.txt)
-TRANSFORMERS := tests/integrations tests/encoders/test_hf.py tests/docs/test_models.py
+TRANSFORMERS := tests/integrations tests/encoders/test_vision_tower.py tests/docs/test_models.py
 
 .venv/transformers-$(OLDEST): .venv/ready
 	$(BIN)/pip install --quiet --no-deps --target $@ transformers==$(OLDEST)
@@ -61,7 +61,7 @@ VLLM ?= 0.32.0
 	@touch $@
 
 demo: .venv/ready
-	$(BIN)/floc demo -o out/demo
+	$(BIN)/python -m examples.demo -o out/demo
 
 test: .venv/ready .venv/transformers-$(OLDEST)
 	$(BIN)/ruff format --check .
@@ -75,7 +75,7 @@ test: .venv/ready .venv/transformers-$(OLDEST)
 	@touch $@
 
 test-corpus: .venv/ray
-	$(BIN)/pytest -q -m corpus tests/corpus
+	$(BIN)/pytest -q -m corpus tests/archive
 
 test-lmms: .venv/lmms/ready
 	.venv/lmms/bin/pytest -q -m lmms tests/integrations/lmms_eval
@@ -88,20 +88,20 @@ test-vllm: install-vllm
 support: .venv/ready .venv/transformers-$(OLDEST)
 	$(BIN)/pytest -q -n 2 tests/integrations --junitxml .venv/newest.xml
 	PYTHONPATH=.venv/transformers-$(OLDEST) $(BIN)/pytest -q -n 2 tests/integrations --junitxml .venv/oldest.xml
-	$(BIN)/python tests/integrations/support.py docs/models/README.md $(OLDEST)=.venv/oldest.xml $(NEWEST)=.venv/newest.xml
+	$(BIN)/python tests/integrations/transformers/support.py docs/models/README.md $(OLDEST)=.venv/oldest.xml $(NEWEST)=.venv/newest.xml
 
 format: .venv/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 bench: .venv/bench
-	$(BIN)/floc bench select
-	$(BIN)/floc bench second-pass
-	$(BIN)/floc bench time
-	$(BIN)/python -m floc.bench --fill README.md docs/performance.md docs/results.md
+	$(BIN)/python -m benchmarks select
+	$(BIN)/python -m benchmarks second-pass
+	$(BIN)/python -m benchmarks time
+	$(BIN)/python -m benchmarks --fill README.md docs/performance.md docs/results.md
 
 bench-small: .venv/ready
-	$(BIN)/floc bench all --small
+	$(BIN)/python -m benchmarks all --small
 
 clean:
 	rm -rf .venv

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import floc
-from floc import machine
+from floc import _system
 
 GOOD = np.random.default_rng(0).standard_normal((40, 2, 3, 8)).astype(np.float32)
 
@@ -140,19 +140,19 @@ def test_options(options: dict, says: str) -> None:
 
 def test_a_set_that_does_not_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = np.broadcast_to(GOOD[:1], (20_000, 2, 3, 8))  # no memory of its own
-    monkeypatch.setattr(machine, "available_bytes", lambda device: 2 << 30)
-    with pytest.raises(MemoryError, match=r"needs 26\.\d GiB, 2\.0 GiB are free; pass block=32"):
+    monkeypatch.setattr(_system, "available_bytes", lambda device: 2 << 30)
+    with pytest.raises(MemoryError, match=r"needs 26\.\d GiB, but only 2\.0 GiB are free; pass block=32"):
         floc.compress(wide, ratio=1 / 8, block=None)
     assert len(floc.compress(wide[:4000], ratio=1)) == 24_000  # nothing to choose, so no matrix of them all
-    monkeypatch.setattr(machine, "available_bytes", lambda device: 200 << 20)
+    monkeypatch.setattr(_system, "available_bytes", lambda device: 200 << 20)
     with pytest.raises(
-        MemoryError, match=r"choosing from 12000 tokens.*200.0 MiB are free; pass dedupe=1, which has no"
+        MemoryError, match=r"selecting from 12000 tokens.*200.0 MiB are free; pass dedupe=1, which has no"
     ):
         floc.compress(wide, ratio=1 / 4)
 
 
 def test_free_memory_is_known_here() -> None:
-    available = machine.available_bytes(torch.device("cpu"))
+    available = _system.available_bytes(torch.device("cpu"))
     assert available is not None
     assert 2**20 < available < 2**45
-    assert machine.available_bytes(torch.device("meta")) is None
+    assert _system.available_bytes(torch.device("meta")) is None

@@ -15,7 +15,7 @@ sizes_and_budget = st.lists(st.integers(1, 500), min_size=1, max_size=30).flatma
 @given(sizes_and_budget)
 def test_shares_sum_to_the_budget_and_are_within_one_of_exact(given_: tuple[list[int], int]) -> None:
     sizes, budget = given_
-    shares = blocks.shares(sizes, budget)
+    shares = blocks.share_budget(sizes, budget)
     assert shares.sum() == budget
     exact = np.array(sizes) * budget / sum(sizes)
     assert (np.abs(shares - exact) < 1 + 1e-9).all()
@@ -28,17 +28,17 @@ def test_shares_stay_within_their_room(given_: tuple[list[int], int], seed: int,
     sizes, _ = given_
     room = np.random.default_rng(seed).integers(0, np.array(sizes) + 1)
     budget = data.draw(st.integers(0, int(room.sum())))
-    shares = blocks.shares(sizes, budget, room)
+    shares = blocks.share_budget(sizes, budget, room)
     assert shares.sum() == budget
     assert (shares <= room).all()
-    free = blocks.shares(sizes, budget)
+    free = blocks.share_budget(sizes, budget)
     if (free <= room).all():
         np.testing.assert_array_equal(shares, free)
 
 
 @given(st.integers(1, 400), st.one_of(st.none(), st.integers(1, 90)))
 def test_blocks_cover_every_frame_once(frames: int, block: int | None) -> None:
-    spans = blocks.split(frames, block)
+    spans = blocks.split_blocks(frames, block)
     assert [t for span in spans for t in range(span.start, span.stop)] == list(range(frames))
     assert all(span.stop - span.start <= (block or frames) for span in spans)
 
@@ -48,29 +48,29 @@ def test_prefixes_of_the_interleaved_order_are_shares_of_equal_blocks(count: int
     sizes = [size] * count
     block = np.repeat(np.arange(count), size)
     rank = np.tile(np.arange(size), count)
-    order = blocks.interleaved(sizes, rank, block)
+    order = blocks.interleave(sizes, rank, block)
     prefix = min(prefix, count * size)
     taken = np.bincount(block[order[:prefix]], minlength=count)
-    np.testing.assert_array_equal(taken, blocks.shares(sizes, prefix))
+    np.testing.assert_array_equal(taken, blocks.share_budget(sizes, prefix))
 
 
 @given(st.sets(st.integers(1, 99)), st.integers(1, 50))
 def test_blocks_begin_where_they_are_told(later: set[int], rest: int) -> None:
     starts = [0, *sorted(later)]
-    spans = blocks.split(starts[-1] + rest, starts)
+    spans = blocks.split_blocks(starts[-1] + rest, starts)
     assert [span.start for span in spans] == starts
     assert [span.stop for span in spans] == [*starts[1:], starts[-1] + rest]
 
 
 def test_no_block_begins_after_the_end() -> None:
-    assert blocks.split(58, [0, 57])[-1] == slice(57, 58)
+    assert blocks.split_blocks(58, [0, 57])[-1] == slice(57, 58)
     with pytest.raises(ValueError, match="begins at frame 57, but the video has 57, from 0 on"):
-        blocks.split(57, [0, 57])
+        blocks.split_blocks(57, [0, 57])
 
 
 def test_no_room_is_an_error() -> None:
     with pytest.raises(ValueError, match="room for 6, not for 7"):
-        blocks.shares([3, 3], 7)
+        blocks.share_budget([3, 3], 7)
 
 
 @given(st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=7), min_size=1, max_size=5), st.data())
@@ -84,5 +84,5 @@ def test_merging_takes_the_best_next_pick_of_any_block(tails: list[list[int]], d
         best = max(open_, key=lambda b: (min(gains[b][: heads[b] + 1]), -heads[b], -b))
         want.append((best, heads[best]))
         heads[best] += 1
-    got = list(zip(*(each.tolist() for each in blocks.merged(gains)), strict=True))
+    got = list(zip(*(each.tolist() for each in blocks.merge_by_gain(gains)), strict=True))
     assert got == want

@@ -13,7 +13,7 @@ from floc import blocks
 from floc.selection import reference
 from floc.selection.objective import snap
 from floc.synthetic import film
-from floc.types import TokenGrid
+from floc.tokens import TokenGrid
 
 WAYS = {
     "default": {},
@@ -70,8 +70,8 @@ def test_kept_is_consistent(tokens: np.ndarray, options: dict, budget: int) -> N
 @pytest.mark.parametrize("block", [32, 7, None])
 def test_the_paper_is_plain_greedy_in_every_block(tokens: np.ndarray, block: int | None) -> None:
     kept = floc.compress(tokens, ratio=1 / 8, method="floc-paper", block=block)
-    spans = blocks.split(70, block)
-    shares = blocks.shares([12 * (span.stop - span.start) for span in spans], 105)
+    spans = blocks.split_blocks(70, block)
+    shares = blocks.share_budget([12 * (span.stop - span.start) for span in spans], 105)
     want, gains = [], 0.0
     for span, k in zip(spans, shares, strict=True):
         rows = unit(tokens[span])
@@ -105,14 +105,14 @@ def test_at_is_a_fresh_run_or_a_prefix(tokens: np.ndarray, options: dict) -> Non
 @given(frames=st.integers(2, 15), block=st.integers(1, 6), seed=st.integers(0, 99), data=st.data())
 def test_at_is_a_fresh_run_where_shares_nest_and_always_the_right_number(frames, block, seed, data) -> None:
     tokens = np.random.default_rng(seed).standard_normal((frames, 3, 4)).astype(np.float32)
-    sizes = [3 * (span.stop - span.start) for span in blocks.split(frames, block)]
+    sizes = [3 * (span.stop - span.start) for span in blocks.split_blocks(frames, block)]
     budget = data.draw(st.integers(1, 3 * frames))
     fewer = data.draw(st.integers(1, budget))
     kept = floc.compress(tokens, budget=budget, block=block, method="floc-paper")
     smaller = kept.at(budget=fewer)
     assert len(smaller) == fewer
     assert set(smaller.indices.tolist()) <= set(kept.indices.tolist())
-    if (blocks.shares(sizes, fewer) <= blocks.shares(sizes, budget)).all():
+    if (blocks.share_budget(sizes, fewer) <= blocks.share_budget(sizes, budget)).all():
         assert_same(smaller, floc.compress(tokens, budget=fewer, block=block, method="floc-paper"))
 
 

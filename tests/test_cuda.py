@@ -11,10 +11,9 @@ from floc.selection import reference
 from floc.selection.gpu import greedy
 from floc.selection.gpu.greedy import Programs
 from floc.synthetic import film
-
-from .selection.gpu.launches import KERNELS, laid_out, poison, selected
-from .selection.test_fuzz import similarity_of
-from .selection.test_greedy import case
+from tests.selection.gpu.launches import KERNELS, laid_out, poison, selected
+from tests.selection.test_fuzz import similarity_of
+from tests.selection.test_greedy import case
 
 pytestmark = [
     pytest.mark.gpu,

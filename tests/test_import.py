@@ -49,10 +49,12 @@ def test_without_numba_auto_takes_torch() -> None:
 
 def test_without_numba_the_cpu_backend_says_what_to_install() -> None:
     done = run(WITHOUT_NUMBA + "floc.compress(tokens, ratio=1/8, backend='cpu')")
-    assert "ImportError: backend 'cpu' needs numba: pip install 'floc[cpu]', or pass backend='torch'" in done.stderr
+    assert (
+        "ImportError: backend 'cpu' needs numba: pip install 'floc-video[cpu]', or pass backend='torch'" in done.stderr
+    )
 
 
 def test_without_lance_a_store_says_what_to_install() -> None:
     for package in ("lance", "pyarrow"):
         done = run(f"import sys; sys.modules[{package!r}] = None\nimport floc\nfloc.Store('x')")
-        assert "ImportError: a store needs Lance: pip install 'floc[store]'" in done.stderr
+        assert "ImportError: a store needs Lance: pip install 'floc-video[store]'" in done.stderr

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import floc
 from floc import blocks, scenes
 from floc.synthetic import film_and_cuts
-from floc.types import TokenGrid
+from floc.tokens import TokenGrid
 
 
 def random_tokens(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
@@ -51,13 +51,13 @@ def plain_breaks(tokens: np.ndarray) -> np.ndarray:
 def test_breaks_are_what_the_definition_says(monkeypatch, shape: tuple[int, ...], frames_together: int) -> None:
     monkeypatch.setattr(scenes, "TILE_BYTES", frames_together * 4 * int(np.prod(shape[1:])))
     tokens = random_tokens(shape)
-    np.testing.assert_allclose(scenes.breaks(torch.from_numpy(tokens)), plain_breaks(tokens), atol=1e-5)
+    np.testing.assert_allclose(scenes.measure_breaks(torch.from_numpy(tokens)), plain_breaks(tokens), atol=1e-5)
 
 
 @pytest.mark.parametrize("frames", [3, 4, 11])
 def test_breaks_of_a_video_that_goes_on_are_those_of_all_of_it(frames: int) -> None:
     tokens = torch.from_numpy(random_tokens((frames, 2, 3, 8)))
-    running = scenes.Running()
+    running = scenes.RunningScenes()
     for t in range(frames):
         running.see(tokens, t + 1)
     spread = scenes._spread(running.total, running.squares, frames, 6)
@@ -67,7 +67,7 @@ def test_breaks_of_a_video_that_goes_on_are_those_of_all_of_it(frames: int) -> N
 @pytest.mark.parametrize("frames", [0, 1, 2, 30])
 def test_what_was_seen_of_a_video_that_goes_on_is_restored(frames: int) -> None:
     tokens = torch.from_numpy(random_tokens((frames + 5, 2, 3, 8)))
-    one, other = scenes.Running(), scenes.Running()
+    one, other = scenes.RunningScenes(), scenes.RunningScenes()
     for t in range(frames):
         one.see(tokens, t + 1)
     other.restore(json.loads(json.dumps(one.about())))
@@ -81,8 +81,8 @@ def test_what_was_seen_of_a_video_that_goes_on_is_restored(frames: int) -> None:
 def test_any_precision_and_scale(dtype: torch.dtype) -> None:
     tokens, cuts = film_and_cuts(70, 3, 4, 48, seed=1, scenes=6, shot_frames=12)
     given_ = (torch.from_numpy(tokens) * (1 + torch.arange(70))[:, None, None, None]).to(dtype)
-    assert scenes.cuts(given_) == cuts
-    assert scenes.cuts(given_.flatten(1, 2)) == cuts
+    assert scenes.find_cuts(given_) == cuts
+    assert scenes.find_cuts(given_.flatten(1, 2)) == cuts
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.35, 0.7, 1.4])
@@ -90,30 +90,30 @@ def test_any_precision_and_scale(dtype: torch.dtype) -> None:
 def test_all_cuts_are_found_and_no_others_clean_or_noisy(noise: float, seed: int, count: int) -> None:
     tokens, cuts = film_and_cuts(200, 6, 10, 96, seed=seed, shot_frames=20, noise=noise)
     assert len(cuts) == count
-    assert scenes.cuts(tokens) == cuts
+    assert scenes.find_cuts(tokens) == cuts
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.15, 1.0])
 def test_one_scene_has_no_cuts(noise: float) -> None:
     tokens, _ = film_and_cuts(150, 5, 6, 64, seed=4, scenes=1, shot_frames=1000, noise=noise)
-    assert scenes.cuts(tokens) == []
+    assert scenes.find_cuts(tokens) == []
 
 
 def test_a_frame_of_something_else_is_no_scene() -> None:
     tokens, cuts = film_and_cuts(40, 3, 4, 48, seed=5, scenes=1, shot_frames=1000)
     flashed = tokens.copy()
     flashed[[9, 20, 31]] = random_tokens((3, 3, 4, 48))
-    assert scenes.cuts(flashed) == cuts == []
+    assert scenes.find_cuts(flashed) == cuts == []
     flashed[20:26] = flashed[20]
-    assert scenes.cuts(flashed) == [20, 26]
+    assert scenes.find_cuts(flashed) == [20, 26]
 
 
 def test_of_cuts_that_are_close_the_clearest_counts() -> None:
     here, there, else_ = torch.eye(6)[:2], torch.eye(6)[2:4], torch.eye(6)[4:]
     between = 0.3 * here + 0.95 * else_
     tokens = torch.stack([here] * 8 + [between] * 2 + [there] * 8)
-    assert scenes.cuts(tokens) == [10]
-    assert scenes.cuts(tokens, shortest=2) == [8, 10]
+    assert scenes.find_cuts(tokens) == [10]
+    assert scenes.find_cuts(tokens, shortest=2) == [8, 10]
 
 
 @pytest.mark.parametrize(
@@ -131,21 +131,21 @@ def test_of_cuts_that_are_close_the_clearest_counts() -> None:
     ids=["1 frame", "2 frames", "short", "constant", "zero", "frames alike", "frames unlike", "one cell of noise"],
 )
 def test_nothing_to_find(tokens: np.ndarray) -> None:
-    assert scenes.cuts(tokens) == []
-    assert scenes.split(tokens) == [0]
+    assert scenes.find_cuts(tokens) == []
+    assert scenes.split_scenes(tokens) == [0]
     assert len(floc.compress(tokens, budget=2, block="scene")) == 2
 
 
 def test_one_cell_is_enough() -> None:
     places = random_tokens((3, 64))
     tokens = np.repeat(places, [10, 20, 6], 0) + 0.05 * random_tokens((36, 64), seed=1)
-    assert scenes.cuts(tokens[:, None]) == [10, 30]
+    assert scenes.find_cuts(tokens[:, None]) == [10, 30]
 
 
 def test_zero_frames_are_a_scene_of_their_own() -> None:
     tokens = np.repeat(random_tokens((1, 2, 3, 16)), 30, 0)
     tokens[10:20] = 0
-    assert scenes.cuts(tokens) == [10, 20]
+    assert scenes.find_cuts(tokens) == [10, 20]
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(1, 9), st.integers(0, 40), st.integers(0, 9))
@@ -153,14 +153,14 @@ def test_blocks_partition_within_their_lengths(lengths: list[int], shortest: int
     longest = 2 * shortest - 1 + more
     tokens = np.repeat(random_tokens((len(lengths), 2, 2, 8), seed), lengths, 0)
     tokens += 0.02 * random_tokens(tokens.shape, seed + 1)
-    starts = scenes.split(tokens, shortest=shortest, longest=longest)
-    blocks.require_block(starts)
-    spans = blocks.split(len(tokens), starts)
+    starts = scenes.split_scenes(tokens, shortest=shortest, longest=longest)
+    blocks.check_block(starts)
+    spans = blocks.split_blocks(len(tokens), starts)
     assert [t for span in spans for t in range(span.start, span.stop)] == list(range(len(tokens)))
     sizes = [span.stop - span.start for span in spans]
     assert max(sizes) <= longest
     assert min(sizes) >= min(shortest, len(tokens))
-    assert set(scenes.cuts(tokens, shortest=shortest)) <= set(starts)
+    assert set(scenes.find_cuts(tokens, shortest=shortest)) <= set(starts)
 
 
 @given(
@@ -179,7 +179,7 @@ def test_spacing_leaves_out_only_what_is_too_close(candidates: list[int], frames
 
 def test_a_long_scene_is_cut_into_equal_parts() -> None:
     tokens = np.repeat(random_tokens((1, 2, 2, 8)), 200, 0)
-    assert scenes.split(tokens) == [0, 50, 100, 150]
+    assert scenes.split_scenes(tokens) == [0, 50, 100, 150]
 
 
 @pytest.mark.parametrize("method", ["floc", "floc-paper", "divprune", "kmeans", "kmedoids", "spectral"])
@@ -200,15 +200,15 @@ def test_shares_are_by_the_length_of_scenes() -> None:
     kept = floc.compress(tokens, ratio=1 / 8, method="floc-paper", block="scene")
     sizes = np.diff([0, *cuts, 70]) * 12
     got = np.bincount(np.searchsorted(cuts, kept.positions[:, 0], side="right"))
-    np.testing.assert_array_equal(got, blocks.shares(sizes, 105))
+    np.testing.assert_array_equal(got, blocks.share_budget(sizes, 105))
 
 
 def test_spans_of_any_block(tokens: np.ndarray) -> None:
     grid = TokenGrid.of(tokens)
-    assert scenes.spans(grid, 32) == blocks.split(70, 32)
-    assert scenes.spans(grid, None) == [slice(0, 70)]
-    assert scenes.spans(grid, [0, 3]) == [slice(0, 3), slice(3, 70)]
-    assert scenes.spans(grid, "scene") == blocks.split(70, scenes.split(tokens))
+    assert scenes.find_blocks(grid, 32) == blocks.split_blocks(70, 32)
+    assert scenes.find_blocks(grid, None) == [slice(0, 70)]
+    assert scenes.find_blocks(grid, [0, 3]) == [slice(0, 3), slice(3, 70)]
+    assert scenes.find_blocks(grid, "scene") == blocks.split_blocks(70, scenes.split_scenes(tokens))
 
 
 @pytest.mark.parametrize(
@@ -222,16 +222,16 @@ def test_spans_of_any_block(tokens: np.ndarray) -> None:
 )
 def test_lengths_are_checked(options: dict, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        scenes.split(np.ones((20, 2, 2), np.float32), **options)
+        scenes.split_scenes(np.ones((20, 2, 2), np.float32), **options)
 
 
 def test_tokens_are_checked() -> None:
     with pytest.raises(ValueError, match="frames first"):
-        scenes.cuts(np.ones((20, 4), np.float32))
+        scenes.find_cuts(np.ones((20, 4), np.float32))
     bad = np.ones((20, 2, 2), np.float32)
     bad[3, 1, 0] = np.nan
     with pytest.raises(ValueError, match="finite"):
-        scenes.split(bad)
+        scenes.split_scenes(bad)
 
 
 # ---- boundaries from PySceneDetect
@@ -277,7 +277,7 @@ def test_without_it_an_error_says_what_to_install(monkeypatch, tmp_path: Path) -
     monkeypatch.setitem(sys.modules, "scenedetect", None)
     path = tmp_path / "film.mp4"
     path.touch()
-    with pytest.raises(ImportError, match=r"pip install 'floc\[scenes\]', or pass block='scene'"):
+    with pytest.raises(ImportError, match=r"pip install 'floc-video\[scenes\]', or pass block='scene'"):
         scenes.from_scenedetect(path, [0.0, 1.0])
 
 
@@ -287,20 +287,20 @@ def test_without_it_an_error_says_what_to_install(monkeypatch, tmp_path: Path) -
 def test_cuts_of_a_rendered_film_are_found(tmp_path: Path) -> None:
     pytest.importorskip("av")
     pytest.importorskip("PIL")
-    from floc import footage
-    from floc.demo.film import render
+    from examples.demo.film import render
+    from floc.encoders.load import load_tokens
 
     made = render(tmp_path / "keys.mp4", seconds=40, fps=4, width=256, height=144)
-    film = footage.load(made.path, fps=None, encoder="pixels").footage
+    film = load_tokens(made.path, fps=None, encoder="pixels").footage
     assert len(made.cuts_s) == 4
     want = np.searchsorted(film.times_s, np.array(made.cuts_s) - 1e-3).tolist()
-    assert scenes.cuts(film.tokens) == want
+    assert scenes.find_cuts(film.tokens) == want
 
 
 @pytest.mark.filterwarnings("ignore")  # of what OpenCV and PySceneDetect import
 def test_pyscenedetect_finds_them_too(tmp_path: Path) -> None:
     pytest.importorskip("scenedetect")
-    from floc.demo.film import render
+    from examples.demo.film import render
 
     made = render(tmp_path / "keys.mp4", seconds=40, fps=4, width=256, height=144)
     times_s = np.arange(160) / 4

@@ -2,17 +2,16 @@
 
 from typing import TYPE_CHECKING, Any
 
-from . import methods, scenes
-from .compress import compress
-from .integrations.transformers import Captured, attach, capture, load, replay
-from .selection import Selection, select
-from .stream import Stream
-from .types import Kept
+from floc import methods, scenes
+from floc._version import __version__
+from floc.compress import compress
+from floc.integrations.transformers import Captured, attach, capture, load, replay
+from floc.kept import Kept
+from floc.selection.select import Selection, select
+from floc.streaming.stream import Stream
 
 if TYPE_CHECKING:
-    from .corpus import Store
-
-__version__ = "0.1.0"
+    from floc.archive import Store
 
 __all__ = [
     "Captured",
@@ -20,6 +19,7 @@ __all__ = [
     "Selection",
     "Store",
     "Stream",
+    "__version__",
     "attach",
     "capture",
     "compress",
@@ -33,7 +33,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "Store":  # needs Lance, and nothing else does
-        from .corpus import Store
+        from floc.archive import Store
 
         return Store
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

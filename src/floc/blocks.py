@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Literal, TypeAlias
 
 import numpy as np
 
+from floc._checks import is_int, is_positive_int
+
 # how a video is cut: into so many frames each, along scenes, from these first frames on, or not at all
-Block: TypeAlias = int | Literal["scene"] | Sequence[int] | None
+BlockSpec: TypeAlias = int | Literal["scene"] | Sequence[int] | None
 
 
-def split(frames: int, block: int | Sequence[int] | None) -> list[slice]:
+def split_blocks(frames: int, block: int | Sequence[int] | None) -> list[slice]:
     """Blocks of `block` frames, the last one shorter where it does not divide; or from each of some first frames on.
 
-    >>> split(70, 32)
+    >>> split_scenes(70, 32)
     [slice(0, 32, None), slice(32, 64, None), slice(64, 70, None)]
-    >>> split(70, [0, 57])
+    >>> split_scenes(70, [0, 57])
     [slice(0, 57, None), slice(57, 70, None)]
     """
     if isinstance(block, Sequence):
@@ -30,35 +31,26 @@ def split(frames: int, block: int | Sequence[int] | None) -> list[slice]:
     return [slice(start, end) for start, end in zip(starts, [*starts[1:], frames], strict=True)]
 
 
-def require_block(block: object) -> None:
+def check_block(block: object) -> None:
     """Complain of what is no way to cut a video."""
     if isinstance(block, list | tuple):
         _require_first_frames(block)
-    elif not (block is None or is_count(block) or (isinstance(block, str) and block == "scene")):
+    elif not (block is None or is_positive_int(block) or (isinstance(block, str) and block == "scene")):
         raise ValueError(
             "block must be a number of frames, at least 1, 'scene', a list of the blocks' first frames, "
             f"or None for the whole video; got {block!r}"
         )
 
 
-def is_count(value: object) -> bool:
-    """Whether a value is a whole number, at least 1."""
-    return _is_whole(value) and int(value) >= 1  # type: ignore[call-overload]  # it is a number
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
 def _require_first_frames(starts: Sequence[object]) -> None:
-    if not (starts and all(map(_is_whole, starts)) and starts[0] == 0):
+    if not (starts and all(map(is_int, starts)) and starts[0] == 0):
         raise ValueError(f"block: a list names the first frame of each block, from 0 on: [0, 57, 120]; got {starts!r}")
     for before, start in itertools.pairwise(starts):
         if not before < start:  # type: ignore[operator]  # they are numbers
             raise ValueError(f"block: first frames must ascend, but {start} comes after {before}; sort them")
 
 
-def shares(
+def share_budget(
     sizes: Sequence[int] | np.ndarray, budget: int, room: Sequence[int] | np.ndarray | None = None
 ) -> np.ndarray:
     """Shares of `budget` in proportion to `sizes` that sum to it exactly: largest remainder, ties to the earlier.
@@ -68,9 +60,9 @@ def shares(
         budget: at most what there is room for.
         room: [B] the most that each share can be; what does not fit goes to the next largest remainders.
 
-    >>> shares([1920, 1920, 360], 525).tolist()
+    >>> share_budget([1920, 1920, 360], 525).tolist()
     [240, 240, 45]
-    >>> shares([10, 10, 10], 2).tolist()
+    >>> share_budget([10, 10, 10], 2).tolist()
     [1, 1, 0]
     """
     sizes = np.asarray(sizes, np.int64)
@@ -88,7 +80,7 @@ def shares(
     return share
 
 
-def interleaved(sizes: Sequence[int] | np.ndarray, ranks: np.ndarray, block: np.ndarray) -> np.ndarray:
+def interleave(sizes: Sequence[int] | np.ndarray, ranks: np.ndarray, block: np.ndarray) -> np.ndarray:
     """An order of picks in which every prefix is, as nearly as whole tokens allow, shared out like `shares`.
 
     Args:
@@ -104,13 +96,13 @@ def interleaved(sizes: Sequence[int] | np.ndarray, ranks: np.ndarray, block: np.
     return np.lexsort((block, (ranks + 0.5) / sizes[block]))
 
 
-def merged(gains: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def merge_by_gain(gains: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Greedy over all blocks at once, from each block's own gains: [P] the block and [P] the rank, first to last.
 
     Blocks do not share tokens, so the best next pick overall is the best next pick of some block; ties go to the lower
     rank, so that blocks which have nothing more to gain fill up alike, then to the earlier block.
 
-    >>> merged([np.array([5, 9]), np.array([7, 5])])[0].tolist()
+    >>> merge_values([np.array([5, 9]), np.array([7, 5])])[0].tolist()
     [1, 0, 0, 1]
     """
     block = np.concatenate([np.full(len(each), b) for b, each in enumerate(gains)])
@@ -121,12 +113,12 @@ def merged(gains: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return block[order], rank[order]
 
 
-def packed(counts: np.ndarray, most: int) -> list[range]:
+def pack_blocks(counts: np.ndarray, most: int) -> list[range]:
     """Consecutive blocks in groups that hold at most `most` together, unless one block alone holds more.
 
     Groups are made about equally full, so that none is left with a small rest.
 
-    >>> packed(np.array([3, 3, 3, 3, 3]), 8)
+    >>> pack_blocks(np.array([3, 3, 3, 3, 3]), 8)
     [range(0, 2), range(2, 4), range(4, 5)]
     """
     ends = counts.cumsum()
@@ -142,13 +134,13 @@ def packed(counts: np.ndarray, most: int) -> list[range]:
     return [*found, range(start, len(counts))]
 
 
-def windows(sizes: np.ndarray, survivors: int, most: int) -> list[tuple[range, int]]:
+def plan_windows(sizes: np.ndarray, survivors: int, most: int) -> list[tuple[range, int]]:
     """Consecutive blocks whose survivors are chosen from together, and how many survive in each such window.
 
     Survivors are shared out by size, at most `most` to a window unless one block has more, and at least one to a block.
 
-    >>> windows(np.array([100, 100, 50]), 50, 40)
+    >>> plan_windows(np.array([100, 100, 50]), 50, 40)
     [(range(0, 1), 20), (range(1, 3), 30)]
     """
-    each = np.maximum(shares(sizes, survivors), 1)
-    return [(together, int(each[together.start : together.stop].sum())) for together in packed(each, most)]
+    each = np.maximum(share_budget(sizes, survivors), 1)
+    return [(together, int(each[together.start : together.stop].sum())) for together in pack_blocks(each, most)]

@@ -9,11 +9,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from . import methods
-from .arrays import Array
-from .dials import Dial, fewest
-from .selection import resolve
-from .types import Kept, TokenGrid
+from floc import methods
+from floc._arrays import Array
+from floc.budget import Budget, find_fewest
+from floc.kept import Kept
+from floc.selection.backends import resolve_backend
+from floc.tokens import TokenGrid
 
 
 def compress(
@@ -60,7 +61,7 @@ def compress(
     started = time.perf_counter()
     chosen = methods.make(method, options)
     on_its_own = ratio is None and budget is None and coverage is None and isinstance(chosen, methods.Native)
-    dial = None if on_its_own else Dial.of(ratio, budget, coverage)
+    dial = None if on_its_own else Budget.of(ratio, budget, coverage)
     if dial is not None:
         _require_one_master(method, dial, options)
     # a method that never waits for the device says what is wrong with the tokens when something is fetched from there
@@ -71,11 +72,11 @@ def compress(
     settings = {name: _noted(getattr(chosen, name)) for name in methods.options(method) if name != "progress"}
     settings |= kept.settings  # what a budget made of them
     if "backend" in settings:
-        settings["backend"] = resolve(str(settings["backend"]), grid.tokens.device)
+        settings["backend"] = resolve_backend(str(settings["backend"]), grid.tokens.device)
     return replace(kept, method=method, settings=settings, seconds=time.perf_counter() - started)
 
 
-def _run(method: methods.Method, grid: TokenGrid, dial: Dial | None) -> Kept:
+def _run(method: methods.Method, grid: TokenGrid, dial: Budget | None) -> Kept:
     if dial is None:
         assert isinstance(method, methods.Native), "only those run without a dial"
         return method.native(grid)
@@ -83,7 +84,7 @@ def _run(method: methods.Method, grid: TokenGrid, dial: Dial | None) -> Kept:
         return method(grid, dial.count(grid.n))
     if isinstance(method, methods.Reaching):
         return method.reaching(grid, dial.coverage)
-    return method(grid, fewest(lambda count: _coverage(method, grid, count), grid.n, dial.coverage))
+    return method(grid, find_fewest(lambda count: _coverage(method, grid, count), grid.n, dial.coverage))
 
 
 def _coverage(method: methods.Method, grid: TokenGrid, count: int) -> float:
@@ -93,7 +94,7 @@ def _coverage(method: methods.Method, grid: TokenGrid, count: int) -> float:
         return 0.0
 
 
-def _require_one_master(method: str, dial: Dial, options: Mapping[str, object]) -> None:
+def _require_one_master(method: str, dial: Budget, options: Mapping[str, object]) -> None:
     """A budget and the parameter that it would set cannot both decide."""
     both = [name for name in methods.facts(method).searched if name in options]
     if both:

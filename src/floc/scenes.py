@@ -25,11 +25,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import blocks
-from .arrays import Array
-from .blocks import Block
-from .standing import normalised
-from .types import TokenGrid
+from floc import blocks
+from floc._arrays import Array
+from floc._checks import is_positive_int
+from floc.blocks import BlockSpec
+from floc.representatives import normalize
+from floc.tokens import TokenGrid
 
 SHORTEST = 4  # frames: less is no scene to choose from, but a moment of the one around it
 LONGEST = 64  # frames: the matrix of a block grows with the square of its length
@@ -41,13 +42,13 @@ NO_SPREAD = 1e-5  # tokens that differ less are the same but for rounding in flo
 ROUNDING_S = 0.0005  # containers round times to milliseconds
 
 
-def spans(grid: TokenGrid, block: Block) -> list[slice]:
+def find_blocks(grid: TokenGrid, block: BlockSpec) -> list[slice]:
     """The frames of each block of a video: of `block` frames, from given first frames on, or one or more to a scene."""
     frames = grid.shape[0]
-    return blocks.split(frames, _split(grid.tokens, SHORTEST, LONGEST) if isinstance(block, str) else block)
+    return blocks.split_blocks(frames, _split(grid.tokens, SHORTEST, LONGEST) if isinstance(block, str) else block)
 
 
-def cuts(tokens: Array, *, shortest: int = SHORTEST) -> list[int]:
+def find_cuts(tokens: Array, *, shortest: int = SHORTEST) -> list[int]:
     """The frames at which another scene begins, ascending.
 
     Args:
@@ -55,14 +56,14 @@ def cuts(tokens: Array, *, shortest: int = SHORTEST) -> list[int]:
         shortest: frames that a scene has at least; of cuts that are closer, the clearest count.
 
     >>> here, there = torch.eye(4)[:2], torch.eye(4)[2:]  # two places of two tokens each
-    >>> cuts(torch.stack([here] * 7 + [there] * 5 + [here] * 6))
+    >>> find_cuts(torch.stack([here] * 7 + [there] * 5 + [here] * 6))
     [7, 12]
     """
     _require_lengths(shortest)
     return _cuts(TokenGrid.of(tokens).tokens, shortest)
 
 
-def split(tokens: Array, *, shortest: int = SHORTEST, longest: int = LONGEST) -> list[int]:
+def split_scenes(tokens: Array, *, shortest: int = SHORTEST, longest: int = LONGEST) -> list[int]:
     """The first frame of each block where blocks follow scenes: what `block="scene"` does, for other lengths.
 
     Args:
@@ -71,7 +72,7 @@ def split(tokens: Array, *, shortest: int = SHORTEST, longest: int = LONGEST) ->
         longest: frames that a block has at most; a longer scene is cut into equal parts.
 
     >>> here, there = torch.eye(4)[:2], torch.eye(4)[2:]
-    >>> split(torch.stack([here] * 20 + [there] * 5), longest=8)
+    >>> split_scenes(torch.stack([here] * 20 + [there] * 5), longest=8)
     [0, 6, 13, 20]
     """
     _require_lengths(shortest, longest)
@@ -100,7 +101,7 @@ def from_scenedetect(
         import scenedetect
     except ImportError as error:
         raise ImportError(
-            "scenes from the file need PySceneDetect: pip install 'floc[scenes]', "
+            "scenes from the file need PySceneDetect: pip install 'floc-video[scenes]', "
             "or pass block='scene', which finds them in the tokens"
         ) from error
     found = scenedetect.detect(str(path), scenedetect.AdaptiveDetector())
@@ -108,11 +109,11 @@ def from_scenedetect(
     return _evened([0, *_spaced(begin.tolist(), len(times), shortest)], len(times), longest)
 
 
-def breaks(tokens: torch.Tensor) -> np.ndarray:
+def measure_breaks(tokens: torch.Tensor) -> np.ndarray:
     """[T] how much each frame of [T, H, W, D] breaks with those before it: 0 not at all, 1 as any two tokens differ.
 
     >>> here, there = torch.eye(4)[None, :2], torch.eye(4)[None, 2:]  # two places of two tokens each
-    >>> breaks(torch.stack([here, here, there, there])).round(2).tolist()
+    >>> measure_breaks(torch.stack([here, here, there, there])).round(2).tolist()
     [0.0, 0.0, 1.33, 0.0]
     """
     (found, two_before), total, squares = _differences(tokens)
@@ -138,7 +139,7 @@ def _differences(tokens: torch.Tensor) -> tuple[np.ndarray, np.ndarray, float]:
     step = max(1, TILE_BYTES // (4 * cells * dim))
     for start in range(0, frames, step):
         first = max(0, start - 2)
-        unit = normalised(tokens[first : start + step]).flatten(1)  # [B, H*W*D]
+        unit = normalize(tokens[first : start + step]).flatten(1)  # [B, H*W*D]
         square = _dots(unit, unit) / cells  # 1, but less where there are zero tokens
         for lag in (1, 2):
             product = _dots(unit[lag:], unit[:-lag]) / cells
@@ -162,7 +163,7 @@ def _dots(a: torch.Tensor, b: torch.Tensor) -> np.ndarray:
     return torch.einsum("bn,bn->b", a, b).cpu().double().numpy()
 
 
-class Running:
+class RunningScenes:
     """Blocks that follow scenes while a video goes on: where they end shows a few frames later, or when they are long.
 
     A break is held against those of the last `RECENT` frames, in the spread of all tokens until then, and counts when
@@ -251,7 +252,7 @@ def _cuts(tokens: torch.Tensor, shortest: int) -> list[int]:
     frames = len(tokens)
     if frames < 2 * shortest:
         return []
-    found = breaks(tokens)
+    found = measure_breaks(tokens)
     usual = float(np.median(found[1:]))
     if usual > CONTINUOUS:
         return []
@@ -298,9 +299,9 @@ def _evened(starts: Sequence[int], frames: int, longest: int) -> list[int]:
 
 
 def _require_lengths(shortest: int, longest: int | None = None) -> None:
-    if not blocks.is_count(shortest):
+    if not is_positive_int(shortest):
         raise ValueError(f"shortest must be a number of frames, at least 1; got {shortest!r}")
-    if longest is not None and not (blocks.is_count(longest) and longest >= 2 * shortest - 1):
+    if longest is not None and not (is_positive_int(longest) and longest >= 2 * shortest - 1):
         raise ValueError(
             f"longest must be a number of frames, at least {2 * shortest - 1}, so that half of a scene that is longer "
             f"is not below shortest={shortest}; got {longest!r}"

@@ -53,7 +53,7 @@ def test_coverage_and_worst(some: np.ndarray, method: str, monkeypatch: pytest.M
     kept = keep(some, method)
     best = (unit(some) @ unit(kept.features).T).max(1)
     for tile_bytes in (1 << 26, 1000):  # in one piece, in many
-        monkeypatch.setattr("floc.standing.TILE_BYTES", tile_bytes)
+        monkeypatch.setattr("floc.representatives.TILE_BYTES", tile_bytes)
         np.testing.assert_allclose(analysis.closeness(some, kept), best, atol=1e-5)
         assert analysis.coverage(some, kept) == pytest.approx(best.mean(), abs=1e-5)
     assert analysis.worst(some, kept) == pytest.approx(np.sort(best)[:12].mean(), abs=1e-5)

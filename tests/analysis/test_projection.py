@@ -5,7 +5,7 @@ import pytest
 
 from floc import analysis
 
-pytest.importorskip("sklearn", reason="t-SNE is scikit-learn's: pip install 'floc[report]'")
+pytest.importorskip("sklearn", reason="t-SNE is scikit-learn's: pip install 'floc-video[report]'")
 
 
 def test_tokens_that_are_alike_lie_together() -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from floc.evaluation.plan import PAPER
-
-from ..test_cli import run
+from tests.cli.test_cli import run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "eval-grid.md").read_text()
 

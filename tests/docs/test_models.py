@@ -38,8 +38,8 @@ def _on(snippet: str, model: Path, video: Path) -> str:
 @pytest.fixture(scope="module")
 def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for package in ("av", "PIL"):
-        pytest.importorskip(package, reason="films need pip install 'floc[video]'")
-    from floc.demo.film import render
+        pytest.importorskip(package, reason="films need pip install 'floc-video[video]'")
+    from examples.demo.film import render
 
     path = tmp_path_factory.mktemp("film") / "talk.mp4"
     render(path, seconds=8, fps=4, width=128, height=72)
@@ -53,7 +53,7 @@ def _light(set_threads: Callable[[int], None]) -> None:
 
 @ALL
 def test_the_first_snippet_gives_two_answers(kind: str, film: Path, tmp_path: Path) -> None:
-    from ..integrations.test_ask import save
+    from tests.integrations.transformers.test_ask import save
 
     said: list[str] = []
     names: dict[str, Any] = {"print": said.append}
@@ -75,7 +75,7 @@ class Stand:
         from transformers.feature_extraction_utils import BatchFeature
         from transformers.processing_utils import ProcessorMixin, VideosKwargs
 
-        from ..integrations import zoo
+        from tests.integrations.transformers import zoo
 
         assert given.keys() <= inspect.signature(ProcessorMixin.apply_chat_template).parameters.keys()
         options = given["processor_kwargs"]
@@ -95,7 +95,7 @@ class Stand:
 def test_the_second_snippet_attaches_and_tells_what_was_kept(
     kind: str, film: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ..integrations import zoo
+    from tests.integrations.transformers import zoo
 
     processor = Stand(kind)
     zoo.model(kind).save_pretrained(tmp_path)

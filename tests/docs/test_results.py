@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from floc.bench.tables import fill
+from benchmarks.tables import fill
 from floc.evaluation import paper
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +18,7 @@ def test_the_page_is_filled_from_the_results(tmp_path: Path) -> None:
     again = tmp_path / "results.md"
     again.write_text(PAGE.read_text())
     fill(again, ROOT / "benchmarks" / "results")
-    assert again.read_text() == PAGE.read_text(), "run: python -m floc.bench --fill docs/results.md"
+    assert again.read_text() == PAGE.read_text(), "run: python -m benchmarks --fill docs/results.md"
 
 
 @pytest.mark.parametrize("name", paper.tables())

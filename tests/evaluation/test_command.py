@@ -12,9 +12,8 @@ from floc import evaluation
 from floc.evaluation import Cell, Wish, estimate, grid, lmms, paper
 from floc.integrations.lmms_eval.arguments import Arguments
 from floc.synthetic import film
-
-from ..test_cli import run
-from . import stand_in
+from tests.cli.test_cli import run
+from tests.evaluation import stand_in
 
 METHODS = sorted({row["method"] for name in paper.ACCURACY for row in paper.table(name).rows} - {"full"})
 
@@ -112,7 +111,7 @@ def test_a_run_ends_in_a_report(weights: str, stood_in: Path, tmp_path: Path, mo
 def test_lmms_eval_must_be_there(weights: str, stood_in: Path, monkeypatch, capsys) -> None:
     monkeypatch.undo()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'floc\[eval\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'floc-video\[eval\]'"):
         evaluation.require_lmms_eval()
 
 
@@ -163,8 +162,8 @@ def test_the_command_of_a_cell(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_of_the_paper_runs_at_its_ratios(method: str, frames: int) -> None:
     if method in ("kmeans", "kmedoids", "spectral"):
-        pytest.importorskip("sklearn", reason="clusterings need pip install 'floc[cluster]'")
-        pytest.importorskip("kmedoids", reason="clusterings need pip install 'floc[cluster]'")
+        pytest.importorskip("sklearn", reason="clusterings need pip install 'floc-video[cluster]'")
+        pytest.importorskip("kmedoids", reason="clusterings need pip install 'floc-video[cluster]'")
     tokens = torch.from_numpy(film(frames, 8, 8, 16, seed=0))
     for ratio in ("1/8", "1/16", "1/32"):
         (cell,) = grid(Wish(methods=[method], ratios=[ratio], tasks=["mlvu_dev"]))

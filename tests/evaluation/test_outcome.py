@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from floc.evaluation import outcome
-
-from .stand_in import KEPT, samples, write
+from tests.evaluation.stand_in import KEPT, samples, write
 
 
 def test_scores_are_counted_from_the_answers(tmp_path: Path) -> None:

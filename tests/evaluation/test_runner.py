@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from floc.evaluation import Cell, Folder, Wish, grid, processes, run
-
-from .stand_in import KEPT, command, noted
+from tests.evaluation.stand_in import KEPT, command, noted
 
 PATIENCE_S = 60  # other work may hold the machine up
 DRIVER = """

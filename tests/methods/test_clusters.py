@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_info
 import floc
 from floc import blocks
 from floc.methods import clusters
-from floc.types import TokenGrid
+from floc.tokens import TokenGrid
 
 pytest.importorskip("sklearn.cluster")  # so that its libraries are among those whose threads are held
 
@@ -86,8 +86,8 @@ def test_each_block_gets_its_share(tokens: np.ndarray, block: int | None, budget
         return np.arange(k)[::-1]
 
     picks = clusters.chosen(TokenGrid.of(tokens), block, budget, first)
-    spans = blocks.split(70, block)
-    shares = blocks.shares([12 * (span.stop - span.start) for span in spans], budget)
+    spans = blocks.split_blocks(70, block)
+    shares = blocks.share_budget([12 * (span.stop - span.start) for span in spans], budget)
     expected = [12 * span.start + i for span, k in zip(spans, shares, strict=True) for i in range(k)]
     assert picks.tolist() == expected
     assert all(0 < k < n for n, k in asked)

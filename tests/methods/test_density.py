@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from floc.methods import density
-from floc.types import TokenGrid
+from floc.tokens import TokenGrid
 
 
 def plainly(x: np.ndarray, clusters: int, k: int) -> tuple[list[int], list[int]]:

@@ -73,8 +73,8 @@ def test_other_coordinates_give_the_same(repeat: int, monkeypatch: pytest.Monkey
 
 def test_each_block_is_a_set_of_its_own(tokens: np.ndarray) -> None:
     kept = floc.compress(tokens, budget=105, method="kmeans").indices
-    spans = blocks.split(70, 8)
-    shares = blocks.shares([12 * (span.stop - span.start) for span in spans], 105)
+    spans = blocks.split_blocks(70, 8)
+    shares = blocks.share_budget([12 * (span.stop - span.start) for span in spans], 105)
     expected = [
         12 * span.start + np.array(plainly(tokens[span].reshape(-1, 48), int(k)))
         for span, k in zip(spans, shares, strict=True)
@@ -102,5 +102,5 @@ def test_large_and_small_tokens(scale: float) -> None:
 
 def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(ImportError, match=r"'kmeans' needs scikit-learn: pip install 'floc\[cluster\]'"):
+    with pytest.raises(ImportError, match=r"'kmeans' needs scikit-learn: pip install 'floc-video\[cluster\]'"):
         floc.compress(np.ones((2, 2, 2)), budget=1, method="kmeans")

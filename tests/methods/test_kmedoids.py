@@ -126,6 +126,8 @@ def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="init='build' is a start of FasterPAM"):
         compress(algorithm="alternate", init="build")
     monkeypatch.setitem(sys.modules, "kmedoids", None)
-    with pytest.raises(ImportError, match=r"'kmedoids' needs the kmedoids package: pip install 'floc\[cluster\]'"):
+    with pytest.raises(
+        ImportError, match=r"'kmedoids' needs the kmedoids package: pip install 'floc-video\[cluster\]'"
+    ):
         compress()
     assert len(compress(algorithm="alternate")) == 1

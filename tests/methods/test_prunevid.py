@@ -12,7 +12,7 @@ import torch
 import floc
 from floc.methods import density, prunevid
 from floc.synthetic import film
-from floc.types import TokenGrid
+from floc.tokens import TokenGrid
 
 
 class Cluster(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 import floc
 from floc.methods import scissor
 from floc.synthetic import film
-from floc.types import TokenGrid
+from floc.tokens import TokenGrid
 
 
 def unit(x: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 import floc
 from floc.methods.clusters import representatives
 from floc.methods.spectral import labels_of, seeding
-from floc.standing import normalised
+from floc.representatives import normalize
 
 sklearn_cluster = pytest.importorskip("sklearn.cluster")
 adjusted_rand = pytest.importorskip("sklearn.metrics").adjusted_rand_score
@@ -29,7 +29,7 @@ def _one_thread():
 def test_keeps_what_the_reference_keeps(read_golden, case: str) -> None:
     golden = read_golden(f"spectral_{case}")
     k = int(golden["n_clusters"])
-    x = normalised(torch.from_numpy(golden["tokens"])).flatten(0, 2)
+    x = normalize(torch.from_numpy(golden["tokens"])).flatten(0, 2)
     assert sorted(representatives(x.numpy(), golden["labels_l2"], k)) == golden["kept_l2"].tolist()
     # eigenvectors depend on the machine's BLAS, so clusters need only agree nearly
     labels = labels_of(x, k, gamma=1.0, seed=0)
@@ -44,7 +44,7 @@ def test_keeps_what_the_reference_keeps(read_golden, case: str) -> None:
 def test_clusters_are_scikit_learns(n: int, dim: int, k: int, seed: int) -> None:
     rng = np.random.default_rng(n)
     x = rng.standard_normal((k, dim))[rng.integers(0, k, n)] + 0.4 * rng.standard_normal((n, dim))
-    x = normalised(torch.from_numpy(x))
+    x = normalize(torch.from_numpy(x))
     plain = sklearn_cluster.SpectralClustering(k, random_state=seed, affinity="rbf", gamma=1.0)
     if n == dim:
         with pytest.warns(UserWarning, match="API has changed"):  # it takes a square for affinities
@@ -113,5 +113,5 @@ def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
         floc.compress(np.ones((2, 2, 2)), budget=1, method="spectral", gamma=0)
     monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
-    with pytest.raises(ImportError, match=r"'spectral' needs scikit-learn: pip install 'floc\[cluster\]'"):
+    with pytest.raises(ImportError, match=r"'spectral' needs scikit-learn: pip install 'floc-video\[cluster\]'"):
         floc.compress(np.ones((2, 2, 2)), budget=1, method="spectral")

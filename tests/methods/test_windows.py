@@ -14,7 +14,7 @@ from floc.synthetic import film
 @pytest.mark.parametrize("counts", [[5], [3] * 10, [20, 1, 1, 20], [1, 2, 3, 4, 5, 6, 7], [9, 9, 9]])
 @pytest.mark.parametrize("most", [1, 8, 9, 1000])
 def test_packed_holds_no_more_than_it_must(counts: list[int], most: int) -> None:
-    found = blocks.packed(np.array(counts), most)
+    found = blocks.pack_blocks(np.array(counts), most)
     assert [b for each in found for b in each] == list(range(len(counts)))
     assert all(sum(counts[b] for b in each) <= most or len(each) == 1 for each in found)
 

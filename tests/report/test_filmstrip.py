@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("PIL", reason="pictures need Pillow: pip install 'floc[report]'")
+pytest.importorskip("PIL", reason="pictures need Pillow: pip install 'floc-video[report]'")
 
 from floc.report import filmstrip
 from floc.report.filmstrip import Filmstrip
-from floc.types import Frames
+from floc.tokens import Frames
 
 
 def batches(count: int, size: int, height: int = 72, width: int = 128):

@@ -10,7 +10,7 @@ import warnings
 import pytest
 import torch
 
-from floc.selection import resolve
+from floc.selection.backends import resolve_backend
 
 ON_THE_CPU = """
 import numpy as np, floc
@@ -35,22 +35,22 @@ def test_the_gpu_backend_does_not_quietly_run_on_the_cpu(call: str) -> None:
 
 
 def test_auto_takes_the_compiled_backend_on_the_cpu() -> None:
-    assert resolve("auto", torch.device("cpu")) == "cpu"
+    assert resolve_backend("auto", torch.device("cpu")) == "cpu"
 
 
 def test_other_devices_take_torch_and_say_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for device, hip in (("mps", None), ("xpu", None), ("cuda:7", "6.2")):
         monkeypatch.setattr(torch.version, "hip", hip)
         with pytest.warns(UserWarning, match=f"backend='torch' on {device.split(':')[0]}.*for NVIDIA GPUs"):
-            assert resolve("auto", torch.device(device)) == "torch"
+            assert resolve_backend("auto", torch.device(device)) == "torch"
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert resolve("auto", torch.device(device)) == "torch"
+            assert resolve_backend("auto", torch.device(device)) == "torch"
         with pytest.raises(ValueError, match=f"cannot run on {device}: its kernels are for NVIDIA GPUs"):
-            resolve("gpu", torch.device(device))
+            resolve_backend("gpu", torch.device(device))
 
 
 def test_an_old_triton_leaves_it_to_torch_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triton.__version__", "3.2.0")
     with pytest.warns(UserWarning, match=r"Triton 3\.6 or newer, and this is 3\.2\.0"):
-        assert resolve("auto", torch.device("cuda:6")) == "torch"
+        assert resolve_backend("auto", torch.device("cuda:6")) == "torch"

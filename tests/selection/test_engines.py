@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from floc.selection import cpu, engine, reference, rows, tiles
+from floc.selection import reference
+from floc.selection.backends import create_engine
+from floc.selection.cpu import engine as cpu_engine
+from floc.selection.cpu import rows, tiles
 from floc.selection.engine import Job, Targets
 from floc.selection.objective import SCALE, Similarity
 from floc.synthetic import film
@@ -43,12 +46,12 @@ def video_tokens(n: int, dim: int = 40, seed: int = 0) -> np.ndarray:
 def test_matrix_is_the_definition_to_one_unit(name: str, similarity: Similarity, n: int) -> None:
     tokens = video_tokens(n)
     if name == "cpu":
-        with cpu._workers() as pool:
-            matrix, _ = cpu._symmetric(pool, tokens, similarity, lambda _: None)
+        with cpu_engine._workers() as pool:
+            matrix, _ = cpu_engine._symmetric(pool, tokens, similarity, lambda _: None)
     else:
-        from floc.selection import tensors
+        from floc.selection.torch import engine
 
-        matrix = tensors._symmetric(torch.from_numpy(tokens), similarity)[0].numpy()
+        matrix = engine._symmetric(torch.from_numpy(tokens), similarity)[0].numpy()
     want = defined(tokens, similarity) if n > 1 else np.ones((1, 1))
     assert np.abs(matrix - want * SCALE).max() <= 1
     np.testing.assert_array_equal(matrix, matrix.T)
@@ -87,7 +90,7 @@ def test_every_format_is_read_as_torch_reads_it(dtype: torch.dtype) -> None:
 def test_very_large_and_small_tokens(name: str, scale: float) -> None:
     tokens = np.array([[3, 4, 0], [4, -3, 0], [3, 4, 0.5], [0, 0, 0]]) * scale
     tokens = torch.from_numpy(tokens.astype(np.float32))
-    [solution] = engine(name, CPU).solve([Job(tokens, 4)], Similarity(), with_cosines=True)
+    [solution] = create_engine(name, CPU).solve([Job(tokens, 4)], Similarity(), with_cosines=True)
     want, gains = reference.greedy(np.rint(defined(tokens.numpy(), Similarity()) * SCALE).astype(np.int16), 4)
     np.testing.assert_array_equal(solution.picks, want)
     np.testing.assert_allclose(solution.gains, gains, atol=4)
@@ -96,7 +99,7 @@ def test_very_large_and_small_tokens(name: str, scale: float) -> None:
 @pytest.mark.parametrize("name", ENGINES)
 def test_history_is_who_represents_whom_at_every_step(name: str) -> None:
     tokens = video_tokens(90)
-    [solution] = engine(name, CPU).solve([Job(torch.from_numpy(tokens), 30)], Similarity(), with_cosines=True)
+    [solution] = create_engine(name, CPU).solve([Job(torch.from_numpy(tokens), 30)], Similarity(), with_cosines=True)
     s = defined(tokens, Similarity())
     history = solution.history
     assert (np.diff(history.rank) >= 0).all()
@@ -114,7 +117,7 @@ def test_history_is_who_represents_whom_at_every_step(name: str) -> None:
 @pytest.mark.parametrize("name", ENGINES)
 def test_next_gain_is_the_gain_one_pick_further(name: str) -> None:
     tokens = torch.from_numpy(video_tokens(60))
-    run = engine(name, CPU)
+    run = create_engine(name, CPU)
     short, long, whole = run.solve(
         [Job(tokens, 10), Job(tokens, 11), Job(tokens, 60)], Similarity(), with_cosines=False
     )
@@ -129,7 +132,7 @@ def test_sums_by_cluster(name: str, as_unit: bool) -> None:
     cluster = np.random.default_rng(0).integers(0, 5, 50)
     first, second = slice(0, 20), slice(20, 50)
     sets = [(torch.from_numpy(tokens[first]), cluster[first]), (torch.from_numpy(tokens[second]), 5 + cluster[second])]
-    directions, lengths = engine(name, CPU).sum_by_cluster(sets, 10, unit=as_unit)
+    directions, lengths = create_engine(name, CPU).sum_by_cluster(sets, 10, unit=as_unit)
     members = unit(tokens) if as_unit else tokens.astype(np.float64)
     want = np.zeros((10, tokens.shape[1]))
     np.add.at(want, cluster + np.where(np.arange(50) < 20, 0, 5), members)
@@ -148,7 +151,7 @@ def test_weighted_selection_is_the_reference_on_its_definition(name: str, metric
     want, gains = reference.greedy(np.rint(s * SCALE).astype(np.int16), 12, weights)
     lengths = np.linalg.norm(means, axis=1)
     targets = Targets(torch.from_numpy(unit(means).astype(np.float32)), lengths, weights)
-    solution = engine(name, CPU).solve_weighted(
+    solution = create_engine(name, CPU).solve_weighted(
         torch.from_numpy(candidates), targets, 12, Similarity(metric), sigma=20.0 if metric == "gaussian" else None
     )
     np.testing.assert_array_equal(solution.picks, want)
@@ -162,18 +165,18 @@ def test_cosines_of_pairs(name: str) -> None:
     left, right = video_tokens(20, seed=1), video_tokens(30, seed=2).astype(np.float16)
     rng = np.random.default_rng(0)
     i, j = rng.integers(0, 20, 700), np.sort(rng.integers(0, 30, 700))
-    got = engine(name, CPU).cosines(torch.from_numpy(left), i, torch.from_numpy(right), j)
+    got = create_engine(name, CPU).cosines(torch.from_numpy(left), i, torch.from_numpy(right), j)
     np.testing.assert_allclose(got, (unit(left)[i] * unit(right)[j]).sum(1), atol=1e-6)
 
 
 def test_sets_are_chosen_from_together_or_apart_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU the torch engine pads sets into one batch; force it here."""
-    from floc.selection import tensors
+    from floc.selection.torch import engine
 
     jobs = [Job(torch.from_numpy(video_tokens(n, seed=n)), k) for n, k in ((50, 6), (17, 17), (33, 1), (1, 1))]
-    apart = list(tensors.TorchEngine().solve(jobs, Similarity(detail=2), with_cosines=True))
-    monkeypatch.setattr(tensors, "_together", lambda jobs: [jobs])
-    together = list(tensors.TorchEngine().solve(jobs, Similarity(detail=2), with_cosines=True))
+    apart = list(engine.TorchEngine().solve(jobs, Similarity(detail=2), with_cosines=True))
+    monkeypatch.setattr(engine, "_together", lambda jobs: [jobs])
+    together = list(engine.TorchEngine().solve(jobs, Similarity(detail=2), with_cosines=True))
     for a, b in zip(apart, together, strict=True):
         np.testing.assert_array_equal(a.picks, b.picks)
         np.testing.assert_array_equal(a.gains, b.gains)

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import floc
-from floc.selection import picking, reference
+from floc.selection import reference
+from floc.selection.cpu import greedy
 from floc.selection.objective import SCALE, snap, value
 
 BACKENDS = ["reference", "cpu", "torch"]
@@ -101,12 +102,12 @@ def test_backends_equal_the_reference_on_anything(data: st.DataObject) -> None:
 @given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(KINDS), n=st.integers(2, 30))
 def test_value_never_falls_gains_never_rise_prefixes_nest(seed: int, kind: str, n: int) -> None:
     similarity = case(kind, n, seed % 1000)
-    picks, gains = picking.lazily(similarity, n)
+    picks, gains = greedy.lazily(similarity, n)
     assert (gains[1:] >= 0).all()
     assert (np.diff(gains[1:]) <= 0).all()  # the first is taken from nothing, where nothing bounds the second
     assert sorted(picks) == list(range(n))
     for k in range(1, n):
-        np.testing.assert_array_equal(picking.lazily(similarity, k)[0], picks[:k])
+        np.testing.assert_array_equal(greedy.lazily(similarity, k)[0], picks[:k])
         assert gains[:k].sum() == value(similarity, picks[:k])
 
 
@@ -190,7 +191,7 @@ def test_any_kind_of_array_will_do(change, backend: str) -> None:
 
 def test_lazy_greedy_evaluates_far_fewer() -> None:
     similarity = case("plain", 400, seed=0)
-    *_, evaluations = picking.counted(similarity, 50)
+    *_, evaluations = greedy.counted(similarity, 50)
     assert 2 * 400 <= evaluations < 400 * 50 / 3
 
 

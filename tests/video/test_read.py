@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-av = pytest.importorskip("av", reason="PyAV is not installed: pip install 'floc[video]'")
+av = pytest.importorskip("av", reason="PyAV is not installed: pip install 'floc-video[video]'")
 
 from floc import video  # noqa: E402
-from floc.types import Frames  # noqa: E402
+from floc.tokens import Frames  # noqa: E402
 from floc.video.container import Clock  # noqa: E402
 from floc.video.read import Run  # noqa: E402
 from floc.video.sample import Sampler  # noqa: E402
@@ -521,7 +521,7 @@ def test_film_with_sound_and_odd_names(film_with_sound, numbers, tmp_path: Path,
 def test_missing_package_names_the_command(film, monkeypatch) -> None:
     path = film("a.mp4", 3)
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(ImportError, match=r"pip install 'floc\[video\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'floc-video\[video\]'"):
         video.read(path)
 
 

@@ -1,6 +1,6 @@
 """What a choice of tokens is worth, and what it looks like: functions of (tokens, Kept), for any method."""
 
-from .metrics import (
+from floc.analysis.metrics import (
     averaged_distance,
     averaged_sum_coverage,
     closeness,
@@ -11,8 +11,8 @@ from .metrics import (
     worst,
     zscored,
 )
-from .pictures import overlay
-from .projection import Projection, tsne
+from floc.analysis.pictures import overlay
+from floc.analysis.projection import Projection, tsne
 
 __all__ = [
     "Projection",

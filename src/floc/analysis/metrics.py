@@ -12,9 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from ..arrays import Array, numpy_of, tensor_of
-from ..standing import TILE_BYTES, cosines, nearest, normalised
-from ..types import Kept, TokenGrid
+from floc._arrays import Array, to_numpy, to_tensor
+from floc.kept import Kept
+from floc.representatives import TILE_BYTES, compute_cosines, find_nearest, normalize
+from floc.tokens import TokenGrid
 
 
 def averaged_sum_coverage(tokens: Array, kept: Kept) -> float:
@@ -27,7 +28,7 @@ def averaged_sum_coverage(tokens: Array, kept: Kept) -> float:
 
 def sum_coverage(total: torch.Tensor, kept: Kept) -> float:
     """`averaged_sum_coverage` where the sum of all tokens at length 1 is known already."""
-    return float(total @ unit_sum(tensor_of(kept.features))) / (kept.n * len(kept))
+    return float(total @ unit_sum(to_tensor(kept.features))) / (kept.n * len(kept))
 
 
 def averaged_distance(tokens: Array, kept: Kept) -> float:
@@ -38,7 +39,7 @@ def averaged_distance(tokens: Array, kept: Kept) -> float:
     k = len(kept)
     if k == 1:
         return math.nan
-    features = tensor_of(kept.features)
+    features = to_tensor(kept.features)
     total = unit_sum(features)
     themselves = sum(float((part.double() ** 2).sum()) for part in _unit_rows(features))
     return 1 - (float(total @ total) - themselves) / (k * (k - 1))
@@ -46,7 +47,7 @@ def averaged_distance(tokens: Array, kept: Kept) -> float:
 
 def closeness(tokens: Array, kept: Kept) -> np.ndarray:
     """[n] for every token, its highest cosine with any token kept."""
-    return numpy_of(nearest(TokenGrid.of(tokens).tokens, tensor_of(kept.features))[0])
+    return to_numpy(find_nearest(TokenGrid.of(tokens).tokens, to_tensor(kept.features))[0])
 
 
 def coverage(tokens: Array, kept: Kept) -> float:
@@ -78,8 +79,8 @@ def redundancy(tokens: Array, kept: Kept, block: int = 32) -> float:
     Blocks are stretches of `block` frames, whatever the method cut the video into. nan where all lies in one of them.
     `tokens` is not looked at.
     """
-    features = tensor_of(kept.features)
-    return repetition(features, features, tensor_of(kept.positions)[:, 0] // block)
+    features = to_tensor(kept.features)
+    return repetition(features, features, to_tensor(kept.positions)[:, 0] // block)
 
 
 def repetition(features: torch.Tensor, searched: torch.Tensor, block: torch.Tensor) -> float:
@@ -92,18 +93,18 @@ def repetition(features: torch.Tensor, searched: torch.Tensor, block: torch.Tens
     """
     if not len(block) or bool((block == block[0]).all()):
         return math.nan
-    rows = normalised(searched)
+    rows = normalize(searched)
     step = max(1, TILE_BYTES // (4 * len(rows)))
     places = [
         (part @ rows.T).masked_fill(mine[:, None] == block[None], -torch.inf).argmax(1)
         for part, mine in zip(rows.split(step), block.split(step), strict=True)
     ]
-    return float(cosines(features, features, torch.cat(places)).double().mean())
+    return float(compute_cosines(features, features, torch.cat(places)).double().mean())
 
 
 def per_frame(kept: Kept) -> np.ndarray:
     """[T] int64, how many tokens of each frame were kept."""
-    return np.bincount(numpy_of(kept.positions)[:, 0], minlength=kept.shape[0])
+    return np.bincount(to_numpy(kept.positions)[:, 0], minlength=kept.shape[0])
 
 
 def per_second(kept: Kept, times_s: np.ndarray) -> np.ndarray:
@@ -134,4 +135,4 @@ def _unit_rows(tokens: torch.Tensor) -> Iterator[torch.Tensor]:
     """Tokens at length 1, a few at a time."""
     rows = tokens.reshape(-1, tokens.shape[-1])
     for part in rows.split(max(1, TILE_BYTES // (4 * rows.shape[1]))):
-        yield normalised(part)
+        yield normalize(part)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..arrays import numpy_of
-from ..types import Kept
+from floc._arrays import to_numpy
+from floc.kept import Kept
 
 GREEN = (34, 197, 94)
 DIMMED = 0.35  # of the brightness that a dropped patch keeps
@@ -30,7 +30,7 @@ def overlay(pixels: np.ndarray, kept: Kept, t: int, *, line: int | None = None) 
     tops, lefts = edges(height, rows), edges(width, columns)
     line = max(1, round(min(height / rows, width / columns) / 16)) if line is None else line
     picture = (pixels * DIMMED).astype(np.uint8)
-    positions = numpy_of(kept.positions)
+    positions = to_numpy(kept.positions)
     for y, x in positions[positions[:, 0] == t, 1:]:
         down, across = slice(tops[y], tops[y + 1]), slice(lefts[x], lefts[x + 1])
         picture[down, across] = GREEN

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ..store import write_whole
-from .metrics import per_frame, per_second
-from .pictures import GREEN, overlay
-from .projection import Projection
+from floc.analysis.metrics import per_frame, per_second
+from floc.analysis.pictures import GREEN, overlay
+from floc.analysis.projection import Projection
+from floc.files import write_atomic
 
 if TYPE_CHECKING:
-    from ..compare import Comparison, Contender
+    from floc.analysis.compare import Comparison, Contender
 
 
 class Pictures(Protocol):
@@ -51,7 +51,7 @@ def save(
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install 'floc[report]'") from error
+        raise ImportError("plots need matplotlib: pip install 'floc-video[report]'") from error
 
     place = max(at for at, stop in enumerate(comparison.stops) if stop.asked)
     shown = [contender for contender in comparison.contenders if place in contender.kept]
@@ -67,7 +67,7 @@ def save(
     written = []
     for name, figure in figures.items():
         path = folder / f"{name}.png"
-        write_whole(path, partial(figure.savefig, format="png", dpi=150))
+        write_atomic(path, partial(figure.savefig, format="png", dpi=150))
         written.append(path)
     return written
 

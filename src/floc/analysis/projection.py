@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..arrays import Array, numpy_of
-from ..standing import normalised
-from ..types import TokenGrid
+from floc._arrays import Array, to_numpy
+from floc.representatives import normalize
+from floc.tokens import TokenGrid
 
 SAMPLE = 2000  # points that a plot can show and t-SNE can place in seconds
 COMPONENTS = 32  # directions of most variance that t-SNE gets: it looks at neighbours, and noise has none
@@ -32,12 +32,12 @@ def tsne(tokens: Array, *, sample: int = SAMPLE, seed: int = 0) -> Projection:
         from sklearn.decomposition import PCA
         from sklearn.manifold import TSNE
     except ImportError as error:
-        raise ImportError("t-SNE needs scikit-learn: pip install 'floc[report]'") from error
+        raise ImportError("t-SNE needs scikit-learn: pip install 'floc-video[report]'") from error
 
     grid = TokenGrid.of(tokens)
     rng = np.random.default_rng(seed)
     indices = np.sort(rng.choice(grid.n, min(sample, grid.n), replace=False))
-    rows = numpy_of(normalised(grid.gather(indices)))  # [M, D]; at length 1 near means a high cosine
+    rows = to_numpy(normalize(grid.gather(indices)))  # [M, D]; at length 1 near means a high cosine
     if len(rows) < 4:  # there is nothing to arrange
         return Projection(indices, np.linspace(-1, 1, 2 * len(rows), dtype=np.float32).reshape(-1, 2)[:, [0, 0]])
     if np.allclose(rows, rows[0], atol=1e-6):  # every token is the same

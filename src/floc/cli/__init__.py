@@ -2,10 +2,10 @@
 
 from importlib import import_module
 
-from .shell import app, main
+from floc.cli.shell import app, main
 
 __all__ = ["app", "main"]
 
 # in the order of `floc --help`
-for _name in ("compress", "compare", "ask", "stream", "ingest", "archive", "demo", "methods", "bench", "evaluate"):
+for _name in ("compress", "compare", "ask", "stream", "ingest", "archive", "methods", "evaluate"):
     import_module(f".{_name}", __name__)

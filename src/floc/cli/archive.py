@@ -12,12 +12,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from floc.footage import clock
-
-from .shell import app, progress_bar, require_writable, screen
+from floc._format import format_time
+from floc.cli.shell import app, progress_bar, require_writable, screen
 
 if TYPE_CHECKING:
-    from floc.corpus import Moment, Store, Video
+    from floc.archive import Moment, Store, Video
 
 archive = typer.Typer(help="Look into a store that `floc ingest` made, and look after it.", no_args_is_help=True)
 app.add_typer(archive, name="store")
@@ -28,7 +27,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print it as JSON on stdout
 
 
 def _opened(path: str) -> Store:
-    from floc.corpus import Store
+    from floc.archive import Store
 
     return Store(path)
 
@@ -52,7 +51,7 @@ def list_videos(store: StorePath, as_json: AsJson = False) -> None:
             continue
         coverage = "-" if video.coverage is None else f"{video.coverage:.4f}"
         counts = f"{video.tokens:,}", f"{video.kept:,}"
-        table.add_row(video.id, _name(video), clock(video.duration_s), *counts, coverage, escape(video.encoder))
+        table.add_row(video.id, _name(video), format_time(video.duration_s), *counts, coverage, escape(video.encoder))
     Console(highlight=False).print(table)
 
 
@@ -72,7 +71,7 @@ def search(
         return
     table = Table("similarity", "when", "from", "to", "row, column", "video", box=None, header_style="bold")
     for each in moments:
-        when, start, end = (clock(seconds) for seconds in (each.time_s, each.start_s, each.end_s))
+        when, start, end = (format_time(seconds) for seconds in (each.time_s, each.start_s, each.end_s))
         place = f"{each.position[0]}, {each.position[1]}"
         table.add_row(f"{each.similarity:.4f}", when, start, end, place, _name(each))
     Console(highlight=False).print(table)
@@ -130,7 +129,7 @@ def import_videos(
     store: StorePath, files: Annotated[list[Path], typer.Argument(help=".floc files, from `floc ask -o`.")]
 ) -> None:
     """Take .floc files into a store, which is made where there is none."""
-    from floc.corpus import Store
+    from floc.archive import Store
 
     opened = Store(store, create=True)
     for each in files:

@@ -11,9 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import floc
-from floc.dials import Dial
-
-from .shell import Device, Fps, MaxFrames, app, parsed_fps, parsed_time, progress_bar, require_writable, screen
+from floc.budget import Budget
+from floc.cli.shell import Device, Fps, MaxFrames, app, parsed_fps, parsed_time, progress_bar, require_writable, screen
 
 
 @app.command(
@@ -45,7 +44,7 @@ def ask(
     the model's own processor would, from its files, so torchvision is not needed. What `floc ingest` put into a store
     is asked about without the video: a stretch of it, at any smaller budget.
     """
-    from floc import footage
+    from floc.encoders.load import MAX_FRAMES
     from floc.integrations.transformers.ask import Session
 
     video = Path(source)
@@ -62,7 +61,7 @@ def ask(
     elif (ratio, budget, coverage) == (None, None, None) and not floc.methods.runs_alone(spec):
         ratio = "1/8"
     if (ratio, budget, coverage) != (None, None, None):
-        Dial.of(ratio, budget, coverage)
+        Budget.of(ratio, budget, coverage)
     if output is not None:
         require_writable(output, ".floc", video)
     if not captured and (video.is_dir() or "://" in source):
@@ -79,7 +78,7 @@ def ask(
             film = session.take(kept)
         else:
             with progress_bar(f"looking at {video.name}") as show:
-                film = session.capture(video, dial, spec, parsed_fps(fps), max_frames or footage.MAX_FRAMES, show)
+                film = session.capture(video, dial, spec, parsed_fps(fps), max_frames or MAX_FRAMES, show)
             for warning in film.made["warnings"]:
                 screen.print(warning, style="yellow", markup=False, soft_wrap=True)
         if output is not None and dial is dials[0]:

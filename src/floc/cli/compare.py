@@ -13,8 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import floc
-
-from .shell import (
+from floc.cli.shell import (
     Device,
     EncoderName,
     Fps,
@@ -30,7 +29,7 @@ from .shell import (
 )
 
 if TYPE_CHECKING:
-    from floc.compare import Comparison
+    from floc.analysis.compare import Comparison
 
 # what is printed of the measures, under names short enough for a terminal
 COLUMNS = {"coverage": "cover", "worst": "worst", "bound": "bound", "averaged_distance": "dist", "redundancy": "redund"}
@@ -54,8 +53,8 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON on stdout.")] = False,
 ) -> None:
     """Compare methods on a video, and write one HTML page that shows what each kept."""
-    from floc import compare as comparing
     from floc import report
+    from floc.analysis import compare as comparing
 
     if output is None:
         output = unused(Path(f"{video.stem}.report.html"))
@@ -87,7 +86,7 @@ def compare(
 
 
 def _show_comparison(comparison: Comparison) -> None:
-    from floc import compare as comparing
+    from floc.analysis import compare as comparing
 
     table = Table(box=None, header_style="bold", padding=(0, 1))
     table.add_column("method", no_wrap=True)

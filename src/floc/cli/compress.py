@@ -11,10 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 import floc
-from floc import store
-from floc.dials import Dial
-
-from .shell import (
+from floc import files
+from floc.budget import Budget
+from floc.cli.shell import (
     Device,
     EncoderName,
     Fps,
@@ -58,8 +57,8 @@ def compress(
     """
     spec = floc.methods.parse(method)  # what is wrong shows before a long film is read
     if (ratio, budget, coverage) != (None, None, None) or not floc.methods.runs_alone(spec):
-        Dial.of(ratio, budget, coverage)
-    is_video = source.suffix not in store.TOKENS
+        Budget.of(ratio, budget, coverage)
+    is_video = source.suffix not in files.TOKENS
     if is_video and output is None:
         output = unused(Path(f"{source.stem}.kept.safetensors"))
     if output is not None:
@@ -80,17 +79,17 @@ def compress(
         for name, value in {"fps": fps, "max-frames": max_frames, "encoder": encoder, "device": device}.items():
             if value is not None:
                 raise ValueError(f"{source}: --{name} is for videos; the tokens in this file are made already")
-        tokens = store.read_tokens(source, tensor)
+        tokens = files.read_tokens(source, tensor)
     with progress_bar(f"compressing {source.name}") as show:
         if "progress" in floc.methods.options(spec.method):
             given["progress"] = show
         given = {**spec.options, **given}
         kept = floc.compress(tokens, ratio=ratio, budget=budget, coverage=coverage, method=spec.method, **given)
     if output is not None:
-        store.write_kept(kept, output, source=source.name, **about)
+        files.write_kept(kept, output, source=source.name, **about)
     if as_json:
         made_from = about.get("made_from", {})
-        print(json.dumps({**store.summary(kept), **made_from, "output": None if output is None else str(output)}))
+        print(json.dumps({**files.summarize(kept), **made_from, "output": None if output is None else str(output)}))
     _show(kept, source, output)
 
 

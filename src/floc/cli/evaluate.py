@@ -11,9 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from floc.footage import clock
-
-from .shell import app, maybe_listed, parsed_block, require_folder, screen, status_line, stoppable
+from floc._format import format_time
+from floc.cli.shell import app, maybe_listed, parsed_block, require_folder, screen, status_line, stoppable
 
 if TYPE_CHECKING:
     from floc.evaluation import Status
@@ -130,7 +129,7 @@ def _cells_in_a_line(status: Status, workers: int) -> str:
         parts.append(f"{status.failed} failed")
     left_s = status.left_s(workers)
     if left_s is not None and status.to_do + len(status.running):
-        parts.append(f"about {clock(left_s)} left")
+        parts.append(f"about {format_time(left_s)} left")
     running = [f"{cell.model} {cell.method} {cell.dial} {cell.task}" for cell in list(status.running.values())]
     return "  ".join([*parts, *running])
 

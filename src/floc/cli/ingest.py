@@ -10,15 +10,13 @@ from rich.markup import escape
 from rich.table import Table
 
 import floc
-from floc.dials import Dial
-from floc.footage import clock
-from floc.machine import in_words
-
-from .shell import Device, app, parsed_block, parsed_fps, screen, status_line
+from floc._format import format_bytes, format_time
+from floc.budget import Budget
+from floc.cli.shell import Device, app, parsed_block, parsed_fps, screen, status_line
 
 if TYPE_CHECKING:
-    from floc.corpus.ingest import EngineName
-    from floc.corpus.ledger import Status
+    from floc.archive.ingest.ingest import EngineName
+    from floc.archive.ingest.ledger import Status
 
 LINE_EVERY_S = 10.0  # where there is no terminal to show one line that changes
 SHOWN = 20  # failures and warnings in the summary; all are in the store and in --json
@@ -52,12 +50,12 @@ def ingest(
     What is in the store is skipped, and what was stopped or killed goes on where it was: give the same command again. A
     video that cannot be read is noted with its reason, and the others go on. The exit code is 1 where there were such.
     """
-    from floc.corpus.ingest import ingest as run
+    from floc.archive.ingest.ingest import ingest as run
 
     spec = floc.methods.parse(method)
     if ratio is None and coverage is None:
         ratio = "1/32"
-    Dial.of(ratio, None, coverage)
+    Budget.of(ratio, None, coverage)
     options: dict[str, Any] = dict(spec.options)
     if block is not None:
         options["block"] = parsed_block(block)
@@ -88,7 +86,7 @@ def _in_a_line(status: Status) -> str:
     parts = [f"{status.done + status.skipped} of {status.videos} videos"]
     if status.footage_s:
         parts += [
-            f"{clock(status.footage_s)} of footage",
+            f"{format_time(status.footage_s)} of footage",
             f"{status.hours_per_hour:.3g} hours an hour",
             f"{status.tokens:,} tokens",
             f"kept {status.kept:,}",
@@ -110,9 +108,9 @@ def _show(status: Status, store: str) -> None:
     failed = f", [red]{status.failed} failed[/]" if status.failed else ""
     table.add_row("videos", f"[bold green]{status.done}[/] of {status.videos} taken in{skipped}{failed}")
     if status.done:
-        table.add_row("footage", f"{clock(status.footage_s)}, {status.hours_per_hour:.3g} hours an hour")
+        table.add_row("footage", f"{format_time(status.footage_s)}, {status.hours_per_hour:.3g} hours an hour")
         table.add_row("tokens", f"{status.tokens:,}, kept {status.kept:,} (1 in {status.tokens / status.kept:.3g})")
-        table.add_row("written", f"{in_words(status.bytes)} to {escape(store)}")
+        table.add_row("written", f"{format_bytes(status.bytes)} to {escape(store)}")
         spent = [f"{stage} {seconds:.1f}" for stage, seconds in status.seconds.items()]
         table.add_row("seconds", f"{status.elapsed_s:.1f}; of all workers: {', '.join(spent)}")
     screen.print(table)

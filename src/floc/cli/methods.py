@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 import floc
-
-from .shell import app
+from floc.cli.shell import app
 
 
 @app.command(epilog="Example: floc methods")

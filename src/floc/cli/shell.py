@@ -23,8 +23,8 @@ from rich.text import Text
 import floc
 
 if TYPE_CHECKING:
-    from floc.blocks import Block
-    from floc.footage import Film
+    from floc.blocks import BlockSpec
+    from floc.encoders.load import EncodedVideo
 
 app = typer.Typer(
     help="Keep the few visual tokens of a long video that best stand in for all the others.",
@@ -66,7 +66,7 @@ def main() -> None:
         sys.exit(2)
 
 
-def parsed_block(given: str) -> Block:
+def parsed_block(given: str) -> BlockSpec:
     """What --block says."""
     if given.lower() == "none":
         return None
@@ -153,15 +153,15 @@ def filmed(
     device: str | None,
     *,
     with_strip: bool = False,
-) -> Film:
+) -> EncodedVideo:
     """Read and encode a video, with a bar, and say what was found."""
-    from floc import footage
+    from floc.encoders.load import MAX_FRAMES, load_tokens
 
     with progress_bar(f"reading {source.name}") as show:
-        film = footage.load(
+        film = load_tokens(
             source,
             fps=parsed_fps(fps),
-            max_frames=footage.MAX_FRAMES if max_frames is None else max_frames,
+            max_frames=MAX_FRAMES if max_frames is None else max_frames,
             encoder=encoder or "auto",
             device=device,
             with_strip=with_strip,
@@ -176,7 +176,7 @@ def filmed(
 
 def parsed_fps(given: str | None) -> float | None:
     """What --fps says."""
-    from floc.footage import FPS
+    from floc.encoders.load import FPS
 
     if given is None:
         return FPS

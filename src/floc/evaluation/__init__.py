@@ -6,11 +6,11 @@ the numbers of the paper's tables. Each cell is one run of lmms-eval.
 
 from __future__ import annotations
 
-from . import paper, report
-from .command import lmms, require_lmms_eval
-from .folder import Folder
-from .plan import Cell, Wish, from_paper, grid
-from .runner import Status, pending, processes, run
+from floc.evaluation import paper, report
+from floc.evaluation.command import lmms, require_lmms_eval
+from floc.evaluation.folder import Folder
+from floc.evaluation.plan import Cell, Wish, from_paper, grid
+from floc.evaluation.runner import Status, pending, processes, run
 
 __all__ = [
     "Cell",

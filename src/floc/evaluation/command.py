@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .. import methods as registry
-from .plan import FULL, Cell
+from floc import methods as registry
+from floc.evaluation.plan import FULL, Cell
 
 # (cell, folder for what it writes, GPUs it has, none: the CPU) -> what to run
 Command = Callable[[Cell, Path, Sequence[str]], list[str]]
@@ -40,7 +40,7 @@ def gpus_of(process: str) -> list[str]:
 def require_lmms_eval() -> None:
     """Complain where lmms-eval is not installed."""
     if importlib.util.find_spec("lmms_eval") is None:
-        raise ImportError("floc eval needs lmms-eval: pip install 'floc[eval]'")
+        raise ImportError("floc eval needs lmms-eval: pip install 'floc-video[eval]'")
 
 
 def _environment(cell: Cell) -> list[str]:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import models
-from .plan import Cell
-from .tasks import find
+from floc.evaluation import models
+from floc.evaluation.plan import Cell
+from floc.evaluation.tasks import find
 
 
 @dataclass(frozen=True)

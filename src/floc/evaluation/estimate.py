@@ -1,6 +1,6 @@
 """How many tokens a plan is about, and about how long it takes.
 
-The seconds are those that `floc bench` measured, in `benchmarks/results` of a checkout: Qwen2.5-VL-7B on one GPU for
+The seconds are those that `python -m benchmarks` measured, in `benchmarks/results` of a checkout: Qwen2.5-VL-7B on one GPU for
 the vision tower, the prefill and the steps of an answer, each method's own time at 1/8, and the reading of films. They
 are scaled to the tokens of a video of the task's mean length and to the model's size. Loading the weights is not in it.
 """
@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from ..methods import parse
-from . import models, paper
-from .plan import FULL, Cell
-from .tasks import Task, find
+from floc.evaluation import models, paper
+from floc.evaluation.plan import FULL, Cell
+from floc.evaluation.tasks import Task, find
+from floc.methods.registry import parse
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"  # in a checkout
 MEASURED_BILLIONS = 8.3  # Qwen2.5-VL-7B

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..store import write_whole
-from .plan import Cell
+from floc.evaluation.plan import Cell
+from floc.files import write_atomic
 
 State = Literal["done", "failed", "to do"]
 
@@ -103,7 +103,7 @@ class Folder:
 def write_json(path: Path, document: Any) -> None:
     """Put a document in place of a file, which is never there by half."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, lambda temporary: temporary.write_text(json.dumps(document, indent=1) + "\n"))
+    write_atomic(path, lambda temporary: temporary.write_text(json.dumps(document, indent=1) + "\n"))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from ..encoders.hf import Patches
-from ..naming import require_known
+from floc._checks import check_choice
+from floc.encoders.vision_tower import Patches
 
 WIDE = (1280, 720)  # a common film
 
@@ -102,7 +102,7 @@ class Model:
 
 def get(name: str) -> Model:
     """The model behind a name."""
-    require_known("model", name, MODELS)
+    check_choice("model", name, MODELS)
     return MODELS[name]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from .tasks import Task, find
+from floc.evaluation.tasks import Task, find
 
 # what `floc.integrations.lmms_eval` notes of a sample; of times the median, since the first sample compiles
 NOTED: dict[str, Callable[[list[float]], float]] = {

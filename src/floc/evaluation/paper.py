@@ -13,7 +13,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-from ..naming import require_known
+from floc._checks import check_choice
 
 # where an accuracy is looked up, in this order: a score of MLVU in Table 4 is another row's, Table 6 has the right one
 ACCURACY = ("table1", "table2", "table6", "table4", "table5", "table8")
@@ -47,7 +47,7 @@ class Published(NamedTuple):
 
 def table(name: str) -> Table:
     """One table, by its name."""
-    require_known("table of the paper", name, tables())
+    check_choice("table of the paper", name, tables())
     return tables()[name]
 
 

@@ -17,12 +17,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from .. import methods as registry
-from ..dials import Dial
-from ..naming import require_known
-from . import models, paper
-from .paper import Published
-from .tasks import TASKS
+from floc import methods as registry
+from floc._checks import check_choice
+from floc.budget import Budget
+from floc.evaluation import models, paper
+from floc.evaluation.paper import Published
+from floc.evaluation.tasks import TASKS
 
 FULL = "full"  # no compression at all
 MODELS = ("qwen2.5-vl-7b",)
@@ -88,7 +88,7 @@ class Cell:
 
     def kept(self, tokens: int) -> int:
         """How many of so many tokens are kept."""
-        return Dial.of(self.ratio, self.budget, None).count(tokens)
+        return Budget.of(self.ratio, self.budget, None).count(tokens)
 
     def published(self, part: str | None = None) -> Published | None:
         """The paper's number for it, or for a part of its task, where it has the paper's settings."""
@@ -133,9 +133,9 @@ class Wish:
         if self.ratios is not None and self.budget is not None:
             raise ValueError(f"give ratios or a budget, not both; got {', '.join(self.ratios)} and {self.budget}")
         for ratio in self.ratios or ():
-            Dial.of(ratio, None, None)
+            Budget.of(ratio, None, None)
         if self.budget is not None:
-            Dial.of(None, self.budget, None)
+            Budget.of(None, self.budget, None)
         for name in ("max_frames", "limit"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -169,14 +169,14 @@ def grid(wish: Wish) -> list[Cell]:
 
 def from_paper(name: str, wish: Wish) -> list[Cell]:
     """What a table of the paper is made of, or of it what is asked for."""
-    require_known("--paper", name, PAPER)
+    check_choice("--paper", name, PAPER)
     wish.check()
     tables = [paper.table(each) for each in PAPER[name]]
     rows = [row for table in tables for row in table.rows]
     for model in wish.models or ():
-        require_known(f"model of --paper {name},", _name(model), _in_order(row["model"] for row in rows))
+        check_choice(f"model of --paper {name},", _name(model), _in_order(row["model"] for row in rows))
     for task in wish.tasks or ():
-        require_known(f"task of --paper {name},", task, _tasks(rows))
+        check_choice(f"task of --paper {name},", task, _tasks(rows))
     return _in_order(cell for table in tables for cell in _of_table(table, wish))
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from . import downloads, estimate, models
-from .command import Command, gpus_of
-from .folder import Folder
-from .plan import Cell
+from floc.evaluation import downloads, estimate, models
+from floc.evaluation.command import Command, gpus_of
+from floc.evaluation.folder import Folder
+from floc.evaluation.plan import Cell
 
 
 def preview(cells: Sequence[Cell], folder: Folder, command: Command, gpus: str = "0") -> dict[str, Any]:

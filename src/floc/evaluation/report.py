@@ -8,12 +8,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ..bench.tables import grid
-from ..store import write_whole
-from . import models, paper
-from .folder import Folder, write_json
-from .plan import FULL, Cell
-from .tasks import TASKS, title
+from floc._format import markdown_table
+from floc.evaluation import models, paper
+from floc.evaluation.folder import Folder, write_json
+from floc.evaluation.plan import FULL, Cell
+from floc.evaluation.tasks import TASKS, title
+from floc.files import write_atomic
 
 NOTES = (
     "Accuracy in percent of all questions, with the standard error of that share; the paper gives none. lmms-eval's "
@@ -48,7 +48,7 @@ def write(folder: Folder) -> tuple[Path, Path]:
     document = make(folder)
     pages = folder.path / "report.md", folder.path / "report.json"
     text = markdown(document)
-    write_whole(pages[0], lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_atomic(pages[0], lambda temporary: temporary.write_text(text, encoding="utf-8"))
     write_json(pages[1], document)
     return pages
 
@@ -67,7 +67,9 @@ def markdown(document: dict[str, Any]) -> str:
         ]
         parts += [
             "## Failed",
-            grid(["model", "method", "kept", "task", "why", "log"], [[_safe(cell) for cell in row] for row in rows]),
+            markdown_table(
+                ["model", "method", "kept", "task", "why", "log"], [[_safe(cell) for cell in row] for row in rows]
+            ),
         ]
     if not document["cells"]:
         parts.insert(1, "No cell is finished.")
@@ -102,7 +104,7 @@ def _accuracies(cells: Sequence[dict[str, Any]]) -> Iterable[str]:
         yield f"## {model}{elsewhere}, up to {frames:,} frames{rate}{told}{few}"
         head = ["kept", "method"] + [each for task in tasks for each in (title(task), "paper")] + ["mean", "paper"]
         rows = dict.fromkeys((_dial(each), each["method"], each["block"]) for each in mine)
-        yield grid(head, [_row(row, [each for each in mine if _of(each) == row], tasks) for row in rows])
+        yield markdown_table(head, [_row(row, [each for each in mine if _of(each) == row], tasks) for row in rows])
 
 
 def _row(row: tuple[str, str, str | None], cells: Sequence[dict[str, Any]], tasks: Sequence[str]) -> list[str]:
@@ -135,7 +137,7 @@ def _parts(cells: Sequence[dict[str, Any]]) -> str:
         for each in cells
         for name, part in each["parts"].items()
     ]
-    return grid(head, rows)
+    return markdown_table(head, rows)
 
 
 def _kept(cells: Sequence[dict[str, Any]]) -> str:
@@ -146,7 +148,7 @@ def _kept(cells: Sequence[dict[str, Any]]) -> str:
         numbers = [f"{means[name]:{form}}" if name in means else "" for name, form in _FORMS.items()]
         name = f"{each['model']}, {each['method']}, {_dial(each)}"
         rows.append([name, title(each["task"]), *numbers, f"{each['seconds'] / 60:.1f}"])
-    return grid(head, rows) + "\n\nMeans over the samples of a cell; of seconds, the median."
+    return markdown_table(head, rows) + "\n\nMeans over the samples of a cell; of seconds, the median."
 
 
 _FORMS = {"tokens": ",.0f", "kept": ",.0f", "coverage": ".4f", "select_s": ".3f", "total_s": ".2f"}

@@ -23,10 +23,10 @@ from statistics import fmean
 
 import torch
 
-from . import outcome
-from .command import Command, gpus_of
-from .folder import Folder
-from .plan import Cell
+from floc.evaluation import outcome
+from floc.evaluation.command import Command, gpus_of
+from floc.evaluation.folder import Folder
+from floc.evaluation.plan import Cell
 
 LEASH = Path(__file__).with_name("leash.py")
 POLL_S = 0.1

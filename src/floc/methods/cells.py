@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ..standing import TILE_BYTES
+from floc.representatives import TILE_BYTES
 
 CACHE_BYTES = 1 << 20  # of products at a time on a CPU: in its cache they take a tenth of the time
 

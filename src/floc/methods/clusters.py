@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from threadpoolctl import ThreadpoolController
 
-from .. import blocks, scenes
-from ..blocks import Block
-from ..machine import available_bytes, in_words, single_threaded_blas, threads
-from ..types import TokenGrid
+from floc import blocks, scenes
+from floc._format import format_bytes
+from floc._system import available_bytes, count_threads, single_threaded_blas
+from floc.blocks import BlockSpec
+from floc.tokens import TokenGrid
 
 Choose = Callable[[torch.Tensor, int], np.ndarray]
 
@@ -29,7 +30,7 @@ _one_at_a_time = threading.Lock()
 
 def require_block_and_seed(block: object, seed: object) -> None:
     """Complain of a block that is no way to cut a video, or a seed that numpy's generator would not take."""
-    blocks.require_block(block)
+    blocks.check_block(block)
     if not (_is_whole(seed) and 0 <= seed < 2**32):  # type: ignore[operator]
         raise ValueError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed!r}")
 
@@ -43,17 +44,17 @@ def require_clusters(method: str, n_clusters: int | None, n: int) -> int:
     return int(n_clusters)
 
 
-def chosen(grid: TokenGrid, block: Block, budget: int, choose: Choose, at_once: int | None = None) -> np.ndarray:
+def chosen(grid: TokenGrid, block: BlockSpec, budget: int, choose: Choose, at_once: int | None = None) -> np.ndarray:
     """[budget] flat indices, ascending: `choose([n, D] tokens of a block, k < n) -> [k]` with each block's share.
 
     One thread for each block, as many at a time as torch has threads, or `at_once`. The libraries' own threads are held
     to one: in blocks of a few hundred tokens they wait for each other longer than they work, and the order in which
     they add up would depend on their number.
     """
-    spans = scenes.spans(grid, block)
+    spans = scenes.find_blocks(grid, block)
     cells = grid.shape[1] * grid.shape[2]
     sizes = [(span.stop - span.start) * cells for span in spans]
-    jobs = [job for job in zip(spans, sizes, blocks.shares(sizes, budget).tolist(), strict=True) if job[2]]
+    jobs = [job for job in zip(spans, sizes, blocks.share_budget(sizes, budget).tolist(), strict=True) if job[2]]
 
     def pick(job: tuple[slice, int, int]) -> np.ndarray:
         span, size, k = job
@@ -69,7 +70,9 @@ def chosen(grid: TokenGrid, block: Block, budget: int, choose: Choose, at_once: 
             torch.get_num_threads()  # torch sets a thread's OpenMP when first asked: now, or it would undo the limit
             controller.limit(limits=1, user_api="openmp")
 
-        pool = ThreadPoolExecutor(min(threads(), len(jobs), at_once or len(jobs)), "floc", initializer=single_threaded)
+        pool = ThreadPoolExecutor(
+            min(count_threads(), len(jobs), at_once or len(jobs)), "floc", initializer=single_threaded
+        )
         try:
             with controller.limit(limits=1, user_api="blas"), warnings.catch_warnings():
                 # fewer clusters than asked for are filled up
@@ -107,19 +110,19 @@ def dot_products(x: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(x.numpy() @ x.numpy().T) if x.device.type == "cpu" else x @ x.T
 
 
-def require_memory(method: str, grid: TokenGrid, block: Block, matrices: int) -> None:
+def require_memory(method: str, grid: TokenGrid, block: BlockSpec, matrices: int) -> None:
     """Complain of blocks too large for their matrices of distances before any work is done.
 
     Args:
         matrices: how many [n, n] matrices in float64 are held at a time for each block.
     """
-    spans = scenes.spans(grid, block)
+    spans = scenes.find_blocks(grid, block)
     n = max(span.stop - span.start for span in spans) * grid.shape[1] * grid.shape[2]
-    needed = 8 * n * n * matrices * min(threads(), len(spans))
+    needed = 8 * n * n * matrices * min(count_threads(), len(spans))
     available = available_bytes(torch.device("cpu"))
     if available is not None and needed > available:
         raise MemoryError(
-            f"{method} on {n} tokens together needs {in_words(needed)}, {in_words(available)} are free; "
+            f"{method} on {n} tokens together needs {format_bytes(needed)}, {format_bytes(available)} are free; "
             "pass block=8, or fewer frames"
         )
 

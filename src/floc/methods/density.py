@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from ..types import TokenGrid
+from floc.tokens import TokenGrid
 
 CACHE_BYTES = 1 << 23  # of tokens taken at a time on a CPU: fresh memory for more costs as much as the arithmetic
 DEVICE_BYTES = 1 << 28  # and elsewhere, where it takes this much to be busy

@@ -8,12 +8,14 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from .. import blocks, scenes
-from ..blocks import Block
-from ..path import Choice, joined
-from ..standing import TILE_BYTES, normalised
-from ..types import Kept, TokenGrid
-from . import Facts, register
+from floc import blocks, scenes
+from floc.blocks import BlockSpec
+from floc.kept import Kept
+from floc.methods.base import Facts
+from floc.methods.registry import register
+from floc.ranking import Choice, joined
+from floc.representatives import TILE_BYTES, normalize
+from floc.tokens import TokenGrid
 
 MATRIX_BYTES = 1 << 30  # the largest matrix of cosines to hold; above it a row is computed when it is needed
 
@@ -32,18 +34,18 @@ class DivPrune:
 
     facts: ClassVar[Facts] = Facts("Alvar et al., DivPrune, CVPR 2025", "select")
 
-    block: Block = 32
+    block: BlockSpec = 32
 
     def __post_init__(self) -> None:
-        blocks.require_block(self.block)
+        blocks.check_block(self.block)
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
-        spans = scenes.spans(grid, self.block)
+        spans = scenes.find_blocks(grid, self.block)
         cells = grid.shape[1] * grid.shape[2]
         sizes = np.array([(span.stop - span.start) * cells for span in spans])
         choices = [
-            _farthest(normalised(grid.frames(span)), int(k)) if k else None
-            for span, k in zip(spans, blocks.shares(sizes, budget), strict=True)
+            _farthest(normalize(grid.frames(span)), int(k)) if k else None
+            for span, k in zip(spans, blocks.share_budget(sizes, budget), strict=True)
         ]
         return grid.along(joined(choices, sizes), budget)
 

@@ -11,13 +11,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from .. import blocks
-from ..arrays import Array, tensor_of
-from ..naming import require_known
-from ..standing import nearest
-from ..types import Kept, TokenGrid
-from . import Facts, density, register
-from .density import frame_means, tiles, wide
+from floc import blocks
+from floc._arrays import Array, to_tensor
+from floc._checks import check_choice
+from floc.kept import Kept
+from floc.methods import density
+from floc.methods.base import Facts
+from floc.methods.density import frame_means, tiles, wide
+from floc.methods.registry import register
+from floc.representatives import find_nearest
+from floc.tokens import TokenGrid
 
 NEIGHBOURS = 4  # that a density is taken from
 TILE_FRAMES = 8  # of segments that are absorbed together
@@ -75,7 +78,7 @@ class FastVid:
     frame_global: Array | None = None  # [T, C] a vector for each frame, of any size
 
     def __post_init__(self) -> None:
-        require_known("variant", self.variant, ("onevision", "llava-video"))
+        check_choice("variant", self.variant, ("onevision", "llava-video"))
         for name in ("retention_ratio", "stprune_d", "dtm_beta"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
@@ -148,7 +151,7 @@ class FastVid:
         if array.shape != (frames, size) or not size:
             wanted = f"[{frames}, {cells}], frames by tokens" if name == "attn" else f"[{frames}, C], a vector a frame"
             raise ValueError(f"{name} must be {wanted} of these tokens; got {tuple(array.shape)}")
-        tensor = wide(tensor_of(array).detach().to(grid.tokens.device))
+        tensor = wide(to_tensor(array).detach().to(grid.tokens.device))
         if not bool(tensor.isfinite().all()):
             raise ValueError(f"{name} must be finite; there are infinite values or NaN in it")
         return tensor
@@ -184,7 +187,7 @@ class FastVid:
         represents[indices] = np.arange(len(indices))
         lost = np.flatnonzero(represents < 0)
         if len(lost):
-            represents[lost] = nearest(grid.gather(lost), features)[1].cpu().numpy()
+            represents[lost] = find_nearest(grid.gather(lost), features)[1].cpu().numpy()
         return grid.merge(indices, features, represents)
 
     def _absorbed(
@@ -263,7 +266,7 @@ def _tiles(
         counts: [F] anchors.
     """
     cells = grid.n // grid.shape[0]
-    for some in blocks.packed(segments.lengths, TILE_FRAMES):
+    for some in blocks.pack_blocks(segments.lengths, TILE_FRAMES):
         reach = np.flatnonzero((segment >= some[0]) & (segment <= some[-1]))
         if len(reach):
             start, stop = segments.starts[some[0]], segments.starts[some[-1]] + segments.lengths[some[-1]]

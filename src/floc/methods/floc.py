@@ -30,16 +30,18 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from .. import blocks, scenes
-from ..blocks import Block
-from ..machine import require_memory
-from ..naming import require_known
-from ..path import Choice, Path, improvements, joined
-from ..selection import BACKENDS, engine, require_headroom, resolve
-from ..selection.engine import NO_HISTORY, Engine, History, Job, Solution, Targets
-from ..selection.objective import METRICS, SCALE, WEIGHT_SCALE, Metric, Similarity
-from ..types import Kept, TokenGrid
-from . import Facts, register
+from floc import blocks, scenes
+from floc._checks import check_choice, is_positive_int
+from floc._system import check_memory
+from floc.blocks import BlockSpec
+from floc.kept import Kept
+from floc.methods.base import Facts
+from floc.methods.registry import register
+from floc.ranking import Choice, Ranking, find_improvements, joined
+from floc.selection.backends import BACKENDS, check_headroom, create_engine, resolve_backend
+from floc.selection.engine import NO_HISTORY, Engine, History, Job, Solution, Targets
+from floc.selection.objective import METRICS, SCALE, WEIGHT_SCALE, Metric, Similarity
+from floc.tokens import TokenGrid
 
 # Tokens that one second pass may choose from. Its matrix takes 300 MB at this size, and time grows with the square: the
 # survivors of a longer film are chosen from in windows of consecutive blocks.
@@ -54,7 +56,7 @@ class Floc:
     facts: ClassVar[Facts] = Facts("Cho et al., FLoC, ICLR 2026, with a second pass and detail beyond it", "select")
 
     # frames chosen from together; "scene": along scenes; their first frames; None: the whole video as one set
-    block: Block = 32
+    block: BlockSpec = 32
     dedupe: float = 2  # how many tokens for each one kept go into the second pass; 1: no second pass
     detail: float = 2  # how much more badly covered tokens weigh; 1: not at all
     metric: Metric = "cosine"  # or "gaussian"
@@ -63,14 +65,14 @@ class Floc:
     progress: Callable[[float], None] | None = field(default=None, repr=False, compare=False)  # gets the share done
 
     def __post_init__(self) -> None:
-        blocks.require_block(self.block)
+        blocks.check_block(self.block)
         for name in ("dedupe", "detail"):
             value = getattr(self, name)
             if not (_is(value, Real) and 1 <= value < math.inf):
                 raise ValueError(f"{name} must be a number, at least 1 (which turns it off); got {value!r}")
-        require_known("metric", self.metric, METRICS)
-        require_known("backend", self.backend, BACKENDS)
-        require_known("allocate", self.allocate, ("uniform", "global"))
+        check_choice("metric", self.metric, METRICS)
+        check_choice("backend", self.backend, BACKENDS)
+        check_choice("allocate", self.allocate, ("uniform", "global"))
         if self.allocate == "global" and self.dedupe > 1 and self.block is not None:
             raise ValueError(
                 "allocate='global' needs dedupe=1: the second pass already chooses across blocks; "
@@ -92,11 +94,11 @@ class Floc:
 
     def stays_on(self, device: torch.device) -> bool:
         """Whether all is done on the device, which then nobody waits for."""
-        return self.metric == "cosine" and resolve(self.backend, device) == "gpu"
+        return self.metric == "cosine" and resolve_backend(self.backend, device) == "gpu"
 
     def streaming(self) -> dict[str, Any] | None:
         """Blocks of some frames or along scenes, and choices across them: that is what a stream with a budget does."""
-        if self.metric != "cosine" or self.dedupe == 1 or not (blocks.is_count(self.block) or self.block == "scene"):
+        if self.metric != "cosine" or self.dedupe == 1 or not (is_positive_int(self.block) or self.block == "scene"):
             return None
         return {name: getattr(self, name) for name in ("block", "dedupe", "detail", "backend")}
 
@@ -146,8 +148,8 @@ class _Run:
         self.options = options
         self.with_history = with_history  # whether to find out who stands for whom
         self.similarity = Similarity(options.metric, options.detail)
-        self.engine: Engine = engine(options.backend, grid.tokens.device)
-        self.spans = scenes.spans(grid, options.block)
+        self.engine: Engine = create_engine(options.backend, grid.tokens.device)
+        self.spans = scenes.find_blocks(grid, options.block)
         cells = grid.shape[1] * grid.shape[2]
         self.sizes = np.array([(span.stop - span.start) * cells for span in self.spans])
         self.has_second_pass = options.dedupe > 1 and len(self.spans) > 1
@@ -162,7 +164,7 @@ class _Run:
         """Where each block's tokens are, as flat indices."""
         return [slice(end - size, end) for end, size in zip(self.sizes.cumsum(), self.sizes, strict=True)]
 
-    def path(self, budget: int) -> Path:
+    def path(self, budget: int) -> Ranking:
         """The order of what is kept, up to `budget` at least."""
         with self.engine.at_work():
             if not self.has_second_pass or budget == self.grid.n:  # where all is kept nothing is chosen across blocks
@@ -174,7 +176,7 @@ class _Run:
         """[B] how far to choose in each block when there is no second pass."""
         if self.options.allocate == "global":
             return np.minimum(self.sizes, budget)  # one block may win them all
-        return blocks.shares(self.sizes, budget)
+        return blocks.share_budget(self.sizes, budget)
 
     def windows(self, budget: int) -> list[tuple[range, int]]:
         """The blocks whose survivors are chosen from together in a second pass that keeps `budget`, and how many.
@@ -183,7 +185,7 @@ class _Run:
         """
         count = math.ceil(min(self.grid.n, max(self.options.dedupe * budget, len(self.spans))))
         together = min(SURVIVORS_TOGETHER, self.engine.survivors_together(self.sizes, count))
-        found = blocks.windows(self.sizes, count, together)
+        found = blocks.plan_windows(self.sizes, count, together)
         largest = max(survivors for _, survivors in found)
         self.progress.total += sum(survivors**2 for _, survivors in found) * self.grid.dim
         self._require_memory(largest, "dedupe=1, which has no second pass, or keep fewer tokens", weighted=True)
@@ -203,7 +205,7 @@ class _Run:
         return kept
 
     def _on_device(self, budget: int) -> Kept:
-        from ..selection.gpu import run
+        from floc.selection.gpu import run
 
         tokens = self.grid.tokens.reshape(-1, self.grid.dim)
         detail = float(self.options.detail)
@@ -222,7 +224,7 @@ class _Run:
         solved = self.engine.solve(jobs, self.similarity, with_cosines=with_cosines, tick=self.progress.tick)
         return [next(solved) if k > 0 else None for k in depths]
 
-    def first_path(self, solutions: Sequence[Solution | None]) -> Path:
+    def first_path(self, solutions: Sequence[Solution | None]) -> Ranking:
         """The order of all blocks' picks, where no second pass follows."""
         return joined(
             [None if each is None else each.choice(with_history=self.with_history) for each in solutions],
@@ -234,7 +236,7 @@ class _Run:
 
     def second_path(
         self, solutions: Sequence[Solution | None], windows: Sequence[tuple[range, int]], budget: int
-    ) -> Path:
+    ) -> Ranking:
         """Choose `budget` from the best picks of all blocks, so many in each window."""
         found = [self._window(mine, solutions, survivors) for mine, survivors in windows]
         choices = [self._second_pass(window, solutions, budget) for window in found]
@@ -246,7 +248,7 @@ class _Run:
         mine = [solutions[b] for b in together]
         present = [solution for solution in mine if solution is not None]
         assert len(present) == len(mine), "every block has survivors"
-        block, rank = blocks.merged([solution.gains for solution in present])
+        block, rank = blocks.merge_by_gain([solution.gains for solution in present])
         # a block without a survivor would have nothing that stands for its tokens: first picks go before all others
         order = np.concatenate([np.flatnonzero(rank == 0), np.flatnonzero(rank > 0)])[:survivors]
         block, rank = block[order], rank[order]
@@ -277,7 +279,7 @@ class _Run:
             lengths = lengths / np.maximum(members, 1)  # of two that are the same, one stands for both
             present = [solution for solution in solutions if solution is not None]
             weights, sigma = members * WEIGHT_SCALE, float(np.mean([solution.sigma for solution in present]))
-        require_headroom(weights, count)
+        check_headroom(weights, count)
 
         candidates = self.grid.gather(window.survivors)
         chosen = self.engine.solve_weighted(
@@ -328,7 +330,7 @@ class _Run:
             by_rank = np.argsort(rank, kind="stable")
             token, rank = token[by_rank], rank[by_rank]
             cosine = self.engine.cosines(self.grid.frames(self.spans[b]), token, candidates, chosen.picks[rank])
-            found.append(improvements(mine.start + token, rank, cosine))
+            found.append(find_improvements(mine.start + token, rank, cosine))
         return History(*(np.concatenate(each) for each in zip(*found, strict=True)))
 
     def _within(self, window: _Window, block: int) -> slice:
@@ -338,7 +340,7 @@ class _Run:
 
     def _require_memory(self, n: int, remedy: str, *, weighted: bool = False) -> None:
         needed = self.engine.bytes_needed(n, self.grid.dim, self.similarity, weighted=weighted)
-        require_memory(n, needed, self.grid.tokens.device, remedy)
+        check_memory(n, needed, self.grid.tokens.device, remedy)
 
 
 class _Progress:

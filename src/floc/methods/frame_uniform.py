@@ -7,10 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..naming import require_known
-from ..types import Kept, TokenGrid
-from . import Facts, register
-from .budgets import require_floor
+from floc._checks import check_choice
+from floc.kept import Kept
+from floc.methods.base import Facts
+from floc.methods.budgets import require_floor
+from floc.methods.registry import register
+from floc.tokens import TokenGrid
 
 
 @register("frame_uniform")
@@ -28,7 +30,7 @@ class FrameUniform:
     nearest: bool = False
 
     def __post_init__(self) -> None:
-        require_known("spacing", self.spacing, ("ends", "middles"))
+        check_choice("spacing", self.spacing, ("ends", "middles"))
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         t, h, w = grid.shape

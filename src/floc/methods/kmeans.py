@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ..blocks import Block
-from ..types import Kept, TokenGrid
-from . import Facts, register
-from .clusters import (
+from floc.blocks import BlockSpec
+from floc.kept import Kept
+from floc.methods.base import Facts
+from floc.methods.clusters import (
     chosen,
     dot_products,
     identical,
@@ -20,6 +20,8 @@ from .clusters import (
     require_block_and_seed,
     require_clusters,
 )
+from floc.methods.registry import register
+from floc.tokens import TokenGrid
 
 TOLERANCE = 1e-4  # scikit-learn's
 OWN_LENGTH = 1e-11  # of the largest square, a hundred times what rounding adds to products in float64
@@ -48,7 +50,7 @@ class KMeans:
     )
 
     n_clusters: int | None = None  # how many to keep, where no budget says it
-    block: Block = 8  # frames clustered together; None: the whole video
+    block: BlockSpec = 8  # frames clustered together; None: the whole video
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -62,7 +64,7 @@ class KMeans:
         try:
             from sklearn import cluster
         except ImportError as error:
-            raise ImportError("method 'kmeans' needs scikit-learn: pip install 'floc[cluster]'") from error
+            raise ImportError("method 'kmeans' needs scikit-learn: pip install 'floc-video[cluster]'") from error
 
         def choose(tokens: torch.Tensor, k: int) -> np.ndarray:
             x = on_device(tokens)

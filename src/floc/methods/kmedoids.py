@@ -10,11 +10,20 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ..blocks import Block
-from ..naming import require_known
-from ..types import Kept, TokenGrid
-from . import Facts, register
-from .clusters import chosen, on_device, require_block_and_seed, require_clusters, require_memory, squared_distances
+from floc._checks import check_choice
+from floc.blocks import BlockSpec
+from floc.kept import Kept
+from floc.methods.base import Facts
+from floc.methods.clusters import (
+    chosen,
+    on_device,
+    require_block_and_seed,
+    require_clusters,
+    require_memory,
+    squared_distances,
+)
+from floc.methods.registry import register
+from floc.tokens import TokenGrid
 
 ALTERNATIONS = 300  # at most
 
@@ -46,15 +55,15 @@ class KMedoids:
     )
 
     n_clusters: int | None = None  # how many to keep, where no budget says it
-    block: Block = 8  # frames clustered together; None: the whole video
+    block: BlockSpec = 8  # frames clustered together; None: the whole video
     seed: int = 0
     init: str = "random"  # or "build"
     algorithm: str = "fasterpam"  # or "alternate"
 
     def __post_init__(self) -> None:
         require_block_and_seed(self.block, self.seed)
-        require_known("init", self.init, ("random", "build"))
-        require_known("algorithm", self.algorithm, ("fasterpam", "alternate"))
+        check_choice("init", self.init, ("random", "build"))
+        check_choice("algorithm", self.algorithm, ("fasterpam", "alternate"))
         if self.algorithm == "alternate" and self.init != "random":
             raise ValueError(
                 f"init={self.init!r} is a start of FasterPAM; algorithm='alternate' has a start of its own"
@@ -78,7 +87,9 @@ class KMedoids:
         try:
             from kmedoids import fasterpam
         except ImportError as error:
-            raise ImportError("method 'kmedoids' needs the kmedoids package: pip install 'floc[cluster]'") from error
+            raise ImportError(
+                "method 'kmedoids' needs the kmedoids package: pip install 'floc-video[cluster]'"
+            ) from error
         seed = self.seed if self.init == "random" else None
         return lambda distance, k: fasterpam(
             distance, k, max_iter=100, init=self.init, random_state=seed, n_cpu=1

@@ -10,10 +10,12 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ..types import Kept, TokenGrid
-from . import Facts, register
-from .budgets import require_floor
-from .cells import same_cell
+from floc.kept import Kept
+from floc.methods.base import Facts
+from floc.methods.budgets import require_floor
+from floc.methods.cells import same_cell
+from floc.methods.registry import register
+from floc.tokens import TokenGrid
 
 
 @register("longvu")

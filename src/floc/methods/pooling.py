@@ -11,9 +11,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..naming import require_known
-from ..types import Kept, TokenGrid
-from . import Facts, register
+from floc._checks import check_choice
+from floc.kept import Kept
+from floc.methods.base import Facts
+from floc.methods.registry import register
+from floc.tokens import TokenGrid
 
 TILE_BYTES = 1 << 24  # of tokens in float32 at a time: more is not faster, and from 64 MB slower on a CPU
 
@@ -47,7 +49,7 @@ class Pooling:
     pool: str = "average"  # or "bilinear"
 
     def __post_init__(self) -> None:
-        require_known("pool", self.pool, ("average", "bilinear"))
+        check_choice("pool", self.pool, ("average", "bilinear"))
         if self.adaptive_size is not None and self.stride is not None:
             raise ValueError(f"give adaptive_size or stride, not both; got {self.adaptive_size} and {self.stride}")
         if self.stride is not None and self.stride < 1:

@@ -9,10 +9,13 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ..types import Kept, TokenGrid
-from . import Facts, density, register
-from .budgets import require_floor
-from .density import tiles, wide
+from floc.kept import Kept
+from floc.methods import density
+from floc.methods.base import Facts
+from floc.methods.budgets import require_floor
+from floc.methods.density import tiles, wide
+from floc.methods.registry import register
+from floc.tokens import TokenGrid
 
 
 @register("prunevid")

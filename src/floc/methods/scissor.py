@@ -21,11 +21,13 @@ from typing import ClassVar
 
 import torch
 
-from ..standing import TILE_BYTES, normalised
-from ..types import Kept, TokenGrid
-from . import Facts, register
-from .budgets import largest_within
-from .components import components, sums
+from floc.kept import Kept
+from floc.methods.base import Facts
+from floc.methods.budgets import largest_within
+from floc.methods.components import components, sums
+from floc.methods.registry import register
+from floc.representatives import TILE_BYTES, normalize
+from floc.tokens import TokenGrid
 
 LINKAGE_BYTES = 1 << 29  # of products inside frames held at a time
 EDGES = 1 << 24  # to remember for a window; a narrower one has fewer
@@ -403,7 +405,7 @@ def _merged(grid: TokenGrid, frames: _Frames, tau: float, window: _Window, joine
 
 def _most_like(rows: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
     """[n] the place of the mean that each of [n, D] is most like, the first of equals; its own length has no say."""
-    x = normalised(means)
+    x = normalize(means)
     step = max(1, TILE_BYTES // (4 * len(x)))
     return torch.cat([(x @ part.T).max(0).indices for part in rows.split(step)])
 

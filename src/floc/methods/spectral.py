@@ -11,11 +11,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ..blocks import Block
-from ..standing import normalised
-from ..types import Kept, TokenGrid
-from . import Facts, register
-from .clusters import (
+from floc.blocks import BlockSpec
+from floc.kept import Kept
+from floc.methods.base import Facts
+from floc.methods.clusters import (
     chosen,
     identical,
     on_device,
@@ -25,6 +24,9 @@ from .clusters import (
     require_memory,
     squared_distances,
 )
+from floc.methods.registry import register
+from floc.representatives import normalize
+from floc.tokens import TokenGrid
 
 STARTS = 10  # of k-means in the embedding, as in scikit-learn
 
@@ -56,7 +58,7 @@ class Spectral:
     facts: ClassVar[Facts] = Facts("spectral clustering in scikit-learn", "select", searched=("n_clusters",))
 
     n_clusters: int | None = None  # how many to keep, where no budget says it
-    block: Block = 8  # frames clustered together; None: the whole video
+    block: BlockSpec = 8  # frames clustered together; None: the whole video
     seed: int = 0
     normalise: bool = True  # tokens at length 1
     gamma: float = 1.0
@@ -75,13 +77,13 @@ class Spectral:
             import sklearn.cluster
             import sklearn.manifold  # noqa: F401  # here, not first in one of the threads
         except ImportError as error:
-            raise ImportError("method 'spectral' needs scikit-learn: pip install 'floc[cluster]'") from error
+            raise ImportError("method 'spectral' needs scikit-learn: pip install 'floc-video[cluster]'") from error
         require_memory("spectral", grid, self.block, 5)
 
         def choose(tokens: torch.Tensor, k: int) -> np.ndarray:
             x = on_device(tokens)
             if self.normalise:
-                x = normalised(x)
+                x = normalize(x)
             points = x.cpu().numpy()
             first, kind = identical(points)
             if len(first) <= k:

@@ -13,10 +13,12 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ..types import Kept, TokenGrid
-from . import Facts, register
-from .budgets import largest_within, require_floor
-from .components import components, sums
+from floc.kept import Kept
+from floc.methods.base import Facts
+from floc.methods.budgets import largest_within, require_floor
+from floc.methods.components import components, sums
+from floc.methods.registry import register
+from floc.tokens import TokenGrid
 
 CACHE_BYTES = 1 << 23  # of tokens multiplied at a time on a CPU: what is read twice should still be in its cache
 TILE_BYTES = 1 << 28  # the same on a GPU, where a kernel should have much to do

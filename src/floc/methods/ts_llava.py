@@ -7,8 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..types import Kept, TokenGrid
-from . import Facts, register
+from floc.kept import Kept
+from floc.methods.base import Facts
+from floc.methods.registry import register
+from floc.tokens import TokenGrid
 
 
 @register("ts_llava")

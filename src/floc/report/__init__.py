@@ -8,14 +8,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from .. import __version__
-from ..analysis import Projection, per_frame, plots, tsne
-from ..arrays import numpy_of
-from ..compare import Comparison, Contender, Progress, compare
-from ..footage import Film
-from ..store import write_whole
-from .filmstrip import MIME
-from .pack import MethodData, ReportData, Row, Tsne, page
+from floc._arrays import to_numpy
+from floc._version import __version__
+from floc.analysis import Projection, per_frame, plots, tsne
+from floc.analysis.compare import Comparison, Contender, Progress, compare
+from floc.encoders.load import EncodedVideo
+from floc.files import write_atomic
+from floc.report.filmstrip import MIME
+from floc.report.pack import MethodData, ReportData, Row, Tsne, page
 
 LIMIT_BYTES = 14_500_000  # of the whole page; pictures are made smaller to stay below
 
@@ -37,11 +37,11 @@ def require_packages(figures: bool = False) -> None:
         *([("matplotlib", "matplotlib")] if figures else []),
     ):
         if find_spec(package) is None:
-            raise ImportError(f"a report needs {name}: pip install 'floc[report]'")
+            raise ImportError(f"a report needs {name}: pip install 'floc-video[report]'")
 
 
 def make(
-    film: Film,
+    film: EncodedVideo,
     methods: Sequence[str],
     ratios: Sequence[float | str],
     path: Path,
@@ -91,7 +91,7 @@ def make(
         tsne=Tsne(projection.indices, projection.xy, _caption(projection, t * h * w)),
     )
     text = page(data, LIMIT_BYTES).encode()
-    write_whole(path, lambda temporary: temporary.write_bytes(text))
+    write_atomic(path, lambda temporary: temporary.write_bytes(text))
     written = [] if figures is None else plots.save(figures, comparison, times_s, film.strip, projection)
     return Report(comparison, path, len(text), written)
 
@@ -99,13 +99,13 @@ def make(
 def _method(contender: Contender) -> MethodData:
     places = sorted(contender.kept)
     answers = [contender.kept[place] for place in places]
-    indices = [numpy_of(kept.indices) for kept in answers]
+    indices = [to_numpy(kept.indices) for kept in answers]
     return MethodData(
         name=contender.name,
         description=contender.description,
         stops_run=places,
         kept=indices,
-        represents=[at[numpy_of(kept.represents)] for at, kept in zip(indices, answers, strict=True)],
+        represents=[at[to_numpy(kept.represents)] for at, kept in zip(indices, answers, strict=True)],
         rows=[
             cast(Row, {"stop": place, **measures._asdict()}) for place, measures in sorted(contender.measures.items())
         ],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..types import Frames
+from floc.tokens import Frames
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
-from ..path import Choice
-from .objective import SCALE, Similarity
+from floc.ranking import Choice
+from floc.selection.objective import SCALE, Similarity
 
 CLOSEST = 4  # how many of the picks that are most similar to a target `solve_weighted` names
 Tick = Callable[[float], None]  # called with the multiply-adds done since the last call

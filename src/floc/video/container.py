@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .sample import Ticks
+from floc.video.sample import Ticks
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -106,7 +106,7 @@ def opened(path: Path) -> Iterator[InputContainer]:
     try:
         import av
     except ImportError as error:
-        raise ImportError("reading video needs PyAV: pip install 'floc[video]'") from error
+        raise ImportError("reading video needs PyAV: pip install 'floc-video[video]'") from error
 
     try:
         # the prefix and the list keep a name or a playlist from making ffmpeg open anything but files; and tags in an

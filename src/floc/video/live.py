@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from ..naming import require_known
-from .container import Upright, check_file, probe, video_stream
-from .read import Run, check_sampling, converter, read, taken, wanted_size
-from .sample import ROUNDING_S, Sampler, Ticks
+from floc._checks import check_choice
+from floc.video.container import Upright, check_file, probe, video_stream
+from floc.video.read import Run, check_sampling, converter, read, taken, wanted_size
+from floc.video.sample import ROUNDING_S, Sampler, Ticks
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -75,7 +75,7 @@ def arguments(source: str) -> dict[str, Any]:
     if kind(source) == "device":
         return {**given, "format": "v4l2"}
     scheme = urlsplit(source).scheme.lower()
-    require_known("address", scheme, list(PROTOCOLS))
+    check_choice("address", scheme, list(PROTOCOLS))
     options = {"protocol_whitelist": PROTOCOLS[scheme]}
     if scheme.startswith("rtsp"):
         options["rtsp_transport"] = "tcp"  # with UDP, a lost packet is a broken picture until the next keyframe
@@ -139,7 +139,7 @@ def _opened(source: str, patience_s: float, stopped: Callable[[], bool]) -> Iter
     try:
         import av
     except ImportError as error:
-        raise ImportError("reading video needs PyAV: pip install 'floc[video]'") from error
+        raise ImportError("reading video needs PyAV: pip install 'floc-video[video]'") from error
 
     name = public_name(source)
     with ExitStack() as held:

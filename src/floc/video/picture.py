@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .container import Upright, check_file, opened
-from .read import converter, wanted_size
+from floc.video.container import Upright, check_file, opened
+from floc.video.read import converter, wanted_size
 
 
 def read_picture(

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..types import Frames
-from .container import Clock, Upright, check_file, demuxed, opened, probe, scan, stated_duration, video_stream
-from .sample import ROUNDING_S, Sampler, Ticks, planned, step_s
+from floc.tokens import Frames
+from floc.video.container import Clock, Upright, check_file, demuxed, opened, probe, scan, stated_duration, video_stream
+from floc.video.sample import ROUNDING_S, Sampler, Ticks, planned, step_s
 
 if TYPE_CHECKING:
     from av.container import InputContainer

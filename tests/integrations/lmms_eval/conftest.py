@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import runpy
 
-from .process import STAND_INS, is_stood_in_for
+from tests.integrations.lmms_eval.process import STAND_INS, is_stood_in_for
 
 collect_ignore_glob = ["stand_ins/*", "task/*"]  # for other processes
 

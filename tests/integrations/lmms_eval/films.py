@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from floc.demo.film import Film, render
+from examples.demo.film import Film, render
 
 TASK = Path(__file__).parent / "task"
 LETTERS = "ABCD"

@@ -18,8 +18,7 @@ pytestmark = [pytest.mark.lmms, pytest.mark.filterwarnings("ignore")]  # other p
 
 from floc.evaluation import Folder, Wish, grid, outcome, run  # noqa: E402
 from floc.evaluation.tasks import TASKS, Task  # noqa: E402
-
-from .process import STAND_INS, is_stood_in_for  # noqa: E402
+from tests.integrations.lmms_eval.process import STAND_INS, is_stood_in_for  # noqa: E402
 
 YAML = """
 dataset_path: json

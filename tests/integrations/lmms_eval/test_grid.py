@@ -11,8 +11,8 @@ pytest.importorskip("lmms_eval", reason="lmms-eval is not installed: make test-l
 pytest.importorskip("floc.integrations.lmms_eval", reason="the models for lmms-eval are not there")
 pytestmark = [pytest.mark.lmms, pytest.mark.filterwarnings("ignore")]  # other packages' warnings
 
-from . import films, tiny  # noqa: E402
-from .process import run  # noqa: E402
+from tests.integrations.lmms_eval import films, tiny  # noqa: E402
+from tests.integrations.lmms_eval.process import run  # noqa: E402
 
 # of each family one: the name here, and the kind of its tiny model
 MODELS = {"qwen2.5-vl-7b": "qwen2_5_vl", "qwen2-vl-7b": "qwen2_vl", "llava-video-7b": "llava_onevision"}

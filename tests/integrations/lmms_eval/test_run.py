@@ -12,9 +12,8 @@ pytest.importorskip("lmms_eval", reason="lmms-eval is not installed: make test-l
 pytestmark = [pytest.mark.lmms, pytest.mark.filterwarnings("ignore")]  # other packages' warnings
 
 from floc.integrations.lmms_eval import FAMILIES, read  # noqa: E402
-
-from . import films, tiny  # noqa: E402
-from .process import MODELS, run, samples  # noqa: E402
+from tests.integrations.lmms_eval import films, tiny  # noqa: E402
+from tests.integrations.lmms_eval.process import MODELS, run, samples  # noqa: E402
 
 ALL = pytest.mark.parametrize("name", FAMILIES)
 # the unwrapped model, with nothing but `floc.attach` around it

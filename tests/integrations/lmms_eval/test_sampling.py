@@ -60,8 +60,8 @@ def test_internvl_places_as_many_as_are_wanted() -> None:
 @pytest.mark.parametrize("listed", [False, True], ids=["path", "list of one"])
 def test_llava_is_told_by_the_length_of_the_film(listed: bool, tmp_path: Path) -> None:
     for package in ("av", "PIL"):
-        pytest.importorskip(package, reason="films need pip install 'floc[video]'")
-    from floc.demo.film import render
+        pytest.importorskip(package, reason="films need pip install 'floc-video[video]'")
+    from examples.demo.film import render
 
     path = str(render(tmp_path / "home.mp4", seconds=6, fps=4, width=112, height=84).path)
     given: Any = [path] if listed else path

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..test_ask import save
-from ..zoo import ODD_PIXELS, PATCH, PIXELS, transformers
+from tests.integrations.transformers.test_ask import save
+from tests.integrations.transformers.zoo import ODD_PIXELS, PATCH, PIXELS, transformers
 
 ANSWERS = "ABCD"
 NORMAL = dict(image_mean=[0.5] * 3, image_std=[0.2] * 3, do_convert_rgb=True)

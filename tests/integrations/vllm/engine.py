@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import prompts
+from tests.integrations.vllm import prompts
 
 TOP = 8  # log-probabilities of each token
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from . import tiny
+from tests.integrations.vllm import tiny
 
 ROOT = Path(__file__).parents[3]
 RATIO = "1/8"

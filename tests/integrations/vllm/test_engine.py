@@ -17,12 +17,11 @@ import torch
 vllm = pytest.importorskip("vllm", reason="vLLM is not installed: make test-vllm runs this where it is")
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]  # other packages' warnings
 
-from floc import compress  # noqa: E402
+from floc.compress import compress  # noqa: E402
 from floc.integrations.vllm.settings import Settings  # noqa: E402
-
-from . import prompts, tiny  # noqa: E402
-from .studio import JOBS, LONG, QUIET, RATIO, STAMPED_JOBS, Studio, served  # noqa: E402
-from .test_positions import by_hand, stamped  # noqa: E402
+from tests.integrations.vllm import prompts, tiny  # noqa: E402
+from tests.integrations.vllm.studio import JOBS, LONG, QUIET, RATIO, STAMPED_JOBS, Studio, served  # noqa: E402
+from tests.integrations.vllm.test_positions import by_hand, stamped  # noqa: E402
 
 PACE = 4  # positions a second, of the tiny Qwen2.5-VL
 CELL = 8  # pixels along a token
@@ -336,7 +335,7 @@ def test_what_cannot_work_is_refused_when_the_engine_is_made(studio: Studio) -> 
 def test_a_film_sent_to_vllm_serve(studio: Studio, tmp_path: Path) -> None:
     import openai
 
-    from floc.demo.film import render
+    from examples.demo.film import render
 
     film = render(tmp_path / "film.mp4", seconds=6, fps=4, width=112, height=84, seed=0).path
     url = "data:video/mp4;base64," + base64.b64encode(film.read_bytes()).decode()

@@ -5,7 +5,7 @@ import math
 import pytest
 
 import floc
-from floc.integrations.transformers.recipe import Recipe
+from floc.captured.recipe import Recipe
 from floc.integrations.vllm.settings import Settings
 
 

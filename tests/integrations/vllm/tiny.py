@@ -7,8 +7,8 @@ from pathlib import Path
 
 import safetensors.torch
 
-from ..lmms_eval import tiny
-from ..zoo import MROPE
+from tests.integrations.lmms_eval import tiny
+from tests.integrations.transformers.zoo import MROPE
 
 FRAMES = 64
 STAMPED = ("qwen3_vl", "qwen3_vl_moe")  # they write the time before every frame

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from .launches import poison
+from tests.selection.gpu.launches import poison
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,9 @@ import torch
 from floc.selection.gpu import clusters
 from floc.selection.gpu.greedy import Picked
 from floc.selection.gpu.similarity import Rows
-
-from ..test_engines import unit
-from ..test_greedy import case
-from .launches import MARKS, laid_out
+from tests.selection.gpu.launches import MARKS, laid_out
+from tests.selection.test_engines import unit
+from tests.selection.test_greedy import case
 
 pytestmark = MARKS
 FORMATS = [torch.float16, torch.bfloat16, torch.float32]

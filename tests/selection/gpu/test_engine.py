@@ -11,9 +11,8 @@ from floc.selection import reference
 from floc.selection.gpu.engine import GpuEngine, select
 from floc.selection.objective import Similarity
 from floc.synthetic import film
-
-from ..test_greedy import case
-from .launches import MARKS
+from tests.selection.gpu.launches import MARKS
+from tests.selection.test_greedy import case
 
 pytestmark = MARKS
 

@@ -15,9 +15,8 @@ from floc.selection.gpu import greedy, steps, team
 from floc.selection.gpu.greedy import Programs
 from floc.selection.gpu.sets import Sets
 from floc.selection.objective import SCALE
-
-from ..test_greedy import KINDS, case
-from .launches import MARKS, WAYS, laid_out, selected
+from tests.selection.gpu.launches import MARKS, WAYS, laid_out, selected
+from tests.selection.test_greedy import KINDS, case
 
 pytestmark = MARKS
 

@@ -11,9 +11,8 @@ from floc import Kept
 from floc.selection.gpu import engine, run
 from floc.selection.objective import SCALE
 from floc.synthetic import film
-
-from ..test_engines import unit
-from .launches import MARKS
+from tests.selection.gpu.launches import MARKS
+from tests.selection.test_engines import unit
 
 pytestmark = MARKS
 

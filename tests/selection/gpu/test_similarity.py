@@ -11,9 +11,8 @@ import torch
 from floc.selection.gpu.sets import Sets
 from floc.selection.gpu.similarity import Rows, fill
 from floc.selection.objective import SCALE
-
-from ..test_engines import unit
-from .launches import MARKS
+from tests.selection.gpu.launches import MARKS
+from tests.selection.test_engines import unit
 
 pytestmark = MARKS
 FORMATS = [torch.float16, torch.bfloat16, torch.float32]

@@ -19,9 +19,8 @@ from floc.selection import reference
 from floc.selection.gpu import few, team
 from floc.selection.gpu.greedy import Programs
 from floc.selection.objective import SCALE
-
-from ..test_greedy import case
-from .launches import KERNELS, MARKS, selected
+from tests.selection.gpu.launches import KERNELS, MARKS, selected
+from tests.selection.test_greedy import case
 
 pytestmark = [
     *MARKS,

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ... import methods
-from ...naming import require_known
-from .measured import Measured
-from .sampling import Sampling
+from floc import methods
+from floc._checks import check_choice
+from floc.integrations.lmms_eval.measured import Measured
+from floc.integrations.lmms_eval.sampling import Sampling
 
 DIALS = ("ratio", "budget", "coverage")
 OWN = (*DIALS, "method", "positions", "max_frames", "fps")
@@ -37,7 +37,7 @@ class Arguments:
         mine = {name: given[name] for name in given if name in options}
         rest = {name: given[name] for name in given if name not in (*OWN, *options)}
         for name in rest:
-            require_known("model argument", name, [*OWN, *options, *accepted])
+            check_choice("model argument", name, [*OWN, *options, *accepted])
         spec = methods.parse(_written(method, mine))
         dial: dict[str, Any] = {name: given.get(name) for name in DIALS}
         return cls(

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from . import sampling
-from .sampling import Sampling
+from floc.integrations.lmms_eval import sampling
+from floc.integrations.lmms_eval.sampling import Sampling
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ...types import Kept
-from ..transformers.recipe import Recipe
-from .log import Figures
+from floc.captured.recipe import Recipe
+from floc.integrations.lmms_eval.log import Figures
+from floc.kept import Kept
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from lmms_eval.api.task import ConfigurableTask
 from loguru import logger
 from tqdm import tqdm
 
-from ..transformers import Attached
-from .arguments import Arguments
-from .families import FAMILIES, Family
-from .log import KEY, Figures
-from .sampling import changed
+from floc.integrations.lmms_eval.arguments import Arguments
+from floc.integrations.lmms_eval.families import FAMILIES, Family
+from floc.integrations.lmms_eval.log import KEY, Figures
+from floc.integrations.lmms_eval.sampling import changed
+from floc.integrations.transformers import Attached
 
 
 def __getattr__(name: str) -> type:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ...video.read import check_sampling
+from floc.video.read import check_sampling
 
 ALL_FRAMES = 1 << 20  # more than a film is ever sampled to
 
@@ -73,7 +73,7 @@ def of_llava(model: Any, sampling: Sampling) -> Iterator[None]:
     load = model.load_video
 
     def load_video(video_path: str | list[str], max_frames_num: int) -> Any:
-        from ...video import read
+        from floc.video import read
 
         film = read(video_path if isinstance(video_path, str) else video_path[0], fps=None, max_frames=None)
         return load(video_path, sampling.count(film.planned, film.native_fps))

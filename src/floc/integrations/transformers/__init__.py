@@ -1,11 +1,11 @@
 """FLoC on the video models of transformers: attach it to a model, or capture a video once and ask many times."""
 
-from .attach import Attached, attach
-from .capture import capture
-from .captured import Captured, load
-from .families import FAMILIES
-from .prompts import prompt, tokenizer
-from .replay import Replaying, replay
+from floc.captured.captured import Captured, load
+from floc.integrations.transformers.attach import Attached, attach
+from floc.integrations.transformers.capture import capture
+from floc.integrations.transformers.families import FAMILIES
+from floc.integrations.transformers.prompts import prompt, tokenizer
+from floc.integrations.transformers.replay import Replaying, replay
 
 __all__ = [
     "FAMILIES",

@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from ... import methods
-from ...encoders import default_device
-from ...encoders.hf import config_of
-from . import prompts
-from .capture import capture
-from .captured import Captured
-from .families import family_of
-from .replay import replay
-from .stages import Stages
+from floc import methods
+from floc.captured.captured import Captured
+from floc.encoders.base import default_device
+from floc.encoders.vision_tower import config_of
+from floc.integrations.transformers import prompts
+from floc.integrations.transformers.capture import capture
+from floc.integrations.transformers.families import family_of
+from floc.integrations.transformers.replay import replay
+from floc.integrations.transformers.stages import Stages
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from ...types import Kept
-from .families import Clip
-from .recipe import Recipe
-from .shorten import Choice, Hooked, Positions, Shortener
+from floc.captured.recipe import Recipe
+from floc.integrations.transformers.families import Clip
+from floc.integrations.transformers.shorten import Choice, Hooked, Positions, Shortener
+from floc.kept import Kept
 
 
 class Attached(Hooked):

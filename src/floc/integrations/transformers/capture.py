@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...blocks import interleaved
-from ...encoders import in_groups
-from ...encoders.hf import STEP, Visual, around, of_frames, of_patches
-from ...standing import Standing, Summed
-from ...types import Frames
-from .captured import Captured
-from .families import Shape, family_of
-from .identity import Identity
-from .recipe import Part, Recipe, Taker, taker
-from .stages import Stages
+from floc.blocks import interleave
+from floc.captured.captured import Captured
+from floc.captured.identity import Identity
+from floc.captured.recipe import Part, Recipe, Taker, create_taker
+from floc.encoders.base import group_frames
+from floc.encoders.vision_tower import STEP, Visual, around, of_frames, of_patches
+from floc.integrations.transformers.families import Shape, family_of
+from floc.integrations.transformers.stages import Stages
+from floc.representatives import Representation, SummedRepresentatives
+from floc.tokens import Frames
 
 
 def capture(
@@ -72,7 +72,7 @@ def capture(
     taking: Taker | None = None
     done = 0
     for seen in reel.seen:
-        taking = taking or taker(recipe, seen, reel.planned)
+        taking = taking or create_taker(recipe, seen, reel.planned)
         parts += map(KeptPart.of, stages.each("select", taking.add(seen)))
         done += len(seen.tokens)
         if progress is not None:
@@ -115,7 +115,9 @@ class KeptPart:
         kept = part.kept
         arrays = (torch.as_tensor(each) for each in (kept.features, kept.indices, kept.order, kept.gains))
         features, indices, order, gains = arrays
-        known = isinstance(kept.standing, Standing | Summed)  # else it would cost more than choosing did
+        known = isinstance(
+            kept.standing, Representation | SummedRepresentatives
+        )  # else it would cost more than choosing did
         return cls(
             features,
             indices,
@@ -135,7 +137,7 @@ def join(parts: Sequence[KeptPart], model: Identity, reel: Reel, seconds: dict[s
     starts = np.cumsum([0, *(len(part.indices) for part in parts)])
     segment = np.concatenate([np.full(len(part.indices), i) for i, part in enumerate(parts)])
     rank = np.concatenate([np.arange(len(part.indices)) for part in parts])
-    alike = torch.from_numpy(interleaved(sizes, rank, segment))  # a prefix has its share of every segment
+    alike = torch.from_numpy(interleave(sizes, rank, segment))  # a prefix has its share of every segment
     offsets = np.cumsum([0, *sizes])
     slices, (_, rows, columns) = sum(part.shape[0] for part in parts), parts[0].shape
     coverages = [part.coverage for part in parts]
@@ -183,7 +185,7 @@ def _filmed(
     reel = Reel(iter(()), 0, joined)
     given: Iterable[Frames]
     if isinstance(frames, (str, Path)):
-        from ...video import check_file, read
+        from floc.video import check_file, read
 
         path = Path(frames)
         check_file(path)
@@ -197,7 +199,7 @@ def _filmed(
             reel.planned = -(-sum(len(each.times_s) for each in given) // joined)
 
     def look() -> Iterator[Visual]:
-        for batch in stages.each("decode", in_groups(given, joined)):
+        for batch in stages.each("decode", group_frames(given, joined)):
             reel.times_s.append(batch.times_s)
             with stages.stage("vision"):
                 seen = tower.look(batch.pixels)

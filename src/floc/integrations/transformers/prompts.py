@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...naming import require_known
+from floc._checks import check_choice
 
 VIDEO_LLAMA_3_MERGE = 2  # patches on a side of a token in videos; its config does not say, its video processor does
 VIDEO = 2  # what processors call a video's tokens in mm_token_type_ids
@@ -68,7 +68,7 @@ def tokenizer(source: str) -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise ImportError("asking a model needs transformers: pip install 'floc[hf]'") from error
+        raise ImportError("asking a model needs transformers: pip install 'floc-video[hf]'") from error
     try:
         found = transformers.AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError, KeyError) as error:
@@ -120,7 +120,7 @@ def prompt(
         [1, L] `input_ids` and `attention_mask`, and of these what the model takes: [1, L] `mm_token_type_ids`, [1, 3]
         `video_grid_thw` in patches, [1] `second_per_grid_ts` and [1] `video_merge_sizes`.
     """
-    require_known("kind of model", kind, FAMILIES)
+    check_choice("kind of model", kind, FAMILIES)
     family = FAMILIES[kind]
     text = _chat(kind, tokenizer, _conversation(question, history))
     marker = getattr(tokenizer, "video_token", family.marker)

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from .captured import Captured
-from .families import Clip
-from .identity import Identity
-from .shorten import Choice, Hooked, Positions, Shortener
+from floc.captured.captured import Captured
+from floc.captured.identity import Identity
+from floc.integrations.transformers.families import Clip
+from floc.integrations.transformers.shorten import Choice, Hooked, Positions, Shortener
 
 
 class Replaying(Hooked):

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch.nn.functional import pad
 
-from ...naming import require_known
-from ...types import Kept
-from .families import Arguments, Clip, Family, Shape, family_of
-from .recipe import merged
+from floc._checks import check_choice
+from floc.captured.recipe import merge_values
+from floc.integrations.transformers.families import Arguments, Clip, Family, Shape, family_of
+from floc.kept import Kept
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -158,7 +158,7 @@ class Shortener:
         positions: "keep" the ones the tokens had, or make them "compact", as if the others had never been there.
         shapes: of videos that come without pixels, in the order of a prompt; None: videos come with pixels.
         """
-        require_known("positions", positions, POSITIONS)
+        check_choice("positions", positions, POSITIONS)
         self.family: Family = family_of(getattr(model, "config", None))
         if positions == "compact" and self.family.has_grid_positions:
             raise ValueError(
@@ -442,6 +442,6 @@ def _deepen(kwargs: dict[str, Any], part: Part, changed: Sequence[tuple[Clip, Ch
         if given and choice.merged is not None:  # in these layers they are made of the same tokens
             nth = (marked.flatten().cumsum(0) - 1).view_as(marked)[clip.row, clip.places]
             for layer, values in zip(deep, given, strict=True):
-                layer[clip.row, slots] = merged(values[nth], choice.merged).to(layer.dtype)
+                layer[clip.row, slots] = merge_values(values[nth], choice.merged).to(layer.dtype)
     kwargs["visual_pos_masks"] = is_visual
     kwargs["deepstack_visual_embeds"] = [layer[is_visual] for layer in deep]

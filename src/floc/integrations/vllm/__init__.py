@@ -4,8 +4,8 @@ vLLM finds it by the entry point `vllm.general_plugins`, and it does nothing unl
 by `--additional-config '{"floc": {...}}'`. `docs/vllm.md` says how to use it.
 """
 
-from .plugin import register
-from .settings import Settings
-from .support import MODELS, VERSIONS
+from floc.integrations.vllm.plugin import register
+from floc.integrations.vllm.settings import Settings
+from floc.integrations.vllm.support import MODELS, VERSIONS
 
 __all__ = ["MODELS", "VERSIONS", "Settings", "register"]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from ...machine import without_other_threads
-from .settings import LOG, Settings
+from floc._system import use_one_thread
+from floc.integrations.vllm.settings import LOG, Settings
 
 # Multiply-adds: 4,096 tokens of 64 channels are a quarter of it. In an engine on two cores one thread chose from them
 # as soon as two did, by turns.
@@ -32,7 +32,7 @@ def kept_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Se
         LOG.warning("a video has tokens that are not finite: floc keeps some at regular distances, and none is chosen")
         indices = _spread(due, embeds)
     else:
-        with without_other_threads() if _is_short(embeds) else nullcontext():
+        with use_one_thread() if _is_short(embeds) else nullcontext():
             indices = settings.recipe.indices(embeds.view(*shape, -1))
     if len(indices) != due:
         raise RuntimeError(f"method {settings.method!r} kept {len(indices)} of {shape} tokens instead of {due}")

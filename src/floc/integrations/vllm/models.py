@@ -15,9 +15,9 @@ from vllm.model_executor.models import qwen2_5_vl, qwen2_vl, qwen3_vl, qwen3_vl_
 from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.multimodal.processing import PromptUpdateDetails
 
-from .choice import kept_indices, warm_up
-from .plugin import settings_of
-from .positions import (
+from floc.integrations.vllm.choice import kept_indices, warm_up
+from floc.integrations.vllm.plugin import settings_of
+from floc.integrations.vllm.positions import (
     Medium,
     answer_offset,
     framed_places,
@@ -27,7 +27,7 @@ from .positions import (
     require_marks_of_media,
     with_places,
 )
-from .settings import Settings
+from floc.integrations.vllm.settings import Settings
 
 Grid = tuple[int, int, int]  # frames, rows and columns of tokens
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .settings import LOG, Settings
-from .support import MODELS, require_model, require_version
+from floc.integrations.vllm.settings import LOG, Settings
+from floc.integrations.vllm.support import MODELS, require_model, require_version
 
 SWITCH = "FLOC_VLLM"
 ACTIVE = "FLOC_VLLM_ACTIVE"  # in the environment of processes that are started by an engine with FLoC

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from ... import methods
-from ...dials import Dial
-from ...naming import require_known
-from ..transformers.recipe import Recipe
+from floc import methods
+from floc._checks import check_choice
+from floc.budget import Budget
+from floc.captured.recipe import Recipe
 
 LOG = logging.getLogger("vllm.floc")  # shown as vLLM shows its own
 OURS = ("ratio", "tokens", "method", "record")  # all else is an option of the method
@@ -38,7 +38,7 @@ class Settings:
         if not isinstance(self.record, str | None):
             raise TypeError(f"record must be the path of a file, got {self.record!r}")
         for option in self.options:
-            require_known("setting", option, [*OURS, *methods.options(self.method)])
+            check_choice("setting", option, [*OURS, *methods.options(self.method)])
         if (self.ratio, self.tokens) != (None, None):
             self.recipe  # noqa: B018  complains of what is wrong with it
 
@@ -62,8 +62,8 @@ class Settings:
         """
         if not rate:
             return self
-        asked = Dial.of(1 - rate, None, None).ratio
-        if self.tokens is not None or (self.ratio is not None and Dial.of(self.ratio, None, None).ratio != asked):
+        asked = Budget.of(1 - rate, None, None).ratio
+        if self.tokens is not None or (self.ratio is not None and Budget.of(self.ratio, None, None).ratio != asked):
             said = f"tokens={self.tokens}" if self.tokens is not None else f"ratio={self.ratio}"
             raise ValueError(
                 f"--video-pruning-rate {rate:g} keeps {asked} of the tokens, and floc was told {said}; give one of them"
@@ -93,7 +93,7 @@ class Settings:
     @property
     def rate(self) -> float:
         """The pruning rate to tell vLLM, which only asks whether there is one."""
-        kept = Fraction(1, 2) if self.ratio is None else Dial.of(self.ratio, None, None).ratio
+        kept = Fraction(1, 2) if self.ratio is None else Budget.of(self.ratio, None, None).ratio
         assert kept is not None
         return float(1 - kept)
 
@@ -109,7 +109,7 @@ class Settings:
     @property
     def salt(self) -> str:
         """What tells caches of videos apart that were made with other settings, or another release."""
-        from ... import __version__
+        from floc._version import __version__
 
         told = json.dumps([__version__, self.ratio, self.tokens, self.method, dict(self.options)], sort_keys=True)
         return hashlib.sha256(told.encode()).hexdigest()[:16]

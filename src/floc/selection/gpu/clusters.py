@@ -6,9 +6,19 @@ import torch
 import triton
 import triton.language as tl
 
-from .sets import COLUMNS, DEPTH, FIRST_PICK, FIRST_TOKEN, MATRIX, MATRIX_STRIDE, PIECE_OF_TOKENS, TOKENS, Sets
-from .similarity import Rows
-from .steps import Picked
+from floc.selection.gpu.sets import (
+    COLUMNS,
+    DEPTH,
+    FIRST_PICK,
+    FIRST_TOKEN,
+    MATRIX,
+    MATRIX_STRIDE,
+    PIECE_OF_TOKENS,
+    TOKENS,
+    Sets,
+)
+from floc.selection.gpu.similarity import Rows
+from floc.selection.gpu.steps import Picked
 
 
 def represent(matrix: torch.Tensor, sets: Sets, picks: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:

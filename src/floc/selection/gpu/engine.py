@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from ..engine import until_next
-from ..objective import Similarity
-from ..tensors import TorchEngine
-from . import greedy
-from .launch import LIMIT_BYTES, on
-from .sets import Sets
+from floc.selection.engine import until_next
+from floc.selection.gpu import greedy
+from floc.selection.gpu.launch import LIMIT_BYTES, on
+from floc.selection.gpu.sets import Sets
+from floc.selection.objective import Similarity
+from floc.selection.torch.engine import TorchEngine
 
 
 class GpuEngine(TorchEngine):

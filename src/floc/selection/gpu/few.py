@@ -11,9 +11,19 @@ import torch
 import triton
 import triton.language as tl
 
-from . import steps
-from .sets import CANDIDATES, COLUMNS, DEPTH, FIRST_CANDIDATE, FIRST_PICK, FIRST_TOKEN, TOKENS, Sets, share
-from .steps import (
+from floc.selection.gpu import steps
+from floc.selection.gpu.sets import (
+    CANDIDATES,
+    COLUMNS,
+    DEPTH,
+    FIRST_CANDIDATE,
+    FIRST_PICK,
+    FIRST_TOKEN,
+    TOKENS,
+    Sets,
+    share,
+)
+from floc.selection.gpu.steps import (
     Enough,
     Picked,
     accepted,
@@ -28,7 +38,7 @@ from .steps import (
     taken_away,
     without,
 )
-from .words import LOWEST, wait_for
+from floc.selection.gpu.words import LOWEST, wait_for
 
 WIDEST = 8192  # candidates or tokens of a set that one program can hold
 MOST = 8  # programs; with more, those that share the tokens too are faster

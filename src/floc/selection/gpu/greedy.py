@@ -21,9 +21,9 @@ import torch
 import triton
 import triton.language as tl
 
-from . import few, team
-from .launch import interpreted, multiprocessors
-from .sets import (
+from floc.selection.gpu import few, team
+from floc.selection.gpu.launch import interpreted, multiprocessors
+from floc.selection.gpu.sets import (
     CANDIDATES,
     COLUMNS,
     DEPTH,
@@ -36,7 +36,7 @@ from .sets import (
     TOKENS,
     Sets,
 )
-from .steps import Enough, Picked
+from floc.selection.gpu.steps import Enough, Picked
 
 NEVER = Enough()
 

@@ -14,14 +14,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ... import blocks
-from ...path import Chosen, Groups
-from ..objective import SCALE, WEIGHT_SCALE
-from . import clusters, greedy, similarity
-from .launch import LIMIT_BYTES, on
-from .sets import Sets, repeated
-from .similarity import Rows
-from .steps import Enough, Picked
+from floc import blocks
+from floc.ranking import Chosen, Groups
+from floc.selection.gpu import clusters, greedy, similarity
+from floc.selection.gpu.launch import LIMIT_BYTES, on
+from floc.selection.gpu.sets import Sets, repeated
+from floc.selection.gpu.similarity import Rows
+from floc.selection.gpu.steps import Enough, Picked
+from floc.selection.objective import SCALE, WEIGHT_SCALE
 
 
 def in_blocks(
@@ -241,7 +241,7 @@ class BlockPlan:
 def block_plan(sizes: tuple[int, ...], budget: int, shared: bool, limit: int, device: torch.device) -> BlockPlan:
     """Plan a choice in blocks; plans are kept."""
     each = np.array(sizes)
-    wanted = blocks.shares(each, budget) if shared else np.minimum(each, budget)
+    wanted = blocks.share_budget(each, budget) if shared else np.minimum(each, budget)
     depths = np.minimum(wanted + 1, each)  # one more for the certificate
     starts = each.cumsum() - each
     parts = []
@@ -252,7 +252,7 @@ def block_plan(sizes: tuple[int, ...], budget: int, shared: bool, limit: int, de
     begin = lists.ends - depths
     group = np.repeat(np.arange(len(each)), wanted)
     rank = np.concatenate([np.arange(count) for count in wanted])
-    turns = blocks.interleaved(each, rank, group)
+    turns = blocks.interleave(each, rank, group)
     order = (begin[group] + rank)[turns]
     return BlockPlan(parts, lists, torch.from_numpy(order).to(device), torch.from_numpy(begin + wanted).to(device))
 

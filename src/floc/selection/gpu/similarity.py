@@ -14,9 +14,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ..objective import SCALE
-from .launch import has_boxes, interpreted
-from .sets import (
+from floc.selection.gpu.launch import has_boxes, interpreted
+from floc.selection.gpu.sets import (
     CANDIDATES,
     COLUMNS,
     FIRST_CANDIDATE,
@@ -29,6 +28,7 @@ from .sets import (
     TURNED_STRIDE,
     Sets,
 )
+from floc.selection.objective import SCALE
 
 _LARGEST = tl.constexpr(3.4028234663852886e38)  # float32
 _SCALE = tl.constexpr(float(SCALE))

@@ -11,8 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .sets import MATRIX, MATRIX_STRIDE, TURNED, TURNED_STRIDE
-from .words import LOWEST
+from floc.selection.gpu.sets import MATRIX, MATRIX_STRIDE, TURNED, TURNED_STRIDE
+from floc.selection.gpu.words import LOWEST
 
 # rows are along the axis that the compiler does not split among warps: 3.7 turned that round
 AXIS = 1 if tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 7) else 0

@@ -10,9 +10,19 @@ import torch
 import triton
 import triton.language as tl
 
-from . import steps
-from .sets import CANDIDATES, COLUMNS, DEPTH, FIRST_CANDIDATE, FIRST_PICK, FIRST_TOKEN, TOKENS, Sets, share
-from .steps import (
+from floc.selection.gpu import steps
+from floc.selection.gpu.sets import (
+    CANDIDATES,
+    COLUMNS,
+    DEPTH,
+    FIRST_CANDIDATE,
+    FIRST_PICK,
+    FIRST_TOKEN,
+    TOKENS,
+    Sets,
+    share,
+)
+from floc.selection.gpu.steps import (
     Enough,
     Picked,
     accepted,
@@ -28,7 +38,7 @@ from .steps import (
     together,
     without,
 )
-from .words import LOWEST, wait_for
+from floc.selection.gpu.words import LOWEST, wait_for
 
 MOST = 128  # programs: words are read in powers of two, and twice as many take longer than a few more programs save
 CHUNK = 512  # tokens that rose that are waited for together

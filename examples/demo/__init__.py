@@ -1,0 +1,1 @@
+"""A film with a known answer, and which methods keep it."""

@@ -1,0 +1,37 @@
+"""`python -m examples.demo`: render a film in which keys lie on a table for a second; show which methods keep them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from examples.demo.demo import show
+from floc import encoders, report
+from floc.cli.shell import progress_bar, require_folder, screen
+
+
+def main() -> None:
+    """Parse the command line, render the film and write the report."""
+    parser = argparse.ArgumentParser("python -m examples.demo", description=__doc__)
+    parser.add_argument("-o", "--output", type=Path, default=Path("out/demo"), help="folder of the film and report")
+    parser.add_argument("--seed", type=int, default=0, help="another seed renders another film")
+    parser.add_argument("--seconds", type=float, default=120, help="length of the film")
+    parser.add_argument("--ratio", default="1/32", help="kept / total")
+    parser.add_argument("--encoder", default="pixels", help="pixels, mobilenet or hf:MODEL")
+    arguments = parser.parse_args()
+    require_folder(arguments.output)
+    report.require_packages()
+    network = encoders.get(arguments.encoder)  # errors show before a film is rendered
+    show(
+        screen,
+        arguments.output,
+        seed=arguments.seed,
+        seconds=arguments.seconds,
+        ratio=arguments.ratio,
+        encoder=network,
+        progress=progress_bar,
+    )
+
+
+if __name__ == "__main__":
+    main()

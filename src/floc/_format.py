@@ -1,0 +1,40 @@
+"""Numbers and tables as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def format_bytes(size_bytes: float) -> str:
+    """A size for people.
+
+    >>> format_bytes(5_000_000_000)
+    '4.7 GiB'
+    """
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes >= size:
+            return f"{size_bytes / size:.1f} {unit}"
+    return f"{size_bytes:.0f} bytes"
+
+
+def format_time(seconds: float) -> str:
+    """A time as people write it.
+
+    >>> format_time(59.96), format_time(3725)
+    ('1:00', '1:02:05')
+    """
+    whole = round(seconds)
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; all columns but the first are numbers, and lean right.
+
+    >>> print(markdown_table(["who", "ms"], [["us", "1.5"]]))
+    | who | ms |
+    |---|---:|
+    | us | 1.5 |
+    """
+    rule = "|---" + "|---:" * (len(head) - 1) + "|"
+    return "\n".join(["| " + " | ".join(head) + " |", rule, *("| " + " | ".join(row) + " |" for row in rows)])

@@ -1,0 +1,1 @@
+"""Ingest many videos into an archive."""

@@ -1,0 +1,1 @@
+"""Streams: video that is still going on."""

@@ -1,0 +1,5 @@
+"""Fixtures shared with the tests of the archive."""
+
+from tests.archive.conftest import store
+
+__all__ = ["store"]

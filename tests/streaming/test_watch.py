@@ -1,0 +1,422 @@
+"""`floc stream` keeps what `floc.Stream` keeps of the same frames, however they come and wherever it stops."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+av = pytest.importorskip("av", reason="video needs PyAV: pip install 'floc-video[video]'")
+
+import floc  # noqa: E402
+from floc import (  # noqa: E402
+    cli,
+    encoders,
+    files,
+    video,
+)
+from floc.budget import Budget  # noqa: E402
+from floc.encoders.pixels import Pixels  # noqa: E402
+from floc.streaming.watch import Status, Watch, begin  # noqa: E402
+from floc.video import live  # noqa: E402
+from tests.video.conftest import make_film  # noqa: E402
+
+SECONDS = 40  # more than one block of 32 frames
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["floc", "stream", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    return int(stopped.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_film(tmp_path_factory.mktemp("film") / "a.ts", SECONDS * 4, rate=4, size=(96, 64), options={"g": "8"})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "segments").mkdir()
+    return tmp_path / "segments"
+
+
+def by_hand(film: Path, until_s: float = np.inf, *, fps: float = 1, **dial: object) -> floc.Kept:
+    encoder, stream = encoders.get("pixels"), floc.Stream(**dial)
+    for batch in video.read(film, fps=fps, max_frames=None, size=encoder.frame_size):
+        for pixels, time_s in zip(batch.pixels, batch.times_s, strict=True):
+            if time_s < until_s:
+                stream.push(encoder(pixels[None]), time_s=[time_s])
+    return stream.kept()
+
+
+def require_same(path: Path, kept: floc.Kept) -> None:
+    written = files.read_kept(path)
+    for name in ("indices", "features", "order", "gains", "times_s"):
+        np.testing.assert_array_equal(np.asarray(getattr(written, name)), np.asarray(getattr(kept, name)), name)
+    assert written.span_s == kept.span_s
+    assert written.shape == kept.shape
+    assert written.coverage == kept.coverage
+
+
+@pytest.mark.parametrize("dial", [{"budget": 20}, {"ratio": "1/8"}], ids=str)
+def test_every_segment_is_what_a_stream_keeps_until_then(film: Path, folder: Path, dial, monkeypatch, capsys) -> None:
+    (name, value), *_ = dial.items()
+    command = (film, f"--{name}", value, "--encoder", "pixels", "--segment", 15, "-o", folder, "--json")
+    assert run(monkeypatch, *command) == 0
+    said = capsys.readouterr()
+    names = [f"segment-00000{i}.safetensors" for i in (1, 2, 3)]
+    assert sorted(each.name for each in folder.iterdir()) == ["latest.safetensors", *names]
+    for each, until_s in zip(names, (15, 30, 45), strict=True):
+        require_same(folder / each, by_hand(film, until_s, **dial))
+    assert files.read_kept(folder / names[0]).span_s == (0.0, 14.0)
+    assert (folder / "latest.safetensors").read_bytes() == (folder / names[-1]).read_bytes()
+    assert json.loads(said.out)["span_s"] == [0.0, SECONDS - 1.0]
+    assert json.loads(said.out)["segments"] == [str(folder / each) for each in names]
+    assert f"the last is {names[-1]}" in said.err
+    with safe_open(folder / names[0], framework="np") as file:
+        assert ("represents" in file.keys()) == (name == "ratio")  # noqa: SIM118 - no mapping
+        assert json.loads(file.metadata()["floc"])["encoder"] == "pixels"
+
+
+def test_blocks_along_scenes_and_a_past_that_fades(
+    film: Path, folder: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    command = (film, "--budget", 20, "--encoder", "pixels", "-o", folder, "--state", tmp_path / "a.state")
+    options = ("--block", "scene", "--half-life", 9)
+    assert run(monkeypatch, *command, *options) == 0
+    require_same(folder / "latest.safetensors", by_hand(film, budget=20, block="scene", half_life_s=9))
+    assert run(monkeypatch, *command, "--block", "scene") == 2
+    assert "saved with half_life_s=9.0, and cannot go on with half_life_s=None" in capsys.readouterr().err
+    assert run(monkeypatch, *command, "--half-life", 9) == 2
+    assert "saved with block='scene', and cannot go on with block=32" in capsys.readouterr().err
+    assert run(monkeypatch, *command, "--block", "none") == 2
+    assert "a stream has no end to wait for" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "dial", [("--budget", 20), ("--ratio", "1/8"), ("--ratio", "1/8", "--block", "scene")], ids=str
+)
+def test_stopped_in_the_middle_and_continued_is_one_run(film: Path, tmp_path: Path, dial, monkeypatch, capsys) -> None:
+    folders = [tmp_path / "once", tmp_path / "twice"]
+    for each in folders:
+        each.mkdir()
+    command = (film, *dial, "--encoder", "pixels", "--fps", 2)
+    assert run(monkeypatch, *command, "-o", folders[0]) == 0
+    twice = (*command, "-o", folders[1], "--state", tmp_path / "a.state")
+    assert run(monkeypatch, *twice, "--seconds", 17) == 0
+    assert files.read_kept(folders[1] / "latest.safetensors").span_s == (0.0, 16.5)
+    assert "going on" not in capsys.readouterr().err
+    assert run(monkeypatch, *twice) == 0
+    assert "going on from" in (said := capsys.readouterr().err)
+    assert "34 frames until 0:16" in said
+    one, two = (files.read_kept(each / "latest.safetensors") for each in folders)
+    np.testing.assert_array_equal(one.indices, two.indices)
+    np.testing.assert_array_equal(one.features, two.features)
+    assert one.span_s == two.span_s == (0.0, SECONDS - 0.5)
+    assert sorted(each.name for each in folders[1].glob("seg*")) == [f"segment-00000{i}.safetensors" for i in (1, 2)]
+    assert run(monkeypatch, *twice) == 0
+    assert "no new frame; nothing was written" in capsys.readouterr().err
+
+
+def test_a_default_may_be_named_or_not(film: Path, folder: Path, monkeypatch, capsys) -> None:
+    command = (film, "--encoder", "pixels", "-o", folder, "--state", folder.with_name("a.state"))
+    assert run(monkeypatch, *command, "--ratio", "1/8", "--seconds", 5) == 0
+    assert run(monkeypatch, *command, "--ratio", "0.125", "--block", 32) == 0
+    assert "going on from" in capsys.readouterr().err
+
+
+def test_another_file_goes_on_where_the_one_before_ended(film: Path, folder: Path, monkeypatch) -> None:
+    again = folder.with_name("b.ts")
+    again.write_bytes(film.read_bytes())
+    options = ("--budget", 20, "--encoder", "pixels", "-o", folder, "--state", folder.with_name("a.state"))
+    assert run(monkeypatch, film, *options) == 0
+    assert run(monkeypatch, again, *options) == 0
+    kept = files.read_kept(folder / "latest.safetensors")
+    assert kept.span_s == (0.0, 2 * SECONDS - 1.0)
+    assert kept.shape[0] == 2 * SECONDS
+
+
+def test_frames_in_pairs_are_not_split_by_a_stop(film: Path, tmp_path: Path) -> None:
+    class Pairs(Pixels):
+        def __call__(self, pixels: np.ndarray) -> np.ndarray:
+            tokens = super().__call__(pixels)
+            return (tokens[::2] + tokens[1::2]) / 2
+
+    pairs = Pairs("pairs", frames_per_token=2)
+    for name, stops in (("once", [1e9]), ("twice", [7, 1e9])):
+        for seconds in stops:
+            (tmp_path / name).mkdir(exist_ok=True)
+            state = tmp_path / f"{name}.state"
+            watch = begin(str(film), pairs, Budget.of(None, 20, None), folder=tmp_path / name, state=state)
+            watch.run(seconds=seconds)
+    one, two = (files.read_kept(tmp_path / name / "latest.safetensors") for name in ("once", "twice"))
+    assert one.shape[0] == SECONDS // 2
+    np.testing.assert_array_equal(one.features, two.features)
+    np.testing.assert_array_equal(one.times_s, two.times_s)
+
+
+def test_power_fails_and_no_segment_is_written_twice(film: Path, tmp_path: Path) -> None:
+    def watch(name: str) -> Watch:
+        (tmp_path / name).mkdir(exist_ok=True)
+        places = {"folder": tmp_path / name, "state": tmp_path / f"{name}.state"}
+        return begin(str(film), encoders.get("pixels"), Budget.of(None, 20, None), segment_s=10, **places)
+
+    def fail(status: Status) -> None:
+        if status.time_s == 27:
+            raise OSError("power")
+
+    watch("once").run()
+    with pytest.raises(OSError, match="power"):
+        watch("twice").run(show=fail)
+    watch("twice").run()
+    once, twice = (sorted((tmp_path / name).iterdir()) for name in ("once", "twice"))
+    assert [each.name for each in once] == [each.name for each in twice]
+    for one, two in zip(once, twice, strict=True):
+        require_same(two, files.read_kept(one))
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_power_fails_between_a_segment_and_its_state(
+    film: Path, tmp_path: Path, failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of the first segment, before which there was nothing to go on from."""
+
+    def watch(name: str) -> Watch:
+        (tmp_path / name).mkdir(exist_ok=True)
+        places = {"folder": tmp_path / name, "state": tmp_path / f"{name}.state"}
+        return begin(str(film), encoders.get("pixels"), Budget.of(None, 20, None), segment_s=10, **places)
+
+    save = floc.Stream.save
+
+    def fail(stream: floc.Stream, path: Path) -> None:
+        if stream.note["segments"] == failing:
+            raise OSError("power")
+        save(stream, path)
+
+    watch("once").run()
+    with monkeypatch.context() as without_power:
+        without_power.setattr(floc.Stream, "save", fail)
+        with pytest.raises(OSError, match="power"):
+            watch("twice").run()
+    assert (tmp_path / "twice" / f"segment-00000{failing}.safetensors").exists()
+    watch("twice").run()
+    once, twice = (sorted((tmp_path / name).iterdir()) for name in ("once", "twice"))
+    assert [each.name for each in once] == [each.name for each in twice]
+    for one, two in zip(once, twice, strict=True):
+        require_same(two, files.read_kept(one))
+
+
+@pytest.fixture
+def growing(film: Path, tmp_path: Path) -> Iterator[Path]:
+    """A file that somebody writes to a little at a time, from nothing."""
+    path, data = tmp_path / "growing.ts", film.read_bytes()
+    path.touch()
+
+    def write() -> None:
+        with path.open("ab", buffering=0) as file:
+            for start in range(0, len(data), part := len(data) // 6):
+                time.sleep(0.25)
+                file.write(data[start : start + part])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    yield path
+    writer.join()
+
+
+def test_a_file_is_followed_as_it_grows(growing: Path, film: Path, folder: Path, monkeypatch) -> None:
+    command = (growing, "--follow", "--patience", 1.5, "--budget", 20, "--encoder", "pixels", "-o", folder)
+    assert run(monkeypatch, *command) == 0
+    require_same(folder / "latest.safetensors", by_hand(film, budget=20))
+
+
+def test_a_damaged_part_is_skipped_and_told(film: Path, folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    data = bytearray(film.read_bytes())
+    middle = len(data) // 2 // 188 * 188
+    noise = np.random.default_rng(0).integers(0, 256, (60, 184), np.uint8)
+    for i, each in enumerate(noise):  # the headers stay, so that packets are found and decoders must complain
+        data[middle + i * 188 + 4 : middle + (i + 1) * 188] = each.tobytes()
+    damaged = tmp_path / "damaged.ts"
+    damaged.write_bytes(data)
+    command = (damaged, "--follow", "--patience", 0.2, "--budget", 20, "--encoder", "pixels", "-o", folder)
+    assert run(monkeypatch, *command, "--segment", 30) == 0
+    said = capsys.readouterr().err
+    assert said.index("damaged and skipped so far") < said.index("segment-000001"), "told when it happens"
+    kept = files.read_kept(folder / "latest.safetensors")
+    assert kept.span_s == (0.0, SECONDS - 1.0)
+    assert kept.shape[0] <= SECONDS
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_writes_what_there_is(film: Path, folder: Path, tmp_path: Path, number) -> None:
+    state = tmp_path / "a.state"
+    options = ["--follow", "--patience", "60", "--budget", "20", "--encoder", "pixels", "--segment", "10"]
+    command = [sys.executable, "-m", "floc", "stream", str(film), *options, "-o", str(folder), "--state", str(state)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ})
+    try:
+        for _ in range(600):
+            if (folder / "segment-000003.safetensors").exists() or process.poll() is not None:
+                break
+            time.sleep(0.1)
+        time.sleep(3)  # a few more frames
+        process.send_signal(number)
+        _, said = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    assert f"and the state {state}" in said
+    latest = files.read_kept(folder / "latest.safetensors")
+    assert latest.span_s is not None
+    assert latest.span_s[1] > 30
+    assert floc.Stream.load(state).frames == latest.shape[0]
+
+
+@pytest.fixture
+def served(film: Path, monkeypatch) -> Iterator[str]:
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    handler = functools.partial(Quiet, directory=str(film.parent))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}/{film.name}"
+        server.shutdown()
+
+
+def test_an_address_is_read_and_its_password_noted_nowhere(
+    served: str, film: Path, folder: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    state = tmp_path / "a.state"
+    address = f"http://user:secret@{served}?token=secret"
+    command = (address, "--budget", 20, "--encoder", "pixels", "-o", folder, "--state", state)
+    assert run(monkeypatch, *command) == 0
+    require_same(folder / "latest.safetensors", by_hand(film, budget=20))
+    said = capsys.readouterr()
+    assert "secret" not in said.out + said.err
+    for each in (state, folder / "latest.safetensors"):
+        assert b"secret" not in each.read_bytes()
+        assert served.encode() in each.read_bytes()
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_an_address_that_falls_silent_has_ended(film: Path, folder: Path, answers: bool, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(live, "ANSWER_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            caller, _ = server.accept()
+            with caller:
+                if answers:
+                    caller.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + film.read_bytes())
+                while caller.recv(4096):  # until the other side hangs up
+                    pass
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/a.ts"
+        status = run(monkeypatch, address, "--budget", 20, "--encoder", "pixels", "-o", folder)
+        thread.join()
+    assert "(no answer in 1 s)" in capsys.readouterr().err
+    assert status == (0 if answers else 2)
+    if answers:
+        require_same(folder / "latest.safetensors", by_hand(film, budget=20))
+
+
+def test_devices_and_addresses_are_opened_with_their_options() -> None:
+    camera = live.arguments("/dev/video2")
+    assert (camera["file"], camera["format"]) == ("/dev/video2", "v4l2")
+    rtsp = live.arguments("rtsp://user:secret@10.0.0.7/main")
+    assert rtsp["file"] == "rtsp://user:secret@10.0.0.7/main"
+    assert rtsp["container_options"]["rtsp_transport"] == "tcp"
+    web = live.arguments("https://example.org/live.m3u8")
+    assert "rtsp_transport" not in web["container_options"]
+    for each in (camera, rtsp, web):
+        assert each["timeout"] == (10.0, 10.0)
+    for each in (rtsp, web):
+        assert "file" not in each["container_options"]["protocol_whitelist"].split(",")
+    with pytest.raises(ValueError, match=r"unknown address 'gopher'.*rtsp"):
+        live.arguments("gopher://camera")
+
+
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    film: Path, folder: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    budget = ("--budget", 20, "--encoder", "pixels")
+    for arguments, says in [
+        ((film,), "give exactly one of ratio=, budget="),
+        ((film, *budget, "--ratio", "1/8"), "give exactly one of ratio=, budget="),
+        ((film, "--budget", 0), "budget must be a whole number of tokens, at least 1"),
+        ((film, "--ratio", "3"), "ratio must be in (0, 1]"),
+        ((film, *budget, "--segment", 0), "--segment must be a number of seconds above 0, got 0"),
+        ((film, *budget, "--seconds", -1), "--seconds must be"),
+        ((film, *budget, "--fps", "fast"), "--fps must be a number"),
+        ((film, *budget, "--fps", 0), "fps must be a number above 0"),
+        ((film, *budget, "-o", "nowhere"), "nowhere: this folder does not exist; create it first"),
+        ((film, *budget, "-o", film), "that is a file; name a folder"),
+        ((film, *budget, "--state", "nowhere/a.state"), "the folder nowhere does not exist; create it first"),
+        ((film, *budget, "--state", film), "would overwrite the input"),
+        ((film, "--budget", 20, "--encoder", "pixel"), "did you mean 'pixels'?"),
+        (("nothing.mp4", *budget), "nothing.mp4: no such file"),
+        (("/dev/video77", *budget), "/dev/video77: no such device; ls /dev/video* shows those there are"),
+        (("/dev/null", *budget), "/dev/null: cannot be opened ("),
+        (("rtsp://u:secret@127.0.0.1:9/a", *budget), "rtsp://127.0.0.1:9/a: cannot be opened (Connection refused)"),
+        (("http://127.0.0.1:9/a", *budget), "http://127.0.0.1:9/a: cannot be opened (Connection refused)"),
+        (("http://127.0.0.1:9/a", *budget, "--follow"), "--follow is for files"),
+    ]:
+        assert run(monkeypatch, *arguments) == 2, arguments
+        said = capsys.readouterr().err
+        assert says in said, arguments
+        assert len(said.strip().splitlines()) == 1, said
+        assert "secret" not in said
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_segments_and_states_of_another_stream_are_not_touched(film: Path, folder: Path, monkeypatch, capsys) -> None:
+    state = folder.with_name("a.state")
+    command = (film, "--encoder", "pixels", "-o", folder)
+    assert run(monkeypatch, *command, "--budget", 20, "--state", state, "--seconds", 3) == 0
+    before = {each: each.read_bytes() for each in (state, *folder.iterdir())}
+    assert run(monkeypatch, *command, "--budget", 20) == 2
+    assert "has segments already, such as segment-000001.safetensors" in capsys.readouterr().err
+    assert run(monkeypatch, *command, "--budget", 20, "--state", folder.with_name("none")) == 2
+    assert "none, which they would go on from, does not exist" in capsys.readouterr().err
+    assert run(monkeypatch, *command, "--budget", 30, "--state", state) == 2
+    assert "saved with budget=20, and cannot go on with budget=30" in capsys.readouterr().err
+    foreign = folder.with_name("b.state")
+    floc.Stream(budget=20).save(foreign)
+    assert run(monkeypatch, *command, "--budget", 20, "--state", foreign) == 2
+    assert "not one that `floc stream` saved" in capsys.readouterr().err
+    assert {each: each.read_bytes() for each in (state, *folder.iterdir())} == before
+
+
+def test_without_a_folder_one_is_made_here(film: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, film, "--ratio", "1/8", "--encoder", "pixels", "--seconds", 2) == 0
+    assert files.read_kept(tmp_path / "floc-stream" / "latest.safetensors").shape[0] == 2
+
+
+def test_help_has_an_example_of_an_address_and_of_a_growing_file(monkeypatch, capsys) -> None:
+    assert run(monkeypatch, "--help") == 0
+    said = capsys.readouterr().out
+    assert "floc stream rtsp://" in said
+    assert "floc stream recording.ts --follow" in said

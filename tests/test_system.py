@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from threadpoolctl import ThreadpoolController
+
+import floc
+from floc import _system
+from floc._system import single_threaded_blas
+from floc.selection.cpu import engine
+
+
+def blas_threads() -> set[int]:
+    """Of numpy: other packages bring a BLAS of their own, which may be loaded at any time."""
+    found = ThreadpoolController().select(user_api="blas").info()
+    return {each["num_threads"] for each in found if "numpy" in each["filepath"]}
+
+
+def test_blas_is_put_back_by_the_last_one_out() -> None:
+    np.eye(2) @ np.eye(2)
+    before = blas_threads()
+    inside, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with single_threaded_blas():
+            inside.set()
+            leave.wait()
+
+    worker = threading.Thread(target=other)
+    with single_threaded_blas():
+        worker.start()
+        inside.wait()
+    assert blas_threads() == {1}
+    leave.set()
+    worker.join()
+    assert blas_threads() == before
+
+
+def test_blas_is_put_back_after_an_error(tokens: np.ndarray) -> None:
+    before = blas_threads()
+
+    def stop(_: float) -> None:
+        raise KeyboardInterrupt
+
+    for backend in ("cpu", "torch"):
+        with pytest.raises(KeyboardInterrupt):
+            floc.compress(tokens, ratio=1 / 8, progress=stop, backend=backend)
+    assert blas_threads() == before
+    assert not [each for each in threading.enumerate() if each.name.startswith("floc")]
+
+
+def test_calls_from_several_threads_do_not_mix(tokens: np.ndarray) -> None:
+    alone = [floc.compress(tokens + shift, ratio=1 / 8).indices for shift in range(3)]
+    found: dict[int, np.ndarray] = {}
+
+    def run(shift: int) -> None:
+        found[shift] = floc.compress(tokens + shift, ratio=1 / 8).indices
+
+    workers = [threading.Thread(target=run, args=(shift,)) for shift in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for shift in range(3):
+        np.testing.assert_array_equal(found[shift], alone[shift])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc keeps memory so")
+def test_free_memory_goes_back_to_the_system():
+    """In a process of its own: blocks of memory with something small that stays after each."""
+    script = """
+import ctypes
+from floc._system import release_memory, resident_bytes
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+held = []
+for _ in range(1000):
+    block = libc.malloc(100_000)
+    ctypes.memset(block, 1, 100_000)
+    held.append(block)
+    libc.malloc(5_000)
+for block in held:
+    libc.free(ctypes.c_void_p(block))
+before = resident_bytes()
+release_memory()
+print(before - resident_bytes())
+"""
+    freed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert int(freed) > 50_000_000
+
+
+def test_a_thread_that_does_all_itself(set_threads) -> None:
+    set_threads(2)
+    with _system.use_one_thread():
+        with _system.use_one_thread():
+            assert _system.count_threads() == 1
+        assert _system.count_threads() == 1
+        with ThreadPoolExecutor(1) as others:
+            assert others.submit(_system.count_threads).result() == torch.get_num_threads()
+    assert _system.count_threads() == 2
+
+
+def test_nothing_is_started_by_a_thread_that_does_all_itself(set_threads, monkeypatch) -> None:
+    set_threads(2)
+    tokens = np.random.default_rng(0).normal(size=(70, 3, 4, 16)).astype(np.float32)
+    expected = floc.compress(tokens, ratio=1 / 8).indices.tolist()
+    monkeypatch.setattr("floc.selection.cpu.engine.ThreadPoolExecutor", None)
+    with _system.use_one_thread():
+        assert floc.compress(tokens, ratio=1 / 8).indices.tolist() == expected
+    with pytest.raises(TypeError):
+        floc.compress(tokens, ratio=1 / 8)
+
+
+def test_what_goes_wrong_in_the_callers_thread_is_raised() -> None:
+    def wrong(_: int) -> None:
+        raise ValueError("wrong")
+
+    with _system.use_one_thread(), engine._workers() as pool, pytest.raises(ValueError, match="wrong"):
+        engine._run(pool, wrong, [1])
