@@ -79,7 +79,7 @@ def _at(ratio: str, tokens: torch.Tensor, missing: dict[str, str], small: bool, 
 
 def _kept(method: str, tokens: torch.Tensor, ratio: str, length: int) -> floc.Kept:
     kept = floc.compress(tokens, ratio=ratio, method=method, block=length)
-    if len(kept) != Budget.of(ratio, None, None).count(kept.n):
+    if len(kept) != Budget.parse(ratio, None, None).count(kept.n):
         raise AssertionError(f"{method} kept {len(kept)} of {kept.n} tokens for {ratio}, blocks of {length}")
     harness.wait(tokens.device)
     return kept

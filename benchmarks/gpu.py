@@ -58,7 +58,7 @@ class Case:
     @property
     def budget(self) -> int:
         """Tokens to keep."""
-        return Budget.of(self.keep.get("ratio"), self.keep.get("budget"), None).count(self.n)
+        return Budget.parse(self.keep.get("ratio"), self.keep.get("budget"), None).count(self.n)
 
 
 PAPER = {"dedupe": 1, "detail": 1}

@@ -134,7 +134,7 @@ def _quality(kind: Kind, shape: Shape, echo: Echo) -> list[dict]:
 
 def count_of(ratio: str, n: int) -> int:
     """How many tokens a ratio keeps."""
-    return Budget.of(ratio, None, None).count(n)
+    return Budget.parse(ratio, None, None).count(n)
 
 
 def _check(tokens: np.ndarray, kept: floc.Kept, count: int) -> None:

@@ -261,7 +261,7 @@ def test_layout_in_memory_does_not_matter(tokens: np.ndarray, options: dict) -> 
 @pytest.mark.parametrize("budget", [1, 13, 105, 840])
 def test_named_alone_they_are_the_same_tokens(tokens: np.ndarray, options: dict, budget: int) -> None:
     name, own = options.get("method", "floc"), {key: value for key, value in options.items() if key != "method"}
-    named = floc.methods.make(name, own).indices(TokenGrid.of(tokens), budget)
+    named = floc.methods.make(name, own).indices(TokenGrid.from_array(tokens), budget)
     assert named.tolist() == floc.compress(tokens, budget=budget, **options).indices.tolist()
 
 
@@ -270,7 +270,7 @@ def test_named_alone_in_windows_too(tokens: np.ndarray, backend: str, monkeypatc
     monkeypatch.setattr("floc.methods.floc.SURVIVORS_TOGETHER", 150)
     method = floc.methods.make("floc", {"backend": backend})
     assert len(method.windows(torch.from_numpy(tokens), 105)) > 1
-    named = method.indices(TokenGrid.of(tokens), 105)
+    named = method.indices(TokenGrid.from_array(tokens), 105)
     assert named.tolist() == floc.compress(tokens, budget=105, backend=backend).indices.tolist()
 
 

@@ -204,7 +204,7 @@ def test_shares_are_by_the_length_of_scenes() -> None:
 
 
 def test_spans_of_any_block(tokens: np.ndarray) -> None:
-    grid = TokenGrid.of(tokens)
+    grid = TokenGrid.from_array(tokens)
     assert scenes.find_blocks(grid, 32) == blocks.split_blocks(70, 32)
     assert scenes.find_blocks(grid, None) == [slice(0, 70)]
     assert scenes.find_blocks(grid, [0, 3]) == [slice(0, 3), slice(3, 70)]

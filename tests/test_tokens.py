@@ -26,9 +26,9 @@ def test_tokens_at_indices(count: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("frames", [1, 3, tokens._PARTS + 1])
 def test_a_wrong_value_is_seen_wherever_it_is(frames: int, value: float) -> None:
     tokens = torch.ones(frames, PART, 1, DIM)
-    TokenGrid.of(tokens)
+    TokenGrid.from_array(tokens)
     for frame in (0, frames // 2, frames - 1):
         wrong = tokens.clone()
         wrong[frame, -1, 0, -1] = value
         with pytest.raises(ValueError, match="tokens must be finite"):
-            TokenGrid.of(wrong)
+            TokenGrid.from_array(wrong)

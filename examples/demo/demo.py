@@ -49,7 +49,7 @@ def show(
     from floc import report
     from floc.encoders.load import load_tokens
 
-    asked = Budget.of(ratio, None, None)
+    asked = Budget.parse(ratio, None, None)
     folder.mkdir(parents=True, exist_ok=True)
     with progress("rendering a film") as bar:
         made = render(folder / "keys.mp4", seconds=seconds, seed=seed, progress=bar)

@@ -18,10 +18,10 @@ class Budget:
     coverage: float | None = None  # mean cosine to reach, in (0, 1]
 
     @classmethod
-    def of(cls, ratio: float | str | None, budget: int | None, coverage: float | None) -> Budget:
+    def parse(cls, ratio: float | str | None, budget: int | None, coverage: float | None) -> Budget:
         """Check what a caller gave.
 
-        >>> Budget.of("1/8", None, None).count(1000)
+        >>> Budget.parse("1/8", None, None).count(1000)
         125
         """
         given = {name: each for name, each in zip(_NAMES, (ratio, budget, coverage), strict=True) if each is not None}

@@ -61,12 +61,12 @@ def compress(
     started = time.perf_counter()
     chosen = methods.make(method, options)
     on_its_own = ratio is None and budget is None and coverage is None and isinstance(chosen, methods.Native)
-    dial = None if on_its_own else Budget.of(ratio, budget, coverage)
+    dial = None if on_its_own else Budget.parse(ratio, budget, coverage)
     if dial is not None:
         _require_one_master(method, dial, options)
     # a method that never waits for the device says what is wrong with the tokens when something is fetched from there
     stays = isinstance(tokens, torch.Tensor) and methods.stays_on(chosen, tokens.device)
-    grid = TokenGrid.of(tokens, look=not stays or coverage is not None or tokens.dtype == torch.float64)
+    grid = TokenGrid.from_array(tokens, check_finite=not stays or coverage is not None or tokens.dtype == torch.float64)
     with torch.no_grad():
         kept = _run(chosen, grid, dial)
     settings = {name: _noted(getattr(chosen, name)) for name in methods.options(method) if name != "progress"}

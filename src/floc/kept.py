@@ -112,7 +112,7 @@ class Kept:
         Args:
             ratio, budget, coverage: exactly one, as in `floc.compress`; ratio is of all the tokens there were.
         """
-        dial = Budget.of(ratio, budget, coverage)
+        dial = Budget.parse(ratio, budget, coverage)
         if not self.nested:
             raise ValueError(f"method {self.method!r} does not keep a nested order; call floc.compress again")
         count = dial.count(self.n) if dial.coverage is None else self._fewest(dial.coverage)

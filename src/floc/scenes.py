@@ -60,7 +60,7 @@ def find_cuts(tokens: Array, *, shortest: int = SHORTEST) -> list[int]:
     [7, 12]
     """
     _require_lengths(shortest)
-    return _cuts(TokenGrid.of(tokens).tokens, shortest)
+    return _cuts(TokenGrid.from_array(tokens).tokens, shortest)
 
 
 def split_scenes(tokens: Array, *, shortest: int = SHORTEST, longest: int = LONGEST) -> list[int]:
@@ -76,7 +76,7 @@ def split_scenes(tokens: Array, *, shortest: int = SHORTEST, longest: int = LONG
     [0, 6, 13, 20]
     """
     _require_lengths(shortest, longest)
-    return _split(TokenGrid.of(tokens).tokens, shortest, longest)
+    return _split(TokenGrid.from_array(tokens).tokens, shortest, longest)
 
 
 def from_scenedetect(

@@ -40,7 +40,7 @@ class TokenGrid:
     numpy_dtype: np.dtype | None = None  # what the caller gave, and gets, where that is a numpy array
 
     @classmethod
-    def of(cls, tokens: Array, *, look: bool = True) -> TokenGrid:
+    def from_array(cls, tokens: Array, *, check_finite: bool = True) -> TokenGrid:
         """Take [T, H, W, D] or [T, N, D] tokens as they are, without a copy, or say what is wrong with them.
 
         Whether they are finite is for somebody else to find out if there is to be no `look` at them.
@@ -61,7 +61,7 @@ class TokenGrid:
         grid = cls(
             tensor if tensor.ndim == 4 else tensor[:, None], tokens.dtype if isinstance(tokens, np.ndarray) else None
         )
-        if look:
+        if check_finite:
             grid.require_finite()
         return grid
 
@@ -174,7 +174,7 @@ class TokenGrid:
             merged=True,
         )
 
-    def whole(self) -> Kept:
+    def keep_all(self) -> Kept:
         """Keep every token as it is; what merging methods do with a budget that has room for all."""
         everything = np.arange(self.n)
         return self.merge(everything, self.gather(everything), everything)

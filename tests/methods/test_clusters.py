@@ -85,7 +85,7 @@ def test_each_block_gets_its_share(tokens: np.ndarray, block: int | None, budget
         asked.append((len(x), k))
         return np.arange(k)[::-1]
 
-    picks = clusters.chosen(TokenGrid.of(tokens), block, budget, first)
+    picks = clusters.chosen(TokenGrid.from_array(tokens), block, budget, first)
     spans = blocks.split_blocks(70, block)
     shares = blocks.share_budget([12 * (span.stop - span.start) for span in spans], budget)
     expected = [12 * span.start + i for span, k in zip(spans, shares, strict=True) for i in range(k)]
@@ -109,11 +109,11 @@ def test_libraries_have_one_thread_in_each_block_and_theirs_back_afterwards(
             raise RuntimeError("as it happens")
         return np.arange(k)
 
-    clusters.chosen(TokenGrid.of(tokens), 8, 50, look)
+    clusters.chosen(TokenGrid.from_array(tokens), 8, 50, look)
     assert set(seen) == {1}
     assert [(each["filepath"], each["num_threads"]) for each in threadpool_info()] == before
     with pytest.raises(RuntimeError, match="as it happens"):
-        clusters.chosen(TokenGrid.of(tokens), None, 100, look)
+        clusters.chosen(TokenGrid.from_array(tokens), None, 100, look)
     assert [(each["filepath"], each["num_threads"]) for each in threadpool_info()] == before
 
 
@@ -122,7 +122,7 @@ def test_fewer_clusters_are_no_reason_to_warn(tokens: np.ndarray) -> None:
         warnings.warn("Number of distinct clusters (3) found smaller than n_clusters (4).", UserWarning, stacklevel=1)
         return np.arange(k)
 
-    assert len(clusters.chosen(TokenGrid.of(tokens), 8, 50, warn)) == 50
+    assert len(clusters.chosen(TokenGrid.from_array(tokens), 8, 50, warn)) == 50
 
 
 @pytest.mark.parametrize("method", ["kmeans", "kmedoids", "spectral"])

@@ -123,7 +123,7 @@ def test_merges_what_the_published_program_merges(read_golden, case: str) -> Non
     golden = read_golden(f"prunevid_{case}")
     options = {name: golden[name].item() for name in ("tau", "temporal_segment_ratio", "cluster_ratio", "k")}
     tokens = golden["tokens"]
-    labels = prunevid.frame_labels(TokenGrid.of(tokens), options["temporal_segment_ratio"], 7)
+    labels = prunevid.frame_labels(TokenGrid.from_array(tokens), options["temporal_segment_ratio"], 7)
     np.testing.assert_array_equal(labels, golden["frame_labels"])
     np.testing.assert_array_equal(prunevid.contiguous(labels), golden["frame_labels_refined"])
     kept = floc.compress(tokens, method="prunevid", **options)

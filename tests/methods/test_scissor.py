@@ -67,7 +67,7 @@ def test_merges_what_the_published_program_merges(read_golden, case: str, epsilo
     kept = floc.compress(golden["tokens"], method="scissor", **options)
     np.testing.assert_allclose(kept.features, golden["merged"], atol=1e-5)
     np.testing.assert_array_equal(kept.represents, golden["assignment"])
-    frames = scissor._Frames.of(TokenGrid.of(golden["tokens"]))
+    frames = scissor._Frames.of(TokenGrid.from_array(golden["tokens"]))
     nodes = frames.alive(options["tau"], options["tau"])
     means = frames.sums(nodes) / frames.size[nodes][:, None]
     assert len(means) == len(golden["step1_tokens"])
@@ -93,7 +93,7 @@ def test_merges_by_the_definition(t: int, h: int, w: int, tau: float) -> None:
 
 def test_joins_only_what_is_next_to_a_sample_if_asked_to() -> None:
     tokens = film(10, 4, 5, dim=24, seed=3, shot_frames=5, noise=0.25, dtype=np.float32)
-    frames = scissor._Frames.of(TokenGrid.of(tokens))
+    frames = scissor._Frames.of(TokenGrid.from_array(tokens))
     count, epsilon = frames.count(0.85), 0.35
     sample = math.ceil(math.log(count) / epsilon**2)
     assert sample < count / 2
@@ -118,7 +118,7 @@ def test_joins_only_what_is_next_to_a_sample_if_asked_to() -> None:
 def test_frames_fall_into_the_components_of_any_threshold() -> None:
     tokens = torch.from_numpy(film(4, 5, 6, dim=16, seed=5, dtype=np.float32))
     tokens[1] = tokens[1].round()  # some equal cosines
-    frames = scissor._Frames.of(TokenGrid.of(tokens))
+    frames = scissor._Frames.of(TokenGrid.from_array(tokens))
     for tau in np.linspace(-1, 1, 41):
         expected = {
             tuple(30 * i + np.array(members))

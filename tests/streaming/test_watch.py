@@ -162,7 +162,7 @@ def test_frames_in_pairs_are_not_split_by_a_stop(film: Path, tmp_path: Path) -> 
         for seconds in stops:
             (tmp_path / name).mkdir(exist_ok=True)
             state = tmp_path / f"{name}.state"
-            watch = begin(str(film), pairs, Budget.of(None, 20, None), folder=tmp_path / name, state=state)
+            watch = begin(str(film), pairs, Budget.parse(None, 20, None), folder=tmp_path / name, state=state)
             watch.run(seconds=seconds)
     one, two = (files.read_kept(tmp_path / name / "latest.safetensors") for name in ("once", "twice"))
     assert one.shape[0] == SECONDS // 2
@@ -174,7 +174,7 @@ def test_power_fails_and_no_segment_is_written_twice(film: Path, tmp_path: Path)
     def watch(name: str) -> Watch:
         (tmp_path / name).mkdir(exist_ok=True)
         places = {"folder": tmp_path / name, "state": tmp_path / f"{name}.state"}
-        return begin(str(film), encoders.get("pixels"), Budget.of(None, 20, None), segment_s=10, **places)
+        return begin(str(film), encoders.get("pixels"), Budget.parse(None, 20, None), segment_s=10, **places)
 
     def fail(status: Status) -> None:
         if status.time_s == 27:
@@ -199,7 +199,7 @@ def test_power_fails_between_a_segment_and_its_state(
     def watch(name: str) -> Watch:
         (tmp_path / name).mkdir(exist_ok=True)
         places = {"folder": tmp_path / name, "state": tmp_path / f"{name}.state"}
-        return begin(str(film), encoders.get("pixels"), Budget.of(None, 20, None), segment_s=10, **places)
+        return begin(str(film), encoders.get("pixels"), Budget.parse(None, 20, None), segment_s=10, **places)
 
     save = floc.Stream.save
 

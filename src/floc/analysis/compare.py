@@ -99,7 +99,7 @@ def compare(
         progress: called with what is being done and the share of the whole that is done.
     """
     show = progress or (lambda _, __: None)
-    grid = TokenGrid.of(tokens)
+    grid = TokenGrid.from_array(tokens)
     stops = stops_for(ratios, grid.n)
     specs = [methods.parse(name) for name in dict.fromkeys(names)]
     if not specs:
@@ -146,7 +146,7 @@ def stops_for(ratios: Sequence[float | str], n: int) -> list[Stop]:
     >>> [stop.label for stop in stops_for(["1/8", "1/16"], 10_000)]
     ['1/8', '1/9.51', '1/11.3', '1/13.5', '1/16']
     """
-    asked = sorted({Budget.of(ratio, None, None).ratio or Fraction(1) for ratio in ratios}, reverse=True)
+    asked = sorted({Budget.parse(ratio, None, None).ratio or Fraction(1) for ratio in ratios}, reverse=True)
     if not asked:
         raise ValueError("name at least one ratio to compare at, such as 1/8")
     if float(asked[-1]) < SMALLEST:
@@ -159,7 +159,7 @@ def stops_for(ratios: Sequence[float | str], n: int) -> list[Stop]:
     found = {Budget(ratio=each).count(n): Stop(_label(each), float(each), 0, True) for each in asked}
     for ratio, distance in zip(between, nearest, strict=True):
         if distance > octaves / steps / 2:
-            found.setdefault(Budget.of(ratio, None, None).count(n), Stop(_label(ratio), ratio, 0, False))
+            found.setdefault(Budget.parse(ratio, None, None).count(n), Stop(_label(ratio), ratio, 0, False))
     return [found[budget]._replace(budget=budget) for budget in sorted(found, reverse=True)]
 
 

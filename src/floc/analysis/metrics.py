@@ -23,7 +23,7 @@ def averaged_sum_coverage(tokens: Array, kept: Kept) -> float:
 
     The mean of products is the product of the means: (mean of V at length 1) . (mean of S at length 1).
     """
-    return sum_coverage(unit_sum(TokenGrid.of(tokens).tokens), kept)
+    return sum_coverage(unit_sum(TokenGrid.from_array(tokens).tokens), kept)
 
 
 def sum_coverage(total: torch.Tensor, kept: Kept) -> float:
@@ -47,7 +47,7 @@ def averaged_distance(tokens: Array, kept: Kept) -> float:
 
 def closeness(tokens: Array, kept: Kept) -> np.ndarray:
     """[n] for every token, its highest cosine with any token kept."""
-    return to_numpy(find_nearest(TokenGrid.of(tokens).tokens, to_tensor(kept.features))[0])
+    return to_numpy(find_nearest(TokenGrid.from_array(tokens).tokens, to_tensor(kept.features))[0])
 
 
 def coverage(tokens: Array, kept: Kept) -> float:

@@ -34,7 +34,7 @@ def tsne(tokens: Array, *, sample: int = SAMPLE, seed: int = 0) -> Projection:
     except ImportError as error:
         raise ImportError("t-SNE needs scikit-learn: pip install 'floc-video[report]'") from error
 
-    grid = TokenGrid.of(tokens)
+    grid = TokenGrid.from_array(tokens)
     rng = np.random.default_rng(seed)
     indices = np.sort(rng.choice(grid.n, min(sample, grid.n), replace=False))
     rows = to_numpy(normalize(grid.gather(indices)))  # [M, D]; at length 1 near means a high cosine

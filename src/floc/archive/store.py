@@ -124,7 +124,7 @@ class Store:
         if entry.status != "done":
             raise ValueError(f"video {entry.id} ({entry.uri}) could not be taken in: {entry.error}; ingest it again")
         stretch = _stretch(entry, start_s, end_s)
-        dial = None if ratio is None and budget is None else Budget.of(ratio, budget, None)
+        dial = None if ratio is None and budget is None else Budget.parse(ratio, budget, None)
         captured = joined(self._held.stretch(entry, stretch), entry, stretch)
         if dial is None:
             return captured

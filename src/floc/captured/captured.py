@@ -81,7 +81,7 @@ class Captured:
         Args:
             ratio, budget: exactly one; ratio is of all the tokens there were.
         """
-        dial = Budget.of(ratio, budget, None)
+        dial = Budget.parse(ratio, budget, None)
         count = dial.count(self.n)
         if count == len(self):
             return self

@@ -47,7 +47,7 @@ class Recipe:
             )
         has_dial = (self.ratio, self.budget, self.coverage) != (None, None, None)
         if has_dial or not isinstance(made, methods.Native):
-            Budget.of(self.ratio, self.budget, self.coverage)
+            Budget.parse(self.ratio, self.budget, self.coverage)
 
     def __call__(self, tokens: torch.Tensor) -> Kept:
         """[T, H, W, D] -> what is kept of a whole video."""
@@ -59,7 +59,7 @@ class Recipe:
         made = methods.make(self.method, dict(self.options))
         if not isinstance(made, methods.Naming):
             return torch.as_tensor(self(tokens).indices)
-        grid = TokenGrid.of(tokens, look=not methods.stays_on(made, tokens.device))
+        grid = TokenGrid.from_array(tokens, check_finite=not methods.stays_on(made, tokens.device))
         with torch.no_grad():
             return made.indices(grid, self.count(grid.n))
 
@@ -72,7 +72,7 @@ class Recipe:
 
     def count(self, tokens: int) -> int:
         """How many of a video's tokens are kept, where a ratio or a budget says it."""
-        return Budget.of(self.ratio, self.budget, None).count(tokens)
+        return Budget.parse(self.ratio, self.budget, None).count(tokens)
 
     def due(self, tokens: int, planned: int) -> int | None:
         """How many of the first `tokens` of `planned` to keep; None where that is not a matter of counting."""

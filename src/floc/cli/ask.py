@@ -61,7 +61,7 @@ def ask(
     elif (ratio, budget, coverage) == (None, None, None) and not floc.methods.runs_alone(spec):
         ratio = "1/8"
     if (ratio, budget, coverage) != (None, None, None):
-        Budget.of(ratio, budget, coverage)
+        Budget.parse(ratio, budget, coverage)
     if output is not None:
         require_writable(output, ".floc", video)
     if not captured and (video.is_dir() or "://" in source):

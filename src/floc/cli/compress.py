@@ -57,7 +57,7 @@ def compress(
     """
     spec = floc.methods.parse(method)  # what is wrong shows before a long film is read
     if (ratio, budget, coverage) != (None, None, None) or not floc.methods.runs_alone(spec):
-        Budget.of(ratio, budget, coverage)
+        Budget.parse(ratio, budget, coverage)
     is_video = source.suffix not in files.TOKENS
     if is_video and output is None:
         output = unused(Path(f"{source.stem}.kept.safetensors"))

@@ -55,7 +55,7 @@ def ingest(
     spec = floc.methods.parse(method)
     if ratio is None and coverage is None:
         ratio = "1/32"
-    Budget.of(ratio, None, coverage)
+    Budget.parse(ratio, None, coverage)
     options: dict[str, Any] = dict(spec.options)
     if block is not None:
         options["block"] = parsed_block(block)

@@ -67,7 +67,7 @@ def stream(
     from floc.streaming import watch
     from floc.video import live
 
-    dial = Budget.of(ratio, budget, None)
+    dial = Budget.parse(ratio, budget, None)
     for name, value in {"segment": segment, "seconds": seconds, "patience": patience}.items():
         if value is not None and not value > 0:
             raise ValueError(f"--{name} must be a number of seconds above 0, got {value:g}")

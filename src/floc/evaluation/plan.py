@@ -88,7 +88,7 @@ class Cell:
 
     def kept(self, tokens: int) -> int:
         """How many of so many tokens are kept."""
-        return Budget.of(self.ratio, self.budget, None).count(tokens)
+        return Budget.parse(self.ratio, self.budget, None).count(tokens)
 
     def published(self, part: str | None = None) -> Published | None:
         """The paper's number for it, or for a part of its task, where it has the paper's settings."""
@@ -133,9 +133,9 @@ class Wish:
         if self.ratios is not None and self.budget is not None:
             raise ValueError(f"give ratios or a budget, not both; got {', '.join(self.ratios)} and {self.budget}")
         for ratio in self.ratios or ():
-            Budget.of(ratio, None, None)
+            Budget.parse(ratio, None, None)
         if self.budget is not None:
-            Budget.of(None, self.budget, None)
+            Budget.parse(None, self.budget, None)
         for name in ("max_frames", "limit"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -95,7 +95,7 @@ class FastVid:
                 f"ask for {1 / cells:.3g} or more, or pass budget= or ratio= to leave frames without a token"
             )
         if quota == cells:
-            return grid.whole()
+            return grid.keep_all()
         segments = self._segments(grid)
         share = int(quota * self.stprune_d)
         if self.variant == "llava-video":
@@ -106,7 +106,7 @@ class FastVid:
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         if budget == grid.n:
-            return replace(grid.whole(), settings={"retention_ratio": 1.0})
+            return replace(grid.keep_all(), settings={"retention_ratio": 1.0})
         frames = grid.shape[0]
         cells = grid.n // frames
         quota, extra = divmod(budget, frames)

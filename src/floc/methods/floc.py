@@ -104,7 +104,7 @@ class Floc:
 
     def windows(self, tokens: torch.Tensor, budget: int) -> list[tuple[range, int]]:
         """The blocks whose survivors a second pass chooses from together, and how many survive in each such window."""
-        return _Run(self, TokenGrid.of(tokens, look=False)).windows(budget)
+        return _Run(self, TokenGrid.from_array(tokens, check_finite=False)).windows(budget)
 
     def reaching(self, grid: TokenGrid, coverage: float) -> Kept:
         """Keep the fewest tokens, of this method's order, whose mean cosine to all tokens is at least `coverage`."""

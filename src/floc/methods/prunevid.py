@@ -70,7 +70,7 @@ class PruneVid:
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         if budget == grid.n:
-            return replace(grid.whole(), settings={"tau": 1.0, "cluster_ratio": 1.0})
+            return replace(grid.keep_all(), settings={"tau": 1.0, "cluster_ratio": 1.0})
         scenes = _Scenes.of(grid, self.temporal_segment_ratio, self.k)
         tau, untouched = scenes.raised(self.tau, budget), self.untouched
         groups = scenes.groups(tau)

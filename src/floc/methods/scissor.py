@@ -71,7 +71,7 @@ class Scissor:
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         if budget == grid.n:
-            return replace(grid.whole(), settings={"tau": NONE})
+            return replace(grid.keep_all(), settings={"tau": NONE})
         frames = _Frames.of(grid)
         if _sample_size(grid.n, self.epsilon) < grid.n:
             tau = largest_within(lambda each: self._joined(frames, each).count(each), ALL, NONE, budget, steps=22)

@@ -70,7 +70,7 @@ class STTM:
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         if budget == grid.n:
-            return replace(grid.whole(), settings=_thresholds(NEVER, 0.0))
+            return replace(grid.keep_all(), settings=_thresholds(NEVER, 0.0))
         forest = _Forest.of(grid, self.root_level, self.sound)
         spatial = largest_within(lambda each: forest.count(each, _below(each)), -1.0, NEVER + GAP, budget)
         if spatial is None:

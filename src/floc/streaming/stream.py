@@ -75,7 +75,7 @@ class Stream:
         dim: how many features of a token are compared, the first ones; those after them go along. None: all.
         backend: as in `floc.compress`.
         """
-        self._dial = Budget.of(ratio, budget, None)
+        self._dial = Budget.parse(ratio, budget, None)
         check_choice("backend", backend, BACKENDS)
         if not (is_positive_int(block) or (isinstance(block, str) and block == "scene")):
             raise ValueError(
@@ -289,7 +289,7 @@ class Stream:
         if tokens.ndim not in (2, 3, 4):
             raise ValueError(f"tokens of a frame must be [H, W, D] or [N, D], got {tuple(tokens.shape)}")
         several = tokens if tokens.ndim == 4 else tokens[None] if tokens.ndim == 3 else tokens[None, None]
-        frames = TokenGrid.of(several, look=len(several) > 1 or self._room is None).tokens.detach()
+        frames = TokenGrid.from_array(several, check_finite=len(several) > 1 or self._room is None).tokens.detach()
         dim = self._settings["dim"]
         if dim is not None and dim > frames.shape[-1]:
             raise ValueError(f"dim={dim} features are compared, but tokens have {frames.shape[-1]}")

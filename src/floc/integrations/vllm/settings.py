@@ -62,8 +62,8 @@ class Settings:
         """
         if not rate:
             return self
-        asked = Budget.of(1 - rate, None, None).ratio
-        if self.tokens is not None or (self.ratio is not None and Budget.of(self.ratio, None, None).ratio != asked):
+        asked = Budget.parse(1 - rate, None, None).ratio
+        if self.tokens is not None or (self.ratio is not None and Budget.parse(self.ratio, None, None).ratio != asked):
             said = f"tokens={self.tokens}" if self.tokens is not None else f"ratio={self.ratio}"
             raise ValueError(
                 f"--video-pruning-rate {rate:g} keeps {asked} of the tokens, and floc was told {said}; give one of them"
@@ -93,7 +93,7 @@ class Settings:
     @property
     def rate(self) -> float:
         """The pruning rate to tell vLLM, which only asks whether there is one."""
-        kept = Fraction(1, 2) if self.ratio is None else Budget.of(self.ratio, None, None).ratio
+        kept = Fraction(1, 2) if self.ratio is None else Budget.parse(self.ratio, None, None).ratio
         assert kept is not None
         return float(1 - kept)
 
