@@ -87,7 +87,7 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
 
     from floc.selection.gpu import launch
 
-    if device.type == "cpu" and not launch.interpreted():
+    if device.type == "cpu" and not launch.is_interpreted():
         raise Unavailable(
             "python -m benchmarks gpu --small needs a CUDA device, or TRITON_INTERPRET=1 for Triton's interpreter"
         )

@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 
 from floc.selection.gpu import few, team
-from floc.selection.gpu.launch import interpreted, multiprocessors
+from floc.selection.gpu.launch import count_multiprocessors, is_interpreted
 from floc.selection.gpu.sets import (
     CANDIDATES,
     COLUMNS,
@@ -122,7 +122,7 @@ def fill_up(picked: Picked, sets: Sets, later: torch.Tensor | None = None) -> No
 def _programs(sets: Sets) -> Programs:
     """What suits the sizes."""
     largest = max(*sets.tokens, *sets.candidates)
-    running = 1 if interpreted() else max(1, multiprocessors(sets.device) // len(sets))
+    running = 1 if is_interpreted() else max(1, count_multiprocessors(sets.device) // len(sets))
     members = min(running, team.MOST, -(-largest // 64))
     if largest <= few.WIDEST and (running <= few.MOST or members == 1):
         return Programs("few", min(running, -(-max(sets.candidates) // 256)))

@@ -17,7 +17,7 @@ import torch
 from floc import blocks
 from floc.ranking import Chosen, Groups
 from floc.selection.gpu import clusters, greedy, similarity
-from floc.selection.gpu.launch import LIMIT_BYTES, on
+from floc.selection.gpu.launch import LIMIT_BYTES, use_device
 from floc.selection.gpu.sets import Sets, repeated
 from floc.selection.gpu.similarity import Rows
 from floc.selection.gpu.steps import Enough, Picked
@@ -33,7 +33,7 @@ def in_blocks(
         tokens: [n, D].
         sizes: [B] tokens in each block.
     """
-    with on(tokens.device):
+    with use_device(tokens.device):
         return _in_blocks(_readable(tokens), tuple(int(size) for size in sizes), budget, detail, shared)
 
 
@@ -65,7 +65,7 @@ def in_two_passes(
         sizes: [B] tokens in each block.
         windows: the blocks of each, and how many survive in it.
     """
-    with on(tokens.device):
+    with use_device(tokens.device):
         plan = window_plan(tuple(int(size) for size in sizes), tuple(windows), budget, tokens.device)
         return _in_two_passes(_readable(tokens), plan, budget, detail)
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from floc.selection.gpu.launch import has_boxes, interpreted
+from floc.selection.gpu.launch import is_interpreted, supports_tma
 from floc.selection.gpu.sets import (
     CANDIDATES,
     COLUMNS,
@@ -48,7 +48,7 @@ class Rows:
     @classmethod
     def of(cls, values: torch.Tensor) -> Rows:
         """Measure rows of fp16, bf16 or float32."""
-        if interpreted() and values.dtype == torch.bfloat16:
+        if is_interpreted() and values.dtype == torch.bfloat16:
             values = values.float()  # the interpreter takes the bits of bf16 for whole numbers when it multiplies
         n, dim = values.shape
         scale = torch.empty(n, dtype=torch.float32, device=values.device)
@@ -70,7 +70,9 @@ def fill(matrix: torch.Tensor, candidates: Rows, tokens: Rows, sets: Sets, detai
     dim = a.shape[1]
     wide = a.element_size() == 4
     step = 32 if wide else 64
-    boxed = has_boxes(a.device) and (dim * a.element_size()) % 16 == 0 and a.data_ptr() % 16 == b.data_ptr() % 16 == 0
+    boxed = (
+        supports_tma(a.device) and (dim * a.element_size()) % 16 == 0 and a.data_ptr() % 16 == b.data_ptr() % 16 == 0
+    )
     for scaled in (False, True) if a.dtype != torch.float16 else (False,):
         _fill[(len(sets.tiles),)](
             a,
