@@ -66,11 +66,8 @@ class CpuEngine(TorchEngine):
     def cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
         a, b, out = rows.view_bits(left), rows.view_bits(right), np.empty(len(i))
         with _workers() as pool:
-            _run(
-                pool,
-                lambda part: rows.compute_cosines(a, i[part], b, j[part], out[part]),
-                _split_rows(len(i), a.shape[1]),
-            )
+            parts = _split_rows(len(i), a.shape[1])
+            _run(pool, lambda part: rows.compute_cosines(a, i[part], b, j[part], out[part]), parts)
         return out
 
     def bytes_needed(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
@@ -154,11 +151,8 @@ def _split_rows(count: int, dim: int) -> Iterator[slice]:
 def _normalise(pool: Executor, source: np.ndarray, out: np.ndarray) -> np.ndarray:
     """Write the [n, D] rows of `source`, scaled to length 1, to `out`, and return their [n] float64 lengths."""
     lengths = np.empty(len(source))
-    _run(
-        pool,
-        lambda part: rows.normalise(source, out, lengths, part.start, part.stop),
-        _split_rows(*source.shape),
-    )
+    parts = _split_rows(*source.shape)
+    _run(pool, lambda part: rows.normalise(source, out, lengths, part.start, part.stop), parts)
     return lengths
 
 
