@@ -52,7 +52,7 @@ def test_backends_equal_reference_on_random_matrices(data: st.DataObject) -> Non
 @given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(KINDS), n=st.integers(2, 30))
 def test_gains_never_rise_and_prefixes_nest(seed: int, kind: str, n: int) -> None:
     similarity = make_matrix(kind, n, seed % 1000)
-    picks, gains = greedy.lazy_greedy(similarity, n)
+    picks, gains, _ = greedy.lazy_greedy(similarity, n)
     assert (gains[1:] >= 0).all()
     assert (np.diff(gains[1:]) <= 0).all()  # the first gain does not bound the second
     assert sorted(picks) == list(range(n))
@@ -141,7 +141,7 @@ def test_accepts_any_dtype_and_memory_layout(change, backend: str) -> None:
 
 def test_lazy_greedy_evaluates_fewer_gains() -> None:
     similarity = make_matrix("plain", 400, seed=0)
-    *_, evaluations = greedy.lazy_greedy_with_count(similarity, 50)
+    *_, evaluations = greedy.lazy_greedy(similarity, 50)
     assert 2 * 400 <= evaluations < 400 * 50 / 3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -49,13 +50,13 @@ def select(
     counts = None if weights is None else _check_weights(weights, m, n)
     name = resolve_backend(backend, matrix.device)
     if name in ("reference", "cpu"):
+        greedy: Callable[..., tuple]
         if name == "cpu":
             from floc.selection.cpu.greedy import lazy_greedy as greedy
         else:
             from floc.selection.reference import greedy
-        host_weights = None if counts is None else counts.numpy()
-        contiguous = np.ascontiguousarray(matrix.cpu().numpy())
-        picks, gains = map(torch.from_numpy, greedy(contiguous, int(k), host_weights))
+        arguments = np.ascontiguousarray(matrix.cpu().numpy()), int(k), None if counts is None else counts.numpy()
+        picks, gains = map(torch.from_numpy, greedy(*arguments)[:2])
     else:
         counts = None if counts is None else counts.to(matrix.device)
         if name == "gpu":

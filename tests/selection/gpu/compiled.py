@@ -56,9 +56,8 @@ FILL = dict(
     detail="fp32",
     a_box=None,
     b_box=None,
-    TILE=128,
 )
-HALF = dict(a="*bf16", b="*bf16", STEP=64, PRECISION="tf32", EVEN=True)
+HALF = dict(a="*bf16", b="*bf16", STEP=64, EVEN=True)
 BOX = "tensordesc<bf16[128,64]>"
 
 
@@ -80,7 +79,7 @@ EVERYWHERE = {
     "fill": (similarity._fill, dict(FILL, **HALF, SYMMETRIC=True, DETAIL=1, SCALED=False, TMA=False), 8, 4),
     "fill, float32": (
         similarity._fill,
-        dict(FILL, a="*fp32", b="*fp32", STEP=32, PRECISION="tf32x3", EVEN=False)
+        dict(FILL, a="*fp32", b="*fp32", STEP=32, EVEN=False)
         | dict(SYMMETRIC=False, DETAIL=1, SCALED=False, TMA=False),
         8,
         4,
@@ -113,7 +112,7 @@ EVERYWHERE = {
     ),
     "represent": (
         clusters._find_representatives,
-        dict(MATRIX, picks="*i32", counts="*i32", representatives="*i32", chunks="*i32", BLOCK=64, UNROLL=16),
+        dict(MATRIX, picks="*i32", counts="*i32", representatives="*i32", chunks="*i32"),
         1,
         3,
     ),

@@ -1,17 +1,15 @@
 """Greedy facility location on the CPU, compiled by numba: the picks of `reference.greedy` with far less work.
 
-`lazy_greedy` (Minoux) takes any matrix and weights. Gains never rise, so a gain computed earlier is an upper bound now.
-A heap orders the candidates by their last computed gain. The top one is evaluated again; if it stays on top it is the
-pick. The bounds hold from the second pick on only: the first gain is a whole row sum, and with negative similarities a
-later gain can exceed it. So every candidate is evaluated again after the first pick. A heap entry is one int64, `gain
-<< bits | complement of the index`: one comparison finds the larger gain and, for equal gains, the lower index. An
-evaluation reads one contiguous row, sum(max(row, covered)) - sum(covered), which the compiler vectorises.
+`lazy_greedy` (Minoux) takes any matrix and weights. Gains never rise, so an earlier gain is an upper bound. A heap
+orders candidates by their last gain; the top one is evaluated again, and if it stays on top it is the pick. The first
+gain is a whole row sum, which later gains can exceed if similarities are negative, so all candidates are evaluated
+again after the first pick. A heap entry is one int64, `gain << bits | complement of the index`: one comparison finds
+the larger gain and, for equal gains, the lower index.
 
-`symmetric_greedy` keeps the gain of every candidate up to date. A pick raises the cover of some tokens. If token v
-rises, candidate u loses what it would have added between the old and the new cover: clip(similarity[v, u], old, new) -
-old. In a symmetric matrix these values are one contiguous row per raised token; four rows are processed in one pass
-over the gains. After the first picks few tokens rise: about six rows are read per token in all, against five to
-seventeen in `lazy_greedy`, each with a heap operation. The raised tokens are also the history of representatives.
+`symmetric_greedy` keeps all gains up to date. When the cover of token v rises, candidate u loses what it would have
+added in between: clip(similarity[v, u], old, new) - old. In a symmetric matrix that reads one contiguous row per raised
+token, four in one pass over the gains. After the first picks few tokens rise: about six rows are read per token in all,
+against five to seventeen in `lazy_greedy`, each with a heap operation. The raised tokens are also the history.
 """
 
 from __future__ import annotations
@@ -26,19 +24,14 @@ MAX_INT32_TOKENS = 1 << 16  # gains over fewer tokens fit int32
 Raises = tuple[np.ndarray, np.ndarray, np.ndarray]  # see `trace_history`
 
 
-def lazy_greedy(similarity: np.ndarray, k: int, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Pick `k` candidates; arguments and results are those of `reference.greedy`.
+def lazy_greedy(
+    similarity: np.ndarray, k: int, weights: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Pick `k` candidates as `reference.greedy` does; also return the number of gains evaluated.
 
     >>> lazy_greedy(np.array([[9, 9, 0], [0, 0, 5], [1, 1, 1]], np.int16), k=2)[0].tolist()
     [0, 1]
     """
-    return lazy_greedy_with_count(similarity, k, weights)[:2]
-
-
-def lazy_greedy_with_count(
-    similarity: np.ndarray, k: int, weights: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """Run `lazy_greedy`, and also return the number of gains it evaluated."""
     picks, gains = np.empty(k, np.int64), np.empty(k, np.int64)
     evaluations = _lazy_greedy(similarity, weights, picks, gains)
     return picks, gains, evaluations
@@ -54,7 +47,7 @@ def symmetric_greedy(similarity: np.ndarray, k: int, traced: int) -> tuple[np.nd
     [0, 2]
     """
     if len(similarity) >= MAX_INT32_TOKENS:
-        picks, gains = lazy_greedy(similarity, k)
+        picks, gains, _ = lazy_greedy(similarity, k)
         return picks, gains, trace_history(similarity, picks[:traced])
     picks, gains = np.empty(k, np.int64), np.empty(k, np.int64)
     token, rank, cover, length = _symmetric_greedy(similarity, traced, picks, gains)
@@ -93,17 +86,12 @@ def _trace_history(similarity, picks):
 def _append_history(token, rank, cover, length, r, raised, new):
     """Append the tokens raised by pick `r` to a history of `length` entries; double the arrays if they are full."""
     if length + raised.shape[0] > token.shape[0]:
-        token, rank, cover = _double_length(token), _double_length(rank), _double_length(cover)
+        token = np.concatenate((token, np.empty_like(token)))
+        rank = np.concatenate((rank, np.empty_like(rank)))
+        cover = np.concatenate((cover, np.empty_like(cover)))
     for i in range(raised.shape[0]):
         token[length + i], rank[length + i], cover[length + i] = raised[i], r, new[i]
     return token, rank, cover
-
-
-@nb.njit(nogil=True, cache=True)
-def _double_length(array):
-    longer = np.empty(2 * array.shape[0], array.dtype)
-    longer[: array.shape[0]] = array
-    return longer
 
 
 @nb.njit(nogil=True, cache=True)

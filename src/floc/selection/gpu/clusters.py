@@ -10,6 +10,9 @@ from floc.selection.gpu.greedy_steps import Picks
 from floc.selection.gpu.sets import TOKEN_CHUNK, Sets, load_matrix, load_sizes, load_starts
 from floc.selection.gpu.similarity import Rows
 
+_TOKENS = tl.constexpr(TOKEN_CHUNK)  # whose representatives one program finds
+_UNROLL = tl.constexpr(16)  # picks read at a time
+
 
 def find_representatives(matrix: torch.Tensor, sets: Sets, picks: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """[tokens of all sets] int32: the place in `picks` of the pick of its set that each token is most similar to.
@@ -21,9 +24,7 @@ def find_representatives(matrix: torch.Tensor, sets: Sets, picks: torch.Tensor, 
     """
     representatives = torch.empty(sum(sets.tokens), dtype=torch.int32, device=matrix.device)
     chunks = sets.token_chunks
-    _find_representatives[(len(chunks),)](
-        matrix, picks, counts, representatives, sets.table, chunks, BLOCK=TOKEN_CHUNK, UNROLL=16, num_warps=1
-    )
+    _find_representatives[(len(chunks),)](matrix, picks, counts, representatives, sets.table, chunks, num_warps=1)
     return representatives
 
 
@@ -69,41 +70,27 @@ def order_worst_first(
     """
     n, dim = rows.values.shape
     keys = torch.empty(n, dtype=torch.int64, device=representatives.device)
-    _key_by_cosine[(n,)](
-        *rows[:3],
-        picks.picks,
-        picks.counts,
-        representatives,
-        keys,
-        sets.table,
-        sets.set_of_token,
-        stop_count,
-        len(sets),
-        dim,
-        SETS=triton.next_power_of_2(len(sets)),
-        BLOCK=min(4096, triton.next_power_of_2(dim)),
-        num_warps=4,
-    )
+    arrays = (*rows[:3], picks.picks, picks.counts, representatives, keys, sets.table, sets.set_of_token)
+    widths = dict(SETS=triton.next_power_of_2(len(sets)), BLOCK=min(4096, triton.next_power_of_2(dim)))
+    _key_by_cosine[(n,)](*arrays, stop_count, len(sets), dim, **widths, num_warps=4)
     order = torch.sort(keys, stable=True).indices
     return (order - sets.first_of_token).to(torch.int32)
 
 
 @triton.jit
-def _find_representatives(
-    matrix, picks, counts, representatives, table, chunks, BLOCK: tl.constexpr, UNROLL: tl.constexpr
-):
+def _find_representatives(matrix, picks, counts, representatives, table, chunks):
     chunk = chunks + tl.program_id(0) * 2
     set_index = tl.load(chunk)
     _, n, _ = load_sizes(table, set_index)
     rows, stride = load_matrix(table, set_index, matrix)
     _, first_token, first = load_starts(table, set_index)
-    v = tl.multiple_of(tl.load(chunk + 1), BLOCK) + tl.arange(0, BLOCK)
+    v = tl.multiple_of(tl.load(chunk + 1), _TOKENS) + tl.arange(0, _TOKENS)
     first = first.to(tl.int32)
     count = tl.load(counts + set_index)
-    best = tl.full([BLOCK], -32769, tl.int32)
-    place = tl.zeros([BLOCK], tl.int32)
-    for start in range(0, count, UNROLL):
-        for j in tl.static_range(UNROLL):
+    best = tl.full([_TOKENS], -32769, tl.int32)
+    place = tl.zeros([_TOKENS], tl.int32)
+    for start in range(0, count, _UNROLL):
+        for j in tl.static_range(_UNROLL):
             # after the last pick: the last one again, which changes nothing
             rank = tl.minimum(start + j, count - 1)
             pick = tl.load(picks + first + rank)

@@ -5,10 +5,9 @@ what it would have added between the old and the new cover. So a pick reads one 
 transpose per raised token, and no candidate is evaluated again. Integer sums do not depend on the order of the terms,
 so picks and gains are those of `reference.greedy`, bit for bit.
 
-Several picks are made in one step. Of the candidates with the largest gains, in order, the second is greedy's next pick
-if it raises no token that the first raises: its gain has not changed, and gains never rise. The same holds for those
-after it, up to the first conflict. On videos two to five picks per step are common, and a step takes about as long as
-one pick.
+Several picks are made in one step. The candidate with the second largest gain is greedy's next pick if it raises no
+token that the first raises: its gain has not changed, and gains never rise. The same holds for those after it, up to
+the first conflict. On videos two to five picks per step are common, and a step takes about as long as one pick.
 
 Two kernels do this, in `greedy_few_programs.py` and `greedy_many_programs.py`; `greedy_steps.py` holds what they share.
 """
@@ -22,7 +21,7 @@ import triton
 import triton.language as tl
 
 from floc.selection.gpu import greedy_few_programs, greedy_many_programs
-from floc.selection.gpu.greedy_steps import Picks, StopRule
+from floc.selection.gpu.greedy_steps import BINS, Picks, StopRule
 from floc.selection.gpu.launch import count_multiprocessors, is_interpreted
 from floc.selection.gpu.sets import CANDIDATE_CHUNK, Sets, divide_among, load_matrix, load_sizes, load_starts
 
@@ -67,17 +66,17 @@ def greedy(
         torch.empty(len(sets), dtype=torch.int32, device=device),
     )
     inputs = (matrix, gains if weights is None else weights)  # without weights the kernels do not read them
-    for after in (False, True):
-        _evaluate[(len(sets.candidate_chunks),)](
-            *inputs, picks.picks, gains, sets.table, sets.candidate_chunks, AFTER=after, WEIGHTED=weighted, num_warps=4
-        )
-        if not after:
-            _pick_first[(len(sets),)](gains, picks.picks, picks.gains, sets.table, BLOCK=4096, num_warps=8)
+    chunks = sets.candidate_chunks
+    evaluated = (*inputs, picks.picks, gains, sets.table, chunks)
+    _evaluate[(len(chunks),)](*evaluated, AFTER=False, WEIGHTED=weighted, num_warps=4)
+    _pick_first[(len(sets),)](gains, picks.picks, picks.gains, sets.table, BLOCK=4096, num_warps=8)
+    _evaluate[(len(chunks),)](*evaluated, AFTER=True, WEIGHTED=weighted, num_warps=4)
 
+    histogram = torch.zeros(BINS if stop.count else 1, dtype=torch.int32, device=device)
     kernel, per_set = _choose_programs(sets) if programs is None else programs
     largest = max(sets.candidates)
     partition = (per_set, divide_among(largest, per_set), max(1, (largest - 1).bit_length()))
-    arguments = (*inputs, gains, *picks, stop.create_histogram(device), stop.count, sets.table, *partition)
+    arguments = (*inputs, gains, *picks, histogram, stop.count, sets.table, *partition)
     options = dict(WEIGHTED=weighted, STOPS=stop.count > 0, FIRSTS=stop.firsts)
     if per_set > 1:
         options["launch_cooperative_grid"] = True  # programs wait for one another, so all must run at once

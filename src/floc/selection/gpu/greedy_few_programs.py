@@ -136,8 +136,7 @@ def _greedy_few_programs(
                 tl.atomic_xchg(words + j * PROGRAMS + program, best[j] | stamp, sem="relaxed")
             slots = tl.arange(0, TRIALS * PROGRAMS)
             present = slots % PROGRAMS < programs
-            wait_for(words + slots, present, stamp)
-            word = tl.load(words + slots, mask=present, other=0, volatile=True)
+            word = wait_for(words + slots, present, stamp)
             stop = ((tl.sum(tl.where(slots == 0, word, 0), 0) >> 2) & 1).to(tl.int32)
             best = find_best(tl.where(present, word & -8, LOWEST), TRIALS)
         tried, tried_gains, allowed = (), (), ()

@@ -146,8 +146,7 @@ def _greedy_many_programs(
         tl.atomic_xchg(words + program, best[0] | stamp, sem="relaxed")
         tl.atomic_xchg(words + PROGRAMS + program, best[1] | stamp, sem="relaxed")
         present = two_each % PROGRAMS < programs
-        wait_for(words + two_each, present, stamp)
-        word = tl.load(words + two_each, mask=present, other=0, volatile=True)
+        word = wait_for(words + two_each, present, stamp)
         best = find_best(tl.where(present, word & -4, LOWEST), TRIALS)
 
         # the best of all programs, in order; a program's third best is unknown, so none after its second is allowed
@@ -176,8 +175,7 @@ def _greedy_many_programs(
                 covers = ((cover.to(tl.int64) & 0xFFFF) << 16) | (new_cover.to(tl.int64) & 0xFFFF)
                 change = (((v << 3) | raised_by).to(tl.int64) << 34) | (covers << 2) | (((at >> ring_bits) + 1) & 3)
                 tl.store(ring + (at & in_ring), change, mask=raised_by < TRIALS)
-            wait_for(headers + one_each, one_each < programs, stamp)
-            header = tl.load(headers + one_each, mask=one_each < programs, other=0, volatile=True)
+            header = wait_for(headers + one_each, one_each < programs, stamp)
             summary = tl.reduce(header >> 2, 0, merge_summaries)
             raised_count = summary >> 8
             accepted = count_accepted(allowed, summary, TRIALS)
@@ -188,9 +186,8 @@ def _greedy_many_programs(
             lost = tl.zeros([LANES, CANDIDATE_WIDTH], current_gains.dtype.element_ty)
             for begin in range(0, raised_count, CHUNK):
                 position = begin + tl.arange(0, CHUNK)
-                place = ring + ((tail + position) & in_ring)
-                wait_for(place, position < raised_count, (((tail + position) >> ring_bits) + 1) & 3)
-                arrived = tl.load(place, mask=position < raised_count, other=0, volatile=True)
+                stamps = (((tail + position) >> ring_bits) + 1) & 3
+                arrived = wait_for(ring + ((tail + position) & in_ring), position < raised_count, stamps)
                 buffer = buffers + ((begin // CHUNK) & 1) * CHUNK
                 tl.store(buffer + tl.arange(0, CHUNK), arrived)
                 tl.debug_barrier()

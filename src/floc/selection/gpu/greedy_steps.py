@@ -42,21 +42,19 @@ class StopRule:
     count: int = 0  # stop at a gain once all sets together have this many larger ones; 0: never
     firsts: bool = False  # whether the first pick of every set counts as larger than any other
 
-    def create_histogram(self, device: torch.device) -> torch.Tensor:
-        """Return a [BINS] int32 histogram of gains, or a dummy if it is not needed."""
-        return torch.zeros(BINS if self.count else 1, dtype=torch.int32, device=device)
-
 
 @triton.jit
 def wait_for(words, present, stamp):
-    """Wait until all words carry the stamp; the caller must load them again afterwards.
+    """Wait until all words carry the stamp, and load them.
 
-    Several threads may hold copies of the loaded words, each loaded at another time, and only one copy is tested here.
+    Several threads may hold copies of a word, each loaded at another time, and the test sees only one copy. So the
+    words are loaded again after the test.
     """
     missing = 1
     while missing > 0:
         word = tl.load(words, mask=present, other=0, volatile=True)
         missing = tl.sum((present & ((word & 3) != stamp)).to(tl.int32), 0)
+    return tl.load(words, mask=present, other=0, volatile=True)
 
 
 @triton.jit

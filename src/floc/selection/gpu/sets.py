@@ -91,11 +91,11 @@ class Sets:
     def _layout(self) -> tuple[list[list[int]], int]:
         rows, used, candidate, token, pick = [], 0, 0, 0, 0
         for m, n, depth in zip(self.candidates, self.tokens, self.depths, strict=True):
-            matrix, stride = used, round_up(n, STRIDE)
+            matrix, stride = used, _round_up(n, STRIDE)
             used += m * stride
             transpose, transpose_stride = matrix, stride
             if not self.symmetric:
-                transpose, transpose_stride = used, round_up(m, STRIDE)
+                transpose, transpose_stride = used, _round_up(m, STRIDE)
                 used += n * transpose_stride
             rows.append([m, n, matrix, stride, transpose, transpose_stride, candidate, token, depth, pick])
             candidate, token, pick = candidate + m, token + n, pick + depth
@@ -158,14 +158,13 @@ def _list_tiles(rows: int, columns: int, *, lower: bool) -> list[tuple[int, int]
     ]
 
 
-def round_up(value: int, multiple: int) -> int:
-    """Round `value` up to a multiple."""
+def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
 def divide_among(count: int, programs: int) -> int:
     """Return how many of `count` items each program handles: a multiple of 16, for whole vectors."""
-    return round_up(-(-count // programs), 16)
+    return _round_up(-(-count // programs), 16)
 
 
 def repeat_values(

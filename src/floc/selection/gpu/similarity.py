@@ -19,7 +19,9 @@ from floc.selection.gpu.sets import TILE, Sets, load_matrix, load_sizes, load_st
 from floc.selection.objective import SCALE
 
 _LARGEST = tl.constexpr(3.4028234663852886e38)  # float32
+_PRECISION = tl.constexpr("tf32x3")  # of products of float32; ignored for other formats
 _SCALE = tl.constexpr(float(SCALE))
+_TILE = tl.constexpr(TILE)
 # adding and subtracting it rounds a float32 below 2**22 to the nearest integer, halves to even
 _ROUND = tl.constexpr(1.5 * 2**23)
 
@@ -55,15 +57,12 @@ def fill(matrix: torch.Tensor, candidates: Rows, tokens: Rows, sets: Sets, detai
     """Write the similarities of every set's candidates to its tokens and, unless symmetric, their transpose."""
     a, b = candidates.values, tokens.values
     dim = a.shape[1]
-    wide = a.element_size() == 4
-    step = 32 if wide else 64
+    step = 32 if a.element_size() == 4 else 64
     aligned = (dim * a.element_size()) % 16 == 0 and a.data_ptr() % 16 == b.data_ptr() % 16 == 0
     constants = dict(
         SYMMETRIC=sets.symmetric,
         DETAIL=0 if detail == 1 else 1 if detail == 2 else 2,
-        PRECISION="tf32x3" if wide else "tf32",
         EVEN=dim % step == 0,
-        TILE=TILE,
         STEP=step,
     )
     for scaled in (False, True) if a.dtype != torch.float16 else (False,):
@@ -109,25 +108,12 @@ def _measure(values, scale, power, flags, dim, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _product(
-    a,
-    b,
-    a_rows,
-    b_rows,
-    a_power,
-    b_power,
-    dim,
-    SCALED: tl.constexpr,
-    PRECISION: tl.constexpr,
-    EVEN: tl.constexpr,
-    TILE: tl.constexpr,
-    STEP: tl.constexpr,
-):
+def _product(a, b, a_rows, b_rows, a_power, b_power, dim, SCALED: tl.constexpr, EVEN: tl.constexpr, STEP: tl.constexpr):
     """[TILE, TILE] float32: rows of `a` times rows of `b`, each first multiplied by its power if SCALED."""
     if SCALED:
         a_factor, b_factor = tl.load(a_power + a_rows), tl.load(b_power + b_rows)
     at = tl.arange(0, STEP)
-    total = tl.zeros([TILE, TILE], tl.float32)
+    total = tl.zeros([_TILE, _TILE], tl.float32)
     a_at = a + a_rows[:, None] * dim + at[None, :]
     b_at = b + b_rows[None, :] * dim + at[:, None]
     for start in range(0, dim, STEP):
@@ -140,18 +126,18 @@ def _product(
         if SCALED:
             x = (x.to(tl.float32) * a_factor[:, None]).to(x.dtype)
             y = (y.to(tl.float32) * b_factor[None, :]).to(y.dtype)
-        total = tl.dot(x, y, total, input_precision=PRECISION)
+        total = tl.dot(x, y, total, input_precision=_PRECISION)
         a_at += STEP
         b_at += STEP
     return total
 
 
 @triton.jit
-def _tma_product(a, b, a_first, b_first, dim, PRECISION: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr):
+def _tma_product(a, b, a_first, b_first, dim, STEP: tl.constexpr):
     """Compute the same with boxes loaded by the Tensor Memory Accelerator; rows after the last are 0."""
-    total = tl.zeros([TILE, TILE], tl.float32)
+    total = tl.zeros([_TILE, _TILE], tl.float32)
     for start in range(0, dim, STEP):
-        total = tl.dot(a.load([a_first, start]), b.load([b_first, start]).T, total, input_precision=PRECISION)
+        total = tl.dot(a.load([a_first, start]), b.load([b_first, start]).T, total, input_precision=_PRECISION)
     return total
 
 
@@ -174,11 +160,9 @@ def _fill(
     detail,
     SYMMETRIC: tl.constexpr,
     DETAIL: tl.constexpr,
-    PRECISION: tl.constexpr,
     SCALED: tl.constexpr,
     TMA: tl.constexpr,
     EVEN: tl.constexpr,
-    TILE: tl.constexpr,
     STEP: tl.constexpr,
 ):
     # the kernel is launched twice, for tokens with and without powers: one of the launches has nothing to do
@@ -189,16 +173,16 @@ def _fill(
     first_row, first_column = tl.load(tile + 1), tl.load(tile + 2)
     m, n, _ = load_sizes(table, set_index)
     first_candidate, first_token, _ = load_starts(table, set_index)
-    rows, columns = first_row + tl.arange(0, TILE), first_column + tl.arange(0, TILE)
+    rows, columns = first_row + tl.arange(0, _TILE), first_column + tl.arange(0, _TILE)
     # tiles that reach beyond the edge read the last row again
     a_rows = first_candidate + tl.minimum(rows, m - 1)
     b_rows = first_token + tl.minimum(columns, n - 1)
     if TMA:
         a_first = (first_candidate + first_row).to(tl.int32)
         b_first = (first_token + first_column).to(tl.int32)
-        total = _tma_product(a_box, b_box, a_first, b_first, dim, PRECISION, TILE, STEP)
+        total = _tma_product(a_box, b_box, a_first, b_first, dim, STEP)
     else:
-        total = _product(a, b, a_rows, b_rows, a_power, b_power, dim, SCALED, PRECISION, EVEN, TILE, STEP)
+        total = _product(a, b, a_rows, b_rows, a_power, b_power, dim, SCALED, EVEN, STEP)
     s = total * tl.load(a_scale + a_rows)[:, None] * tl.load(b_scale + b_rows)[None, :]
     s = tl.minimum(tl.maximum(s, -1.0 if DETAIL == 0 else 0.0), 1.0)
     if DETAIL == 1:

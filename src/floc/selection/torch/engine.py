@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 
 import numpy as np
 import torch
@@ -51,12 +50,12 @@ class TorchEngine:
             for job, (matrix, sigma), choice in zip(batch, computed, choices, strict=True):
                 own_cover = matrix.diagonal().cpu().numpy()
                 raises = self._trace_history(matrix, choice[0])
-                cosines = partial(self._cosines_within, job.tokens)
+
+                def cosines(i: np.ndarray, j: np.ndarray, tokens: torch.Tensor = job.tokens) -> np.ndarray:
+                    return self.cosines(tokens, i, tokens, j)
+
                 tick(job.tokens.numel() * len(job.tokens) / 2)
                 yield solution_of(choice, raises, own_cover, similarity, sigma, cosines, with_cosines=with_cosines)
-
-    def _cosines_within(self, tokens: torch.Tensor, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        return self.cosines(tokens, i, tokens, j)
 
     def sum_by_cluster(
         self, sets: Sequence[tuple[torch.Tensor, np.ndarray]], count: int, *, unit: bool
@@ -117,18 +116,13 @@ class TorchEngine:
     ) -> list[tuple[np.ndarray, np.ndarray, int]]:
         """Return picks, gains and the next gain for each matrix."""
         sizes = [len(matrix) for matrix in matrices]
-        if len(matrices) == 1:
-            batch = matrices[0][None]
-        else:
-            batch = torch.nn.utils.rnn.pad_sequence(
-                [F.pad(matrix, (0, max(sizes) - len(matrix))) for matrix in matrices], batch_first=True
-            )
-        found = greedy.greedy(
-            batch,
-            min(max(budgets) + 1, max(sizes)),
-            None if weights is None else torch.from_numpy(weights).to(batch.device)[None],
-            torch.tensor(sizes, device=batch.device),
-        )
+        batch = matrices[0][None]
+        if len(matrices) > 1:
+            padded = [F.pad(matrix, (0, max(sizes) - len(matrix))) for matrix in matrices]
+            batch = torch.nn.utils.rnn.pad_sequence(padded, batch_first=True)
+        depth = min(max(budgets) + 1, max(sizes))
+        device_weights = None if weights is None else torch.from_numpy(weights).to(batch.device)[None]
+        found = greedy.greedy(batch, depth, device_weights, torch.tensor(sizes, device=batch.device))
         picks, gains = (values.cpu().numpy() for values in found)
         return [
             until_next(picks[b, :size], gains[b, :size], budget)
@@ -172,16 +166,17 @@ class ReferenceEngine(TorchEngine):
 
 
 def select_one_by_one(
-    greedy: Callable[..., tuple[np.ndarray, np.ndarray]],
+    greedy: Callable[..., tuple],
     matrices: Sequence[torch.Tensor],
     budgets: Sequence[int],
     weights: np.ndarray | None,
 ) -> list[tuple[np.ndarray, np.ndarray, int]]:
     """Return picks, gains and the next gain for each matrix, by a greedy that takes one numpy matrix."""
-    return [
-        until_next(*greedy(matrix.cpu().numpy(), min(budget + 1, len(matrix)), weights), budget)
-        for matrix, budget in zip(matrices, budgets, strict=True)
-    ]
+    choices = []
+    for matrix, budget in zip(matrices, budgets, strict=True):
+        picks, gains, *_ = greedy(matrix.cpu().numpy(), min(budget + 1, len(matrix)), weights)
+        choices.append(until_next(picks, gains, budget))
+    return choices
 
 
 def _batch_jobs(jobs: Iterable[Job]) -> Iterator[list[Job]]:
