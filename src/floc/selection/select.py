@@ -66,8 +66,8 @@ def select(
         else:
             from floc.selection.torch import greedy as batched
 
-            found = batched.greedy(matrix[None], int(k), None if counts is None else counts[None])
-            picks, gains = found[0][0], found[1][0]
+            batch = batched.greedy(matrix[None], int(k), None if counts is None else counts[None])
+            picks, gains = batch[0][0], batch[1][0]
     if isinstance(similarity, torch.Tensor):
         return Selection(picks.to(similarity.device), gains.to(similarity.device))
     return Selection(picks.cpu().numpy(), gains.cpu().numpy())

@@ -122,8 +122,8 @@ class TorchEngine:
             batch = torch.nn.utils.rnn.pad_sequence(padded, batch_first=True)
         depth = min(max(budgets) + 1, max(sizes))
         device_weights = None if weights is None else torch.from_numpy(weights).to(batch.device)[None]
-        found = greedy.greedy(batch, depth, device_weights, torch.tensor(sizes, device=batch.device))
-        picks, gains = (values.cpu().numpy() for values in found)
+        result = greedy.greedy(batch, depth, device_weights, torch.tensor(sizes, device=batch.device))
+        picks, gains = (values.cpu().numpy() for values in result)
         return [
             until_next(picks[b, :size], gains[b, :size], budget)
             for b, (budget, size) in enumerate(zip(budgets, sizes, strict=True))

@@ -3,8 +3,6 @@
 The compiled CPU version evaluates one candidate at a time. This one evaluates the POOL candidates with the highest
 bounds at once, in every set, until each set's best bound is an exact gain. Keys are as in `cpu/greedy.py`, `gain <<
 bits | complement of the index`: the maximum has the largest gain and, for equal gains, the lowest index.
-
-Memory: the matrices, one int64 per candidate, and POOL rows per set.
 """
 
 from __future__ import annotations
