@@ -206,8 +206,7 @@ def _normalise(tokens: torch.Tensor) -> torch.Tensor:
 
 def _compute_lengths(tokens: torch.Tensor) -> torch.Tensor:
     """[n] float64, or float32 on devices without float64."""
-    wide = torch.float32 if tokens.device.type == "mps" else torch.float64
-    return tokens.detach().to(wide).norm(dim=-1)
+    return tokens.detach().to(torch.float32 if tokens.device.type == "mps" else torch.float64).norm(dim=-1)
 
 
 def compute_symmetric_matrix(tokens: torch.Tensor, similarity: Similarity) -> tuple[torch.Tensor, float | None]:
