@@ -48,12 +48,12 @@ def test_time_is_the_sum_of_the_stages() -> None:
         decoder_s = kept * preview.PREFILL_S + kept**2 * preview.PREFILL_SQUARED_S + 2 * preview.STEP_S
         return 2700 * (WIDE_TOKENS * (preview.VISION_S + selection_s / 47_040) + decoder_s)
 
-    estimate = estimate_time(create_cell())
-    assert estimate.computing_s == pytest.approx(compute(WIDE_TOKENS // 8, preview.SELECTION_S["floc"]))
+    estimate = estimate_time(create_cell("kmeans"))
+    assert estimate.computing_s == pytest.approx(compute(WIDE_TOKENS // 8, preview.SELECTION_S["kmeans"]))
     assert estimate.reading_s == pytest.approx(2700 * 1018 * preview.READING_S)
     assert estimate_time(create_cell("full")).computing_s == pytest.approx(compute(WIDE_TOKENS, 0))
-    assert estimate_time(create_cell(limit=27)).computing_s == pytest.approx(estimate.computing_s / 100)
-    assert estimate_time(create_cell(limit=10**6)) == estimate
+    assert estimate_time(create_cell("kmeans", limit=27)).computing_s == pytest.approx(estimate.computing_s / 100)
+    assert estimate_time(create_cell("kmeans", limit=10**6)) == estimate
 
 
 def test_fps_limits_the_frames_of_a_short_video(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,19 +98,19 @@ def test_constants_follow_the_benchmark_results() -> None:
     cases = {each["case"]: each["ms"] / 1e3 for each in gpu["cases"]}
     selection["floc-paper"] = cases["the paper: blocks of 32 frames, 1/8"]
     selection["floc"] = cases["with the second pass (default), 1/8"]
-    assert pytest.approx(selection, rel=1 / 3) == preview.SELECTION_S
+    slow = {name: seconds for name, seconds in selection.items() if seconds > 0.01 * full["vision_s"]}
+    assert slow == pytest.approx(preview.SELECTION_S, rel=1 / 3)
 
 
 def test_lists_missing_downloads_once(hub: Path) -> None:
     model, data = find_downloads(CELLS)
-    assert model.command == "hf download Qwen/Qwen2.5-VL-7B-Instruct"
-    assert "about 17 GB" in str(model)
-    assert data.command == "hf download longvideobench/LongVideoBench --repo-type dataset"
+    assert str(model) == "hf download Qwen/Qwen2.5-VL-7B-Instruct   # missing: weights, about 17 GB"
+    assert str(data).startswith("hf download longvideobench/LongVideoBench --repo-type dataset   # missing: ")
     assert "accept its terms" in str(data)
     with pytest.raises(ValueError, match="missing in") as error:
         check_downloads(CELLS)
     assert str(hub) in str(error.value)
-    assert model.command in str(error.value)
+    assert str(model) in str(error.value)
 
 
 def test_accepts_cached_repositories(hub: Path) -> None:

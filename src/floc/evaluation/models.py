@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from floc._checks import check_choice
 from floc.encoders.vision_tower import Patches
@@ -23,7 +24,7 @@ class VideoModel:
     name: str
     lmms_model: str  # its name in lmms-eval
     repository: str  # of its weights on Hugging Face
-    billions: float  # of parameters, two bytes each
+    billions: float  # of parameters
     frames: int  # that the paper reads of a video, at most
     assumed: str  # what the paper does not say
     square_tokens: int = 0  # of a frame, if all frames are resized to one square
@@ -31,11 +32,6 @@ class VideoModel:
     frames_per_slice: int = 1
     arguments: Mapping[str, object] = field(default_factory=dict)  # of the lmms-eval model
     is_loadable: bool = True  # transformers loads the repository without conversion
-
-    @property
-    def size_bytes(self) -> float:
-        """Approximate size of the weights."""
-        return 2e9 * self.billions
 
     def with_arguments(self, more: Mapping[str, str]) -> VideoModel:
         """Add or replace arguments, which may change the number of pixels.
@@ -78,22 +74,11 @@ def list_assumptions(names: Iterable[str]) -> list[str]:
     return [f"{' and '.join(names)}: {text}" for text, names in by_text.items()]
 
 
-def _create_qwen(
-    name: str,
-    lmms_model: str,
-    repository: str,
-    billions: float,
-    frames: int,
-    tokens: int,
-    assumed: str,
-    patch: int = 14,
-) -> VideoModel:
-    """Describe a Qwen-VL model with at most `tokens` tokens per slice of two frames."""
+def _limit_tokens(tokens: int, patch: int = 14) -> dict[str, Any]:
+    """Return the fields of a Qwen-VL model with at most `tokens` tokens per slice of two frames."""
     pixels = (patch * MERGE) ** 2
     arguments = {"min_pixels": 4 * pixels, "max_pixels": tokens * pixels}
-    return VideoModel(
-        name, lmms_model, repository, billions, frames, assumed, patch=patch, frames_per_slice=2, arguments=arguments
-    )
+    return {"patch": patch, "frames_per_slice": 2, "arguments": arguments}
 
 
 _LONG = (
@@ -105,16 +90,20 @@ _QWEN3 = "not in the paper: 768 frames and 24,576 tokens, like Qwen2.5-VL"
 _INTERNVL = "64 frames with one tile of 256 tokens each: the paper does not say how many frames it reads"
 _LLAVA = "14 x 14 tokens per frame, as in transformers; the paper has 13 x 13, 21,632 in total"
 _MODELS = (
-    _create_qwen("qwen2.5-vl-7b", "floc_qwen2_5_vl", "Qwen/Qwen2.5-VL-7B-Instruct", 8.3, 768, 64, _LONG),
-    _create_qwen("qwen2.5-vl-32b", "floc_qwen2_5_vl", "Qwen/Qwen2.5-VL-32B-Instruct", 33.5, 768, 64, _LONG),
+    VideoModel("qwen2.5-vl-7b", "floc_qwen2_5_vl", "Qwen/Qwen2.5-VL-7B-Instruct", 8.3, 768, _LONG, **_limit_tokens(64)),
+    VideoModel(
+        "qwen2.5-vl-32b", "floc_qwen2_5_vl", "Qwen/Qwen2.5-VL-32B-Instruct", 33.5, 768, _LONG, **_limit_tokens(64)
+    ),
     VideoModel("internvl3-8b", "floc_internvl3", "OpenGVLab/InternVL3-8B-hf", 7.9, 64, _INTERNVL, square_tokens=256),
-    _create_qwen("qwen2-vl-2b", "floc_qwen2_vl", "Qwen/Qwen2-VL-2B-Instruct", 2.2, 256, 270, _SHORT),
-    _create_qwen("qwen2-vl-7b", "floc_qwen2_vl", "Qwen/Qwen2-VL-7B-Instruct", 8.3, 256, 270, _SHORT),
+    VideoModel("qwen2-vl-2b", "floc_qwen2_vl", "Qwen/Qwen2-VL-2B-Instruct", 2.2, 256, _SHORT, **_limit_tokens(270)),
+    VideoModel("qwen2-vl-7b", "floc_qwen2_vl", "Qwen/Qwen2-VL-7B-Instruct", 8.3, 256, _SHORT, **_limit_tokens(270)),
     VideoModel(
         *("llava-video-7b", "floc_llava_video", "lmms-lab/LLaVA-Video-7B-Qwen2", 8.0, 128, _LLAVA),
         square_tokens=196,
         is_loadable=False,
     ),
-    _create_qwen("qwen3-vl-8b", "floc_qwen3_vl", "Qwen/Qwen3-VL-8B-Instruct", 8.8, 768, 64, _QWEN3, patch=16),
+    VideoModel(
+        "qwen3-vl-8b", "floc_qwen3_vl", "Qwen/Qwen3-VL-8B-Instruct", 8.8, 768, _QWEN3, **_limit_tokens(64, patch=16)
+    ),
 )
 MODELS = {model.name: model for model in _MODELS}

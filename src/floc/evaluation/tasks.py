@@ -21,8 +21,8 @@ class Task:
     questions: int
     mean_s: float  # mean length of a video, as published
     metric: str  # the key of a logged sample under which the answer is found
-    answer: str  # the key of the model's answer there
-    right: str  # the key of the correct answer there
+    answer: str = "pred_answer"  # the key of the model's answer there
+    right: str = "answer"  # the key of the correct answer there
     part: str | None = None  # the key of the part of the task there
     access: str = ""  # what to do before downloading the dataset
 
@@ -37,39 +37,16 @@ class Task:
 
 
 _TASKS = (
+    Task("videomme", "Video-MME", "lmms-eval/Video-MME", 2700, 1018, "videomme_perception_score", part="duration"),
+    Task("mlvu_dev", "MLVU", "sy1998/MLVU_dev", 2174, 930, "mlvu_percetion_score", part="task_type"),
     Task(
-        *("videomme", "Video-MME", "lmms-eval/Video-MME"),
-        questions=2700,
-        mean_s=1018,
-        metric="videomme_perception_score",
-        answer="pred_answer",
-        right="answer",
-        part="duration",
-    ),
-    Task(
-        *("mlvu_dev", "MLVU", "sy1998/MLVU_dev"),
-        questions=2174,
-        mean_s=930,
-        metric="mlvu_percetion_score",
-        answer="pred_answer",
-        right="answer",
-        part="task_type",
-    ),
-    Task(
-        *("longvideobench_val_v", "LongVideoBench", "longvideobench/LongVideoBench"),
-        questions=1337,
-        mean_s=473,
-        metric="lvb_acc",
+        *("longvideobench_val_v", "LongVideoBench", "longvideobench/LongVideoBench", 1337, 473, "lvb_acc"),
         answer="parsed_pred",
-        right="answer",
         part="duration_group",
         access="accept its terms on its page, then run `hf auth login`",
     ),
     Task(
-        *("egoschema_subset", "EgoSchema", "lmms-eval/egoschema"),
-        questions=500,
-        mean_s=180,
-        metric="score",
+        *("egoschema_subset", "EgoSchema", "lmms-eval/egoschema", 500, 180, "score"),
         answer="pred",
         right="ground_truth",
     ),
