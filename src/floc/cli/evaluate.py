@@ -12,46 +12,60 @@ from rich.console import Console
 from rich.table import Table
 
 from floc._format import format_time
-from floc.cli.shell import app, maybe_listed, parsed_block, require_folder, screen, status_line, stoppable
+from floc.cli import options
+from floc.cli.application import command
+from floc.cli.output import catch_stop, print_note, print_warning, screen, show_status
 
 if TYPE_CHECKING:
     from floc.evaluation import Cell, EvalStatus, ResultFolder
 
-LINE_EVERY_S = 60.0  # between status lines without a terminal
 COLUMNS = ("model", "frames", "tokens", "16:9", "kept", "cells", "done", "GPU h", "read h")
-GROUP = ("model", "max_frames", "fps", "ratio", "budget", "limit", "more", "lmms")  # what cells of a row share
+GROUP = ("model", "max_frames", "fps", "ratio", "budget", "limit", "more", "lmms")  # what the cells of a row share
+OUTPUT = ("--output", "-o", "--out")
 Text = str | None
 
 
-def _option(text: str, default: str = "", *names: str) -> Any:
-    return typer.Option(*names, help=f"{text} [dim]({default})[/]" if default else text)
+def _option(metavar: str | None, text: str, default: str = "", *names: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=f"{text} [dim](default: {default})[/]" if default else text)
 
 
-@app.command(
-    "eval",
-    epilog="Examples: floc eval --paper table1 --dry-run\n\n"
-    "floc eval --models qwen2.5-vl-7b --methods full,floc,divprune --ratios 1/8 --limit 100 --gpus 0,1",
+def _split(text: str | None) -> list[str] | None:
+    return None if text is None else options.split_list(text)
+
+
+@command(
+    "floc eval --paper table1 --dry-run",
+    "floc eval --models qwen2.5-vl-7b --methods full,floc,divprune --ratio 1/8 --limit 100 --gpus 0,1",
+    name="eval",
 )
 def evaluate(
-    models: Annotated[Text, _option("Names, or NAME=FOLDER for other weights.", "qwen2.5-vl-7b")] = None,
+    models: Annotated[Text, _option("NAMES", "Names, or NAME=FOLDER for other weights.", "qwen2.5-vl-7b")] = None,
     methods: Annotated[
-        Text, _option("See `floc methods`; full: all tokens.", "full,floc,floc-paper,frame_uniform,random")
+        Text, _option("NAMES", "Names; full: all tokens.", "full,floc,floc-paper,frame_uniform,random")
     ] = None,
-    ratios: Annotated[Text, _option("Kept / total.", "1/8,1/16,1/32")] = None,
-    tasks: Annotated[Text, _option("Of lmms-eval.", "videomme,mlvu_dev,longvideobench_val_v,egoschema_subset")] = None,
-    paper: Annotated[Text, _option("A table with its settings: table1, table2, supp, table4-6, table8.")] = None,
-    max_frames: Annotated[int | None, _option("Of a video, at most.", "as in the paper")] = None,
-    fps: Annotated[float | None, _option("Frames per second.", "max-frames, evenly spaced")] = None,
-    budget: Annotated[int | None, _option("Tokens to keep of a video, instead of ratios.")] = None,
-    block: Annotated[Text, _option("Frames per block, scene or none.", "32; clusterings: 8")] = None,
-    limit: Annotated[int | None, _option("Questions per task, to try it out.", "all")] = None,
-    gpus: Annotated[Text, _option("One process per entry: 0,1, or 0+1,2+3 for two GPUs each.", "all")] = None,
-    out: Annotated[Path, _option("Folder for the results. Finished cells are not run again.")] = Path("floc-eval"),
-    retry: Annotated[bool, _option("Run failed cells again.", "", "--retry")] = False,
-    model_args: Annotated[str, _option("For lmms-eval's model: max_pixels=100352,positions=compact.")] = "",
-    lmms: Annotated[str, _option("More arguments for lmms-eval, as one text.")] = "",
-    dry_run: Annotated[bool, _option("Show cells, tokens, hours, downloads; run nothing.", "", "--dry-run")] = False,
-    as_json: Annotated[bool, _option("Print the report, or the plan, as JSON on stdout.", "", "--json")] = False,
+    ratio: Annotated[
+        Text, _option("RATIOS", "Shares of the tokens to keep.", "1/8,1/16,1/32", "--ratio", "--ratios")
+    ] = None,
+    tasks: Annotated[
+        Text, _option("NAMES", "Of lmms-eval.", "videomme,mlvu_dev,longvideobench_val_v,egoschema_subset")
+    ] = None,
+    paper: Annotated[Text, _option("NAME", "A table and its settings: table1, table2, supp, table4-6, table8.")] = None,
+    max_frames: Annotated[int | None, _option("N", "Read at most N frames of a video.", "as in the paper")] = None,
+    fps: Annotated[float | None, _option("N", "Frames per second.", "evenly spaced frames")] = None,
+    budget: Annotated[int | None, _option("N", "Number of tokens to keep of a video, instead of --ratio.")] = None,
+    block: Annotated[Text, _option("FRAMES", "Frames per block, 'scene' or 'none'.", "32; clusterings: 8")] = None,
+    limit: Annotated[int | None, _option("N", "Questions per task, to try it out.", "all")] = None,
+    gpus: Annotated[Text, _option("GPUS", "One process per entry: 0,1, or 0+1,2+3 for two GPUs each.", "all")] = None,
+    output: Annotated[
+        Path, _option("FOLDER", "Folder of the results; finished cells are not run again.", "", *OUTPUT)
+    ] = Path("floc-eval"),
+    retry: Annotated[bool, _option(None, "Run failed cells again.", "", "--retry")] = False,
+    model_args: Annotated[str, _option("ARGS", "For lmms-eval's model: max_pixels=100352,positions=compact.")] = "",
+    lmms: Annotated[str, _option("ARGS", "More arguments for lmms-eval, as one text.")] = "",
+    dry_run: Annotated[
+        bool, _option(None, "Show cells, tokens, hours, downloads; run nothing.", "", "--dry-run")
+    ] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Evaluate models and methods on benchmarks, and compare with the paper's numbers.
 
@@ -61,12 +75,12 @@ def evaluate(
     from floc import evaluation
 
     if block is not None:
-        parsed_block(block)
-    options = evaluation.PlanOptions(
-        models=maybe_listed(models),
-        methods=maybe_listed(methods),
-        ratios=maybe_listed(ratios),
-        tasks=maybe_listed(tasks),
+        options.parse_block(block)
+    plan_options = evaluation.PlanOptions(
+        models=_split(models),
+        methods=_split(methods),
+        ratios=_split(ratio),
+        tasks=_split(tasks),
         budget=budget,
         block=block,
         max_frames=max_frames,
@@ -75,9 +89,9 @@ def evaluate(
         more=model_args,
         lmms=lmms,
     )
-    cells = evaluation.plan_grid(options) if paper is None else evaluation.plan_paper(paper, options)
-    require_folder(out)
-    folder = evaluation.ResultFolder(out)
+    cells = evaluation.plan_grid(plan_options) if paper is None else evaluation.plan_paper(paper, plan_options)
+    options.check_folder(output)
+    folder = evaluation.ResultFolder(output)
     workers = evaluation.parse_gpus(gpus)
     if dry_run:
         gpu_names = evaluation.split_gpus(workers[0])
@@ -94,7 +108,7 @@ def _run_cells(cells: list[Cell], folder: ResultFolder, gpus: list[str], *, retr
         evaluation.preview.check_downloads(pending)
         evaluation.check_lmms_eval()
     format_line = functools.partial(_format_status, workers=len(gpus))
-    with stoppable() as stopped, status_line(format_line, LINE_EVERY_S) as show:
+    with catch_stop() as is_stopped, show_status(format_line) as show:
         status = evaluation.run_cells(
             cells,
             folder,
@@ -102,17 +116,17 @@ def _run_cells(cells: list[Cell], folder: ResultFolder, gpus: list[str], *, retr
             gpus=gpus,
             retry=retry,
             on_poll=show,
-            should_stop=stopped,
+            should_stop=is_stopped,
             on_finish=lambda cell: evaluation.report.write_report(folder),
         )
     page, data = evaluation.report.write_report(folder)
     print(data.read_text() if as_json else page.read_text(), end="")
     screen.print(format_line(status), markup=False, soft_wrap=True)
-    screen.print(f"written  {page}, {data}", markup=False, soft_wrap=True)
+    print_note(f"wrote {page} and {data}")
     if status.failed:
-        screen.print("some cells failed: the report says why; --retry runs them again", style="red", markup=False)
-    if stopped():
-        screen.print("stopped: run the same command to continue")
+        print_warning("some cells failed: the report says why; --retry runs them again")
+    if is_stopped():
+        print_warning("stopped: run the same command to continue")
     if status.done < status.cells:
         raise typer.Exit(1)
 

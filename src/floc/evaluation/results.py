@@ -13,7 +13,6 @@ it fails, so a run without results counts as failed, whatever its status.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
 import os
@@ -93,6 +92,12 @@ class ResultFolder:
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other processes from running cells here. The system releases the lock however this process ends."""
+        try:
+            import fcntl
+        except ImportError as error:
+            raise ImportError(
+                "floc eval needs fcntl, which only Linux and macOS have; use --dry-run elsewhere"
+            ) from error
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "lock").open("a+") as file:
             try:
@@ -101,7 +106,7 @@ class ResultFolder:
                 file.seek(0)
                 owner = file.read().strip() or "unknown"
                 raise ValueError(
-                    f"{self.path} is in use by process {owner}; wait for it, or use another folder with --out"
+                    f"{self.path} is in use by process {owner}; wait for it, or use another folder with --output"
                 ) from None
             file.truncate(0)
             file.write(str(os.getpid()))

@@ -52,6 +52,6 @@ def test_entry_point_is_manifests() -> None:
 
 
 def test_docs_list_every_model() -> None:
-    page = (ROOT / "docs" / "eval.md").read_text()
+    page = (ROOT / "docs" / "guides" / "evaluation.md").read_text()
     for name, model in LMMS_MODELS.items():
         assert f"| `{name}` | `{model.wraps}`" in page

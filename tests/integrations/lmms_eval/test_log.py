@@ -15,7 +15,7 @@ from floc.integrations.lmms_eval import SampleCost, read_log
 from floc.integrations.lmms_eval.log import MeasuredRecipe, VideoCost
 
 COST = SampleCost(tokens=112, kept=14, coverage=0.87, select_s=0.01, total_s=0.9, shapes=[(4, 4, 7)])
-PAGE = Path(__file__).parents[3] / "docs" / "eval.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "evaluation.md"
 
 
 def write(path: Path, *samples: Any) -> Path:
@@ -84,7 +84,8 @@ def test_error_names_the_bad_line(line: Any, tmp_path: Path) -> None:
 
 
 def test_docs_snippet_reads_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (snippet,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (snippet,) = [text for text in snippets if "read_log" in text]
     folder = tmp_path / "out" / "Qwen__Qwen2.5-VL-7B-Instruct"
     folder.mkdir(parents=True)
     write(folder / "20260101_000000_samples_videomme.jsonl", sample(3, {"floc": COST.to_dict()}))
