@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from floc.evaluation import PlanOptions, build_command, check_lmms_eval, paper, plan_grid
+from floc.evaluation import PlanOptions, build_command, check_lmms_eval, paper, parse_gpus, plan_grid
 from floc.integrations.lmms_eval.arguments import ModelArguments
 from floc.synthetic import film
 
@@ -112,3 +112,17 @@ def test_needs_lmms_eval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'floc-video\[eval\]'"):
         check_lmms_eval()
+
+
+def test_parse_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_gpus("0, 3+4") == ["0", "3+4"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    assert parse_gpus(None) == ["5", "7"]
+    for none in ("", "-1", "-1,0"):  # CUDA stops at the first invalid device
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", none)
+        assert parse_gpus(None) == [""]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937, 1,-1")
+    assert parse_gpus(None) == ["GPU-8932f937", "1"]
+    for bad in ("", "0,0", "0+1,1", "0+"):
+        with pytest.raises(ValueError, match="--gpus must name each GPU once"):
+            parse_gpus(bad)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from floc.evaluation import Cell, PlanOptions, ResultFolder, parse_gpus, plan_grid, run_cells
+from floc.evaluation import Cell, PlanOptions, ResultFolder, plan_grid, run_cells
 from tests.evaluation.stand_in import MEAN_COSTS, create_builder, read_notes
 
 PATIENCE_S = 60  # the machine may be busy
@@ -217,20 +217,6 @@ def test_watchdog_returns_the_exit_status(tmp_path: Path) -> None:
     for code, status in (("import sys; sys.exit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 128 + signal.SIGKILL)):
         with subprocess.Popen([sys.executable, WATCHDOG, sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
             assert process.wait(PATIENCE_S) == status
-
-
-def test_parse_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert parse_gpus("0, 3+4") == ["0", "3+4"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
-    assert parse_gpus(None) == ["5", "7"]
-    for none in ("", "-1", "-1,0"):  # CUDA stops at the first invalid device
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", none)
-        assert parse_gpus(None) == [""]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937, 1,-1")
-    assert parse_gpus(None) == ["GPU-8932f937", "1"]
-    for bad in ("", "0,0", "0+1,1", "0+"):
-        with pytest.raises(ValueError, match="--gpus must name each GPU once"):
-            parse_gpus(bad)
 
 
 def test_result_contains_all_settings(tmp_path: Path) -> None:

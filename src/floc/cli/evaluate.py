@@ -94,8 +94,7 @@ def evaluate(
     folder = evaluation.ResultFolder(output)
     workers = evaluation.parse_gpus(gpus)
     if dry_run:
-        gpu_names = evaluation.split_gpus(workers[0])
-        plan = evaluation.preview.preview_plan(cells, folder, evaluation.build_command, gpu_names)
+        plan = evaluation.preview.preview_plan(cells, folder, evaluation.build_command, workers[0])
         print(json.dumps(plan)) if as_json else _show_plan(plan)
     else:
         _run_cells(cells, folder, workers, retry=retry, as_json=as_json)

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from floc.evaluation import paper, preview, report
-from floc.evaluation.command import build_command, check_lmms_eval
+from floc.evaluation.command import build_command, check_lmms_eval, parse_gpus
 from floc.evaluation.plan import Cell, PlanOptions, plan_grid, plan_paper
 from floc.evaluation.results import ResultFolder
-from floc.evaluation.runner import EvalStatus, list_pending, parse_gpus, run_cells, split_gpus
+from floc.evaluation.runner import EvalStatus, list_pending, run_cells
 
 __all__ = [
     "Cell",
@@ -26,5 +26,4 @@ __all__ = [
     "preview",
     "report",
     "run_cells",
-    "split_gpus",
 ]

@@ -1,9 +1,11 @@
-"""Build the command of a cell: lmms-eval with a model of `floc.integrations.lmms_eval`."""
+"""Build the command of a cell: lmms-eval with a model of `floc.integrations.lmms_eval`, on some GPUs."""
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
+import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -69,3 +71,29 @@ def _format_arguments(cell: Cell, gpus: Sequence[str]) -> str:
         if "," in str(value):
             raise ValueError(f"{name}={value}: lmms-eval does not support commas in model arguments; rename or move it")
     return ",".join(f"{name}={value}" for name, value in arguments.items())
+
+
+def parse_gpus(text: str | None) -> list[str]:
+    """Parse --gpus into the GPUs of each worker. The default is one worker per visible GPU, or one without a GPU.
+
+    >>> parse_gpus("0+1,2")
+    ['0+1', '2']
+    """
+    if text is None:
+        import torch
+
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if visible is None:
+            return [str(number) for number in range(torch.cuda.device_count())] or [""]
+        names = [name.strip() for name in visible.split(",")]
+        return [*itertools.takewhile(lambda name: name not in ("", "-1"), names)] or [""]  # CUDA's own rule
+    workers = [name.strip() for name in text.split(",") if name.strip()]
+    names = [name for worker in workers for name in worker.split("+")]
+    if not workers or "" in names or len(set(names)) < len(names):
+        raise ValueError(f"--gpus must name each GPU once, such as 0,1 or 0+1,2+3; got {text!r}")
+    return workers
+
+
+def split_gpus(worker: str) -> list[str]:
+    """Return the GPUs of a worker: "0+1" has two, "" has none."""
+    return [name for name in worker.split("+") if name]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from floc.evaluation import models
-from floc.evaluation.command import CommandBuilder
+from floc.evaluation.command import CommandBuilder, split_gpus
 from floc.evaluation.plan import FULL, Cell
 from floc.evaluation.results import ResultFolder
 from floc.evaluation.tasks import TASKS
@@ -128,7 +128,7 @@ def _has_weights(snapshot: Path) -> bool:
 
 
 def preview_plan(
-    cells: Sequence[Cell], folder: ResultFolder, command: CommandBuilder, gpus: Sequence[str] = ("0",)
+    cells: Sequence[Cell], folder: ResultFolder, command: CommandBuilder, worker: str = "0"
 ) -> dict[str, Any]:
     """Return a plan with tokens, times, commands and downloads, JSON-serialisable."""
     return {
@@ -136,7 +136,7 @@ def preview_plan(
             {
                 **_preview_cell(cell),
                 "state": folder.get_state(cell),
-                "command": command(cell, folder.get_run(cell), gpus),
+                "command": command(cell, folder.get_run(cell), split_gpus(worker)),
             }
             for cell in cells
         ],

@@ -1,4 +1,4 @@
-"""Run cells: one worker per GPU takes them from a queue, and each run is a process of its own.
+"""Run cells: one at a time per GPU, each in a process of its own.
 
 A cell is done once its result file is in place, so a kill loses only the cells that were running. A failure is saved
 with its reason and its log, and the other cells go on.
@@ -7,7 +7,6 @@ with its reason and its log, and the other cells go on.
 from __future__ import annotations
 
 import importlib.metadata
-import itertools
 import os
 import queue
 import subprocess
@@ -23,9 +22,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
-
-from floc.evaluation.command import CommandBuilder
+from floc.evaluation.command import CommandBuilder, split_gpus
 from floc.evaluation.plan import Cell
 from floc.evaluation.results import NoResultsError, ResultFolder, find_failure_reason, read_run
 
@@ -93,28 +90,27 @@ def run_cells(
             command(cell, folder.path, ())
         done = sum(folder.get_state(cell) == "done" for cell in cells)
         status = EvalStatus(len(cells), done, failed=len(cells) - done - len(pending))
-        workers = _Workers(folder, command, status, on_finish)
-        waiting: queue.SimpleQueue[Cell] = queue.SimpleQueue()
-        for cell in pending:
-            waiting.put(cell)
+        runner = _CellRunner(folder, command, status, on_finish)
+        for worker in gpus:
+            runner.free.put(worker)
         with ThreadPoolExecutor(len(gpus)) as pool:
-            futures = [pool.submit(workers.work, waiting, each) for each in gpus]
+            futures = [pool.submit(runner.run, cell) for cell in pending]
             try:
                 while not all(future.done() for future in futures):
                     if should_stop() or any(future.done() and future.exception() for future in futures):
-                        workers.stop.set()
+                        runner.stop.set()
                     on_poll(status)
                     time.sleep(POLL_S)
             finally:
-                workers.stop.set()
+                runner.stop.set()
         for future in futures:
             future.result()  # raises errors, such as a full disk
         return status
 
 
 @dataclass(frozen=True)
-class _Workers:
-    """The threads of one run and what they share."""
+class _CellRunner:
+    """Runs cells, in several threads."""
 
     folder: ResultFolder
     command: CommandBuilder
@@ -122,20 +118,20 @@ class _Workers:
     on_finish: Callable[[Cell], object]
     stop: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)  # for the status and `on_finish`
+    free: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)  # GPUs of the idle workers
 
-    def work(self, cells: queue.SimpleQueue[Cell], gpus: str) -> None:
-        """Run cells until none is left."""
-        with suppress(queue.Empty):
-            while not self.stop.is_set():
-                self._run_cell(cells.get_nowait(), gpus)
-
-    def _run_cell(self, cell: Cell, gpus: str) -> None:
+    def run(self, cell: Cell) -> None:
+        """Run a cell on free GPUs, and save its result or failure."""
+        if self.stop.is_set():
+            return
+        gpus = self.free.get_nowait()  # there are as many threads as entries
         self.status.running[gpus] = cell
         started = time.monotonic()
         try:
             result = self._run_process(cell, split_gpus(gpus))
         finally:
             self.status.running.pop(gpus)
+            self.free.put(gpus)
         if result is None:
             return
         seconds = time.monotonic() - started
@@ -187,30 +183,6 @@ class _Workers:
         process.stdin.close()  # the watchdog kills everything that still runs
         process.wait()
         return status
-
-
-def parse_gpus(text: str | None) -> list[str]:
-    """Parse --gpus into the GPUs of each worker. The default is one worker per visible GPU, or one without a GPU.
-
-    >>> parse_gpus("0+1,2")
-    ['0+1', '2']
-    """
-    if text is None:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        if visible is None:
-            return [str(number) for number in range(torch.cuda.device_count())] or [""]
-        names = [name.strip() for name in visible.split(",")]
-        return [*itertools.takewhile(lambda name: name not in ("", "-1"), names)] or [""]  # CUDA's own rule
-    workers = [name.strip() for name in text.split(",") if name.strip()]
-    names = [name for worker in workers for name in worker.split("+")]
-    if not workers or "" in names or len(set(names)) < len(names):
-        raise ValueError(f"--gpus must name each GPU once, such as 0,1 or 0+1,2+3; got {text!r}")
-    return workers
-
-
-def split_gpus(worker: str) -> list[str]:
-    """Return the GPUs of a worker: "0+1" has two, "" has none."""
-    return [name for name in worker.split("+") if name]
 
 
 def _get_versions() -> dict[str, str | None]:
