@@ -49,8 +49,8 @@ def tables() -> dict[str, PaperTable]:
     """Return all tables by name: table1 to table8."""
     document = json.loads(resources.files(__package__).joinpath("paper.json").read_text(encoding="utf-8"))
     return {
-        name: PaperTable(name, each["label"], each["caption"], each["unit"], tuple(each["notes"]), tuple(each["rows"]))
-        for name, each in document["tables"].items()
+        name: PaperTable(name, item["label"], item["caption"], item["unit"], tuple(item["notes"]), tuple(item["rows"]))
+        for name, item in document["tables"].items()
     }
 
 
@@ -66,7 +66,7 @@ def row(name: str, method: str) -> dict[str, Any]:
     >>> row("table7", "sttm")["compression_s"]
     0.07
     """
-    return next((each for each in table(name).rows if each["method"] == method), {})
+    return next((row for row in table(name).rows if row["method"] == method), {})
 
 
 def accuracy(
@@ -79,7 +79,7 @@ def accuracy(
     """
     key = (model, PAPER_METHODS.get(method, method), ratio, budget)
     for name in ACCURACY:
-        for each in tables()[name].rows:
-            if (each["model"], each["method"], each.get("ratio"), each.get("budget")) == key and task in each["scores"]:
-                return PaperScore(each["scores"][task], name)
+        for row in tables()[name].rows:
+            if (row["model"], row["method"], row.get("ratio"), row.get("budget")) == key and task in row["scores"]:
+                return PaperScore(row["scores"][task], name)
     return None

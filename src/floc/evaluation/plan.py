@@ -246,7 +246,7 @@ def _check_model_arguments(text: str) -> None:
     for name, value in _parse_arguments(text).items():
         if name in OWN:
             raise ValueError(f"--model-args: {name} has its own option; see floc eval --help")
-        if method := next((each for each in registry.names() if name in registry.options(each)), None):
+        if method := next((method for method in registry.names() if name in registry.options(method)), None):
             raise ValueError(f"--model-args: {name} is an option of methods; write --methods {method}:{name}={value}")
 
 
@@ -259,7 +259,7 @@ def _check_lmms_arguments(text: str) -> None:
     for word in words:
         name = word.partition("=")[0]
         # lmms-eval accepts abbreviations
-        own = next((each for each in LMMS_OWN if name.startswith("--") and each.startswith(name)), None)
+        own = next((option for option in LMMS_OWN if name.startswith("--") and option.startswith(name)), None)
         if own is not None:
             raise ValueError(f"--lmms: floc eval sets {own} itself, see floc eval --help; got {text!r}")
 

@@ -30,7 +30,7 @@ _FORMATS = {"tokens": ",.0f", "kept": ",.0f", "coverage": ".4f", "select_s": ".3
 def build_report(folder: ResultFolder) -> dict[str, Any]:
     """Return all results, failures and notes, JSON-serialisable."""
     cells = sorted(map(_add_paper_scores, folder.read_results()), key=_get_order)
-    failed = [{**each["cell"], "reason": each["failure"], "log": each["log"]} for each in folder.read_failures()]
+    failed = [{**item["cell"], "reason": item["failure"], "log": item["log"]} for item in folder.read_failures()]
     names = {cell["model"] for cell in cells}
     tables = {score["table"] for cell in cells for score in (cell, *cell["parts"].values())}
     notes = [

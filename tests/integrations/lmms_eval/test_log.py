@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,8 @@ def test_log_round_trip(tmp_path: Path) -> None:
     without_video = SampleCost(tokens=0, kept=0, coverage=None, select_s=0.0, total_s=0.1, shapes=[])
     log = write(
         tmp_path / "log.jsonl",
-        sample(3, {"output_tokens": 8, "floc": COST.to_dict()}),
-        sample(5, {"floc": without_video.to_dict()}),
+        sample(3, {"output_tokens": 8, "floc": asdict(COST)}),
+        sample(5, {"floc": asdict(without_video)}),
         sample(6, None),  # from lmms-eval's cache
         sample(7, {"output_tokens": 8}),
     )
@@ -78,7 +79,7 @@ def test_log_round_trip(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ["{", {"doc_id": 1}, sample(1, {"floc": {"tokens": 1}}), sample(1, 7), [1]], ids=str)
 def test_error_names_the_bad_line(line: Any, tmp_path: Path) -> None:
-    log = write(tmp_path / "log.jsonl", sample(0, {"floc": COST.to_dict()}), line)
+    log = write(tmp_path / "log.jsonl", sample(0, {"floc": asdict(COST)}), line)
     with pytest.raises(ValueError, match=r"log.jsonl: line 2 is not a sample .* --log_samples"):
         list(read_log(log))
 
@@ -88,7 +89,7 @@ def test_docs_snippet_reads_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (snippet,) = [text for text in snippets if "read_log" in text]
     folder = tmp_path / "out" / "Qwen__Qwen2.5-VL-7B-Instruct"
     folder.mkdir(parents=True)
-    write(folder / "20260101_000000_samples_videomme.jsonl", sample(3, {"floc": COST.to_dict()}))
+    write(folder / "20260101_000000_samples_videomme.jsonl", sample(3, {"floc": asdict(COST)}))
     monkeypatch.chdir(tmp_path)
     printed: list[tuple[Any, ...]] = []
     exec(snippet, {"print": lambda *words: printed.append(words)})
@@ -97,5 +98,5 @@ def test_docs_snippet_reads_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_docs_explain_every_field() -> None:
     page = PAGE.read_text()
-    for name in COST.to_dict():
+    for name in asdict(COST):
         assert f"\n| `{name}` |" in page

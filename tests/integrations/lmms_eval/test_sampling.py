@@ -36,7 +36,7 @@ def test_qwen_reads_pairs_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "qwen_vl_utils", utils)
     monkeypatch.setitem(sys.modules, "qwen_vl_utils.vision_process", process)
     model = SimpleNamespace(max_num_frames=32)
-    with sampling.override_qwen_sampling(model, FrameSampling(max_frames=7)):
+    with sampling.override_qwen(model, FrameSampling(max_frames=7)):
         assert process.smart_nframes({"fps": 2}, total_frames=80, video_fps=4.0) == 6
         assert process.smart_nframes({"nframes": 64}, total_frames=3, video_fps=4.0) == 2
         assert model.max_num_frames >= 80
@@ -52,7 +52,7 @@ def test_internvl_reads_requested_count() -> None:
     processor = VideoProcessor()
     model = SimpleNamespace(processor=SimpleNamespace(video_processor=processor))
     metadata = SimpleNamespace(total_num_frames=80, fps=4.0)
-    with sampling.override_internvl_sampling(model, FrameSampling(fps=1, max_frames=64)):
+    with sampling.override_internvl(model, FrameSampling(fps=1, max_frames=64)):
         assert processor.sample_frames(metadata, num_frames=32, initial_shift=True) == (20, True)
     assert processor.sample_frames(metadata, num_frames=32, initial_shift=True) == (32, True)
 
@@ -71,9 +71,9 @@ def test_llava_count_follows_video_length(is_list: bool, tmp_path: Path) -> None
             return video_path, max_frames_num
 
     model = Model()
-    with sampling.override_llava_sampling(model, FrameSampling(fps=1)):
+    with sampling.override_llava(model, FrameSampling(fps=1)):
         assert model.load_video(given, 32) == (given, 6)
-    with sampling.override_llava_sampling(model, FrameSampling(max_frames=100)):
+    with sampling.override_llava(model, FrameSampling(max_frames=100)):
         assert model.load_video(given, 32) == (given, 24)
     assert model.load_video(given, 32) == (given, 32)
 

@@ -164,8 +164,13 @@ def test_hides_llvmlite_during_kernel_search(fake: Any, monkeypatch: pytest.Monk
     for module in (package, dispatcher, ModuleType("llvmlite"), ModuleType("llvmlite.binding")):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     before = sys.modules["llvmlite.binding"]
+    runner = ModuleType("vllm.v1.worker.cpu_model_runner")
+    runner.CPUModelRunner = type("CPUModelRunner", (), {"load_model": lambda self: None})
+    for name in ("vllm.v1", "vllm.v1.worker"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, runner.__name__, runner)
     monkeypatch.setattr(sys.modules["vllm.platforms"], "current_platform", SimpleNamespace(is_cpu=lambda: True))
-    plugin.hide_llvmlite_on_cpu()
+    plugin.work_around_cpu_faults()
     if fails:
         with pytest.raises(RuntimeError):
             dispatcher._rebind_kernels([1])

@@ -9,7 +9,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,15 +31,6 @@ class SampleCost:
     select_s: float  # selection
     total_s: float  # from the request to the answer, decoding included
     shapes: list[tuple[int, int, int]]  # frames, rows and columns of tokens of each video
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what the log holds."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, logged: dict[str, Any]) -> SampleCost:
-        """Read what `to_dict` returned."""
-        return cls(**{**logged, "shapes": [tuple(shape) for shape in logged["shapes"]]})
 
 
 class VideoCost(NamedTuple):
@@ -93,11 +84,15 @@ def read_log(path: Path) -> Iterator[tuple[int, SampleCost]]:
             try:
                 sample = json.loads(line)
                 counts = [count for count in sample["token_counts"] if count is not None and KEY in count]
-                costs = [(sample["doc_id"], SampleCost.from_dict(count[KEY])) for count in counts]
+                costs = [(sample["doc_id"], _parse_cost(count[KEY])) for count in counts]
             except (ValueError, KeyError, TypeError) as error:
                 reason = f"line {number} is not a sample of a floc model ({error!r})"
                 raise ValueError(f"{path}: {reason}; run lmms_eval with --log_samples") from error
             yield from costs
+
+
+def _parse_cost(logged: dict[str, Any]) -> SampleCost:
+    return SampleCost(**{**logged, "shapes": [tuple(shape) for shape in logged["shapes"]]})
 
 
 def _read_clock(device: torch.device) -> float:

@@ -6,7 +6,7 @@ import inspect
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -42,7 +42,7 @@ class CompressedModel(lmms):
         if str(given.get("batch_size", 1)) != "1":
             raise ValueError(f"batch_size must be 1, so that every sample is measured; got {given['batch_size']!r}")
         parameters = inspect.signature(super().__init__).parameters.values()
-        accepted = [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        accepted = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
         arguments = ModelArguments.parse(given, accepted)
         super().__init__(**arguments.wrapped)
         self.recipe = arguments.recipe
@@ -79,7 +79,7 @@ class MeasuredCounts(TokenCounts):
 
     def to_dict(self) -> dict[str, Any]:
         assert self.cost is not None
-        return {**super().to_dict(), KEY: self.cost.to_dict()}
+        return {**super().to_dict(), KEY: asdict(self.cost)}
 
 
 @contextmanager

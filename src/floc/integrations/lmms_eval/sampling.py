@@ -43,7 +43,7 @@ class FrameSampling:
 
 
 @contextmanager
-def override_qwen_sampling(model: Any, sampling: FrameSampling) -> Iterator[None]:
+def override_qwen(model: Any, sampling: FrameSampling) -> Iterator[None]:
     """Override `smart_nframes` of qwen_vl_utils, which all its video readers call."""
     from qwen_vl_utils import vision_process
 
@@ -59,7 +59,7 @@ def override_qwen_sampling(model: Any, sampling: FrameSampling) -> Iterator[None
 
 
 @contextmanager
-def override_internvl_sampling(model: Any, sampling: FrameSampling) -> Iterator[None]:
+def override_internvl(model: Any, sampling: FrameSampling) -> Iterator[None]:
     """Override `sample_frames` of InternVL's video processor."""
     processor = model.processor.video_processor
     original = processor.sample_frames
@@ -72,7 +72,7 @@ def override_internvl_sampling(model: Any, sampling: FrameSampling) -> Iterator[
 
 
 @contextmanager
-def override_llava_sampling(model: Any, sampling: FrameSampling) -> Iterator[None]:
+def override_llava(model: Any, sampling: FrameSampling) -> Iterator[None]:
     """Override `load_video` of lmms-eval's LLaVA."""
     original = model.load_video
 

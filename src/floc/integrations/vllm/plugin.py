@@ -58,25 +58,23 @@ def activate() -> None:
     for architecture, class_path in VLLM_MODELS.items():
         ModelRegistry.register_model(architecture, class_path)
     evs.compute_retained_tokens_count = evs.compute_retention_mask = _refuse_evs
-    enable_pruning_on_cpu()
-    hide_llvmlite_on_cpu()
+    work_around_cpu_faults()
 
 
-def enable_pruning_on_cpu() -> None:
-    """Set `is_multimodal_pruning_enabled` in vLLM's CPU runner, which forgets to and fails on the first video."""
+def work_around_cpu_faults() -> None:
+    """Work around two faults of vLLM on CPUs.
+
+    Its model runner does not set `is_multimodal_pruning_enabled` and fails on the first video, and its search of all
+    modules for kernels fails on those of llvmlite.
+    """
     from vllm.platforms import current_platform
 
-    if current_platform.is_cpu():
-        from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+    if not current_platform.is_cpu():
+        return
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
-        _wrap_once(CPUModelRunner, "load_model", _load_model)
-
-
-def hide_llvmlite_on_cpu() -> None:
-    """Hide llvmlite while vLLM searches all modules for kernels: on CPUs that search fails on llvmlite's modules."""
-    from vllm.platforms import current_platform
-
-    if current_platform.is_cpu() and importlib.util.find_spec("vllm.triton_utils.dispatcher") is not None:
+    _wrap_once(CPUModelRunner, "load_model", _load_model)
+    if importlib.util.find_spec("vllm.triton_utils.dispatcher") is not None:
         from vllm.triton_utils import dispatcher
 
         _wrap_once(dispatcher, "_rebind_kernels", _rebind_kernels)
