@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -156,4 +157,13 @@ def test_lock_names_its_owner(tmp_path: Path) -> None:
     with folder.lock(), pytest.raises(ValueError, match=f"in use by process {os.getpid()}"), folder.lock():
         pass
     with folder.lock():
+        pass
+
+
+def test_lock_needs_fcntl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with (
+        pytest.raises(ImportError, match="needs fcntl, which only Linux and macOS have"),
+        ResultFolder(tmp_path).lock(),
+    ):
         pass
