@@ -33,28 +33,28 @@ def plainly(x: np.ndarray, labels: np.ndarray) -> list[int]:
 def test_a_cluster_is_represented_by_its_member_nearest_to_the_mean(
     n: int, dim: int, k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clusters, "FEATURES_TOGETHER", 16)
+    monkeypatch.setattr(clusters, "FEATURE_STEP", 16)
     x = rng.standard_normal((n, dim)).astype(np.float32)
     labels = 5 * rng.integers(0, k, n)  # numbers in between have no members
     picks = plainly(x, labels)
-    assert clusters.representatives(x, labels, len(picks)).tolist() == picks
+    assert clusters.select_representatives(x, labels, len(picks)).tolist() == picks
 
 
 def test_of_two_members_the_first_represents_both() -> None:
     x = rng.standard_normal((200, 50)).astype(np.float32) + 10
-    assert sorted(clusters.representatives(x, np.arange(200) // 2, 100)) == list(range(0, 200, 2))
+    assert sorted(clusters.select_representatives(x, np.arange(200) // 2, 100)) == list(range(0, 200, 2))
 
 
 def test_missing_clusters_are_filled_up_with_the_farthest_repeats_last() -> None:
     x = np.array([0, 0, 0.5, 3, 3, 2, 0], np.float32)[:, None]
-    filled = [clusters.representatives(x, np.zeros(7, int), k).tolist() for k in range(1, 8)]
+    filled = [clusters.select_representatives(x, np.zeros(7, int), k).tolist() for k in range(1, 8)]
     assert filled[-1] == [2, 3, 5, 0, 4, 1, 6]
     assert all(filled[k] == filled[-1][: k + 1] for k in range(7))
 
 
 def test_what_is_identical() -> None:
     x = np.array([[1, 0.0], [0, 1], [1, -0.0], [0, 1], [2, -1]], np.float32)  # all have the same sum
-    first, kind = clusters.identical(x)
+    first, kind = clusters.find_duplicates(x)
     assert sorted(first) == [0, 1, 4]
     assert first[kind].tolist() == [0, 1, 0, 1, 4]
 
@@ -63,7 +63,7 @@ def test_what_is_identical() -> None:
 def test_distances_are_symmetric_and_zero_only_between_equals(offset: int) -> None:
     x = (offset + rng.standard_normal((40, 30))).astype(np.float32)
     x[7] = x[30]
-    squares = clusters.squared_distances(torch.from_numpy(x)).numpy()
+    squares = clusters.compute_squared_distances(torch.from_numpy(x)).numpy()
     np.testing.assert_array_equal(squares, squares.T)
     np.testing.assert_allclose(squares, ((x[:, None] - x.astype(np.float64)) ** 2).sum(2), rtol=1e-8, atol=1e-12)
     assert np.argwhere(np.triu(squares == 0, 1)).tolist() == [[7, 30]]
@@ -71,7 +71,7 @@ def test_distances_are_symmetric_and_zero_only_between_equals(offset: int) -> No
 
 def test_rounding_does_not_keep_equals_apart() -> None:
     half = 3 + rng.standard_normal((25, 3584)).astype(np.float32)
-    squares = clusters.squared_distances(torch.from_numpy(np.tile(half, (2, 1))))
+    squares = clusters.compute_squared_distances(torch.from_numpy(np.tile(half, (2, 1))))
     assert (squares.diagonal(25) == 0).all()
     assert (squares >= 0).all()
 
@@ -79,14 +79,14 @@ def test_rounding_does_not_keep_equals_apart() -> None:
 @pytest.mark.parametrize("block", [8, 3, 100, None])
 @pytest.mark.parametrize("budget", [1, 2, 100, 839])
 def test_each_block_gets_its_share(tokens: np.ndarray, block: int | None, budget: int) -> None:
+    spans = blocks.split_blocks(70, block)
     asked = []
 
     def first(x: torch.Tensor, k: int) -> np.ndarray:
         asked.append((len(x), k))
         return np.arange(k)[::-1]
 
-    picks = clusters.chosen(TokenGrid.from_array(tokens), block, budget, first)
-    spans = blocks.split_blocks(70, block)
+    picks = clusters.select_in_blocks(TokenGrid.from_array(tokens), spans, budget, first)
     shares = blocks.share_budget([12 * (span.stop - span.start) for span in spans], budget)
     expected = [12 * span.start + i for span, k in zip(spans, shares, strict=True) for i in range(k)]
     assert picks.tolist() == expected
@@ -109,11 +109,11 @@ def test_libraries_have_one_thread_in_each_block_and_theirs_back_afterwards(
             raise RuntimeError("as it happens")
         return np.arange(k)
 
-    clusters.chosen(TokenGrid.from_array(tokens), 8, 50, look)
+    clusters.select_in_blocks(TokenGrid.from_array(tokens), blocks.split_blocks(70, 8), 50, look)
     assert set(seen) == {1}
     assert [(each["filepath"], each["num_threads"]) for each in threadpool_info()] == before
     with pytest.raises(RuntimeError, match="as it happens"):
-        clusters.chosen(TokenGrid.from_array(tokens), None, 100, look)
+        clusters.select_in_blocks(TokenGrid.from_array(tokens), blocks.split_blocks(70, None), 100, look)
     assert [(each["filepath"], each["num_threads"]) for each in threadpool_info()] == before
 
 
@@ -122,7 +122,7 @@ def test_fewer_clusters_are_no_reason_to_warn(tokens: np.ndarray) -> None:
         warnings.warn("Number of distinct clusters (3) found smaller than n_clusters (4).", UserWarning, stacklevel=1)
         return np.arange(k)
 
-    assert len(clusters.chosen(TokenGrid.from_array(tokens), 8, 50, warn)) == 50
+    assert len(clusters.select_in_blocks(TokenGrid.from_array(tokens), blocks.split_blocks(70, 8), 50, warn)) == 50
 
 
 @pytest.mark.parametrize("method", ["kmeans", "kmedoids", "spectral"])
@@ -159,8 +159,8 @@ def test_options_are_checked(method: str, option: dict, says: str) -> None:
 def test_a_block_too_large_for_its_distances_is_an_error(
     tokens: np.ndarray, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clusters, "available_bytes", lambda device: 10_000_000)
-    with pytest.raises(MemoryError, match=f"{method} on 840 tokens together needs .* are free; pass block=8"):
+    monkeypatch.setattr("floc._system.available_bytes", lambda device: 10_000_000)
+    with pytest.raises(MemoryError, match=r"selecting from 840 tokens at once needs .* are free; pass block=8"):
         floc.compress(tokens, budget=20, method=method, block=None)
     assert len(floc.compress(tokens, budget=20, method=method)) == 20
 

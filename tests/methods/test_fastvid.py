@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import floc
-from floc.methods import density, fastvid
+from floc.methods import fastvid, tiles
 from floc.synthetic import film
 
 VARIANTS = {"onevision": "", "llava-video": "lv_"}
@@ -174,7 +174,7 @@ def test_keeps_what_the_published_program_keeps(read_golden, case: str, variant:
 def test_keeps_by_the_definition(
     shape: tuple[int, int, int], options: dict, cache: int, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(density, "CACHE_BYTES", cache)  # one tile or many
+    monkeypatch.setattr(tiles, "CPU_BYTES", cache)  # one tile or many
     tokens = film(*shape, dim=24, seed=sum(shape), scenes=2, shot_frames=6, dtype=np.float32)
     kept = floc.compress(tokens, method="fastvid", variant=variant, **options)
     quota = int(shape[1] * shape[2] * options["retention_ratio"])

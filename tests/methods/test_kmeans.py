@@ -55,9 +55,9 @@ def test_other_coordinates_give_the_same(repeat: int, monkeypatch: pytest.Monkey
             return super().fit(points)
 
     monkeypatch.setattr(sklearn_cluster, "KMeans", KMeans)
-    for large, own_length in ((1 << 19, 0), (0, kmeans.OWN_LENGTH), (0, -1)):  # the last leaves no such coordinates
-        monkeypatch.setattr(kmeans, "LARGE", large)
-        monkeypatch.setattr(kmeans, "OWN_LENGTH", own_length)
+    for large, own_length in ((1 << 19, 0), (0, kmeans.RIDGE), (0, -1)):  # the last leaves no such coordinates
+        monkeypatch.setattr(kmeans, "MIN_PROJECTED", large)
+        monkeypatch.setattr(kmeans, "RIDGE", own_length)
         kept.append(floc.compress(x.reshape(8, 3, 4, 400), budget=12, method="kmeans").indices.tolist())
     assert kept[0] == kept[1] == kept[2]
     (plain, tolerance), (spanned, own_tolerance), (again, same_tolerance) = fits
@@ -84,7 +84,7 @@ def test_each_block_is_a_set_of_its_own(tokens: np.ndarray) -> None:
 
 @pytest.mark.parametrize("large", [1 << 19, 0])
 def test_repeated_tokens_are_kept_once_and_then_the_first(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kmeans, "LARGE", large)
+    monkeypatch.setattr(kmeans, "MIN_PROJECTED", large)
     tokens = np.random.default_rng(0).standard_normal((3, 16)).astype(np.float32)[[2, 2, 0, 2, 0, 1, 1, 0], None]
     kept = [floc.compress(tokens, budget=k, method="kmeans").indices.tolist() for k in range(3, 9)]
     assert kept[0] == [0, 2, 5]
@@ -102,5 +102,6 @@ def test_large_and_small_tokens(scale: float) -> None:
 
 def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
     with pytest.raises(ImportError, match=r"'kmeans' needs scikit-learn: pip install 'floc-video\[cluster\]'"):
         floc.compress(np.ones((2, 2, 2)), budget=1, method="kmeans")

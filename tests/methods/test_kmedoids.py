@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import floc
-from floc.methods.kmedoids import alternate, filled_up, whole
+from floc.methods.kmedoids import alternate, fill_up, round_distances
 
 kmedoids = pytest.importorskip("kmedoids")
 
@@ -91,11 +91,11 @@ def test_alternates_by_the_definition(n: int, k: int) -> None:
 
 def test_how_sums_are_rounded_does_not_matter() -> None:
     distance = torch.from_numpy(distances(np.random.default_rng(3).standard_normal((200, 30))))
-    exact = whole(distance.clone())
+    exact = round_distances(distance.clone())
     noise = 1 + 1e-15 * np.random.default_rng(0).standard_normal((200, 200))
     assert (exact == exact.round()).all()
     assert 2**31 <= exact.max() <= 2**32
-    np.testing.assert_array_equal(whole(distance * torch.from_numpy(noise)), exact)
+    np.testing.assert_array_equal(round_distances(distance * torch.from_numpy(noise)), exact)
     np.testing.assert_allclose(exact / exact.max(), distance / distance.max(), atol=1e-9)
 
 
@@ -112,7 +112,7 @@ def test_repeated_tokens_are_kept_once(options: dict) -> None:
 
 def test_what_is_named_twice_is_filled_up_with_the_farthest() -> None:
     distance = np.abs(np.subtract.outer([0, 1, 4, 5, 5.0], [0, 1, 4, 5, 5.0]))
-    assert [filled_up(np.array([1, 1]), distance, k).tolist() for k in (2, 5)] == [[1, 3], [1, 3, 4, 2, 0]]
+    assert [fill_up(np.array([1, 1]), distance, k).tolist() for k in (2, 5)] == [[1, 3], [1, 3, 4, 2, 0]]
 
 
 def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
         compress(init="biuld")
     with pytest.raises(ValueError, match="unknown algorithm 'pam'"):
         compress(algorithm="pam")
-    with pytest.raises(ValueError, match="init='build' is a start of FasterPAM"):
+    with pytest.raises(ValueError, match="init='build' applies to FasterPAM only"):
         compress(algorithm="alternate", init="build")
     monkeypatch.setitem(sys.modules, "kmedoids", None)
     with pytest.raises(

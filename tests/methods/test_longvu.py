@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import floc
-from floc.methods import cells
+from floc.methods import frames
 
 SHAPES = [(1, 2, 3), (2, 1, 1), (8, 3, 3), (9, 2, 5), (17, 4, 1), (31, 1, 7)]
 each_shape = pytest.mark.parametrize("shape", SHAPES)
@@ -55,7 +55,7 @@ def test_reaches_a_budget_with_a_threshold_of_the_published_program(read_golden,
 def test_keeps_first_frames_and_what_is_below_the_threshold(
     shape: tuple[int, int, int], window: int, threshold: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cells, "CACHE_BYTES", 300)  # several tiles
+    monkeypatch.setattr(frames, "CPU_BYTES", 300)  # several tiles
     tokens = some(shape)
     later = cosines(tokens, window)
     expected = [i for i in range(np.prod(shape)) if later.get(i, -9) < threshold]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import floc
-from floc.methods import pooling
+from floc.methods import tiles
 
 WAYS = {
     "avg_stride2_floor": {"stride": 2, "ceil": False},
@@ -51,7 +51,7 @@ def test_pools_as_torch_did(read_golden, case: str) -> None:
 def test_adaptive_cells_are_the_means_of_their_rows_and_columns(
     shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pooling, "TILE_BYTES", 600)  # several tiles
+    monkeypatch.setattr(tiles, "CPU_BYTES", 600)  # several tiles
     t, h, w = shape
     tokens = some(*shape)
     for rows in range(1, h + 1):

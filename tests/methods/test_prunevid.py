@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import floc
-from floc.methods import density, prunevid
+from floc.methods import prunevid, tiles
 from floc.synthetic import film
 from floc.tokens import TokenGrid
 
@@ -123,9 +123,9 @@ def test_merges_what_the_published_program_merges(read_golden, case: str) -> Non
     golden = read_golden(f"prunevid_{case}")
     options = {name: golden[name].item() for name in ("tau", "temporal_segment_ratio", "cluster_ratio", "k")}
     tokens = golden["tokens"]
-    labels = prunevid.frame_labels(TokenGrid.from_array(tokens), options["temporal_segment_ratio"], 7)
+    labels = prunevid.label_frames(TokenGrid.from_array(tokens), options["temporal_segment_ratio"], 7)
     np.testing.assert_array_equal(labels, golden["frame_labels"])
-    np.testing.assert_array_equal(prunevid.contiguous(labels), golden["frame_labels_refined"])
+    np.testing.assert_array_equal(prunevid.make_contiguous(labels), golden["frame_labels_refined"])
     kept = floc.compress(tokens, method="prunevid", **options)
     assert len(kept) == len(golden["merged"])
     apart = np.abs(kept.features[:, None] - golden["merged"]).max(-1)
@@ -159,7 +159,7 @@ def test_merges_what_the_published_program_merges(read_golden, case: str) -> Non
 def test_merges_by_the_definition(
     shape: tuple[int, int, int], options: dict, cache: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(density, "CACHE_BYTES", cache)  # one tile or many
+    monkeypatch.setattr(tiles, "CPU_BYTES", cache)  # one tile or many
     tokens = film(*shape, dim=24, seed=sum(shape), scenes=2, shot_frames=6, dtype=np.float32)
     assert_is(floc.compress(tokens, method="prunevid", **options), plainly(tokens, **options))
 
@@ -168,7 +168,7 @@ def test_merges_by_the_definition(
 def test_contiguous_is_frame_by_frame(seed: int) -> None:
     rng = np.random.default_rng(seed)
     labels = np.repeat(rng.integers(0, 1 + seed % 5, 12), rng.integers(1, 4, 12))[: 1 + seed]
-    assert prunevid.contiguous(labels).tolist() == refined(labels.tolist())
+    assert prunevid.make_contiguous(labels).tolist() == refined(labels.tolist())
 
 
 def test_any_budget_above_the_floor_exactly() -> None:
@@ -216,12 +216,12 @@ def test_missing_clusters_go_where_the_largest_part_is_left_over() -> None:
     nothing = np.zeros(0)
     groups = prunevid._Groups(nothing, nothing, nothing, nothing, sizes, nothing, nothing)
     clustered = np.flatnonzero(sizes > 14)
-    for budget in range(int(groups.counts(0, 14).sum()), sizes.sum() + 1, 7):
-        ratio, counts = groups.within(budget, 14)
+    for budget in range(int(groups.count_clusters(0, 14).sum()), sizes.sum() + 1, 7):
+        ratio, counts = groups.share_budget(budget, 14)
         assert counts.sum() == budget
-        extra = counts - groups.counts(ratio, 14)
+        extra = counts - groups.count_clusters(ratio, 14)
         assert set(extra) <= {0, 1}
-        part = (ratio * sizes - groups.counts(ratio, 14)).round(6)
+        part = (ratio * sizes - groups.count_clusters(ratio, 14)).round(6)
         ranking = sorted(clustered, key=lambda g: (-part[g], g))
         assert sorted(ranking[: extra.sum()]) == np.flatnonzero(extra).tolist()
 

@@ -198,7 +198,7 @@ def test_parameters_may_come_from_a_file_of_arrays(tokens: np.ndarray) -> None:
 def test_clusters_are_asked_for_by_number(tokens: np.ndarray, name: str) -> None:
     kept = floc.compress(tokens, method=name, n_clusters=60)
     assert kept.indices.tolist() == floc.compress(tokens, method=name, budget=60).indices.tolist()
-    with pytest.raises(ValueError, match=r"whole number in 1..840, the tokens there are; got 841"):
+    with pytest.raises(ValueError, match=r"whole number in 1..840, the number of tokens; got 841"):
         floc.compress(tokens, method=name, n_clusters=841)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import floc
-from floc.methods import scissor
+from floc.methods import linkage, scissor
 from floc.synthetic import film
 from floc.tokens import TokenGrid
 
@@ -67,15 +67,15 @@ def test_merges_what_the_published_program_merges(read_golden, case: str, epsilo
     kept = floc.compress(golden["tokens"], method="scissor", **options)
     np.testing.assert_allclose(kept.features, golden["merged"], atol=1e-5)
     np.testing.assert_array_equal(kept.represents, golden["assignment"])
-    frames = scissor._Frames.of(TokenGrid.from_array(golden["tokens"]))
-    nodes = frames.alive(options["tau"], options["tau"])
-    means = frames.sums(nodes) / frames.size[nodes][:, None]
+    frames = linkage.FrameTrees.build(TokenGrid.from_array(golden["tokens"]))
+    nodes = frames.find_nodes(options["tau"], options["tau"])
+    means = frames.sum_tokens(nodes) / frames.size[nodes][:, None]
     assert len(means) == len(golden["step1_tokens"])
     nearest = np.abs(means.numpy()[:, None] - golden["step1_tokens"]).max(-1).argmin(0)
     assert len(set(nearest)) == len(means)
     np.testing.assert_allclose(means[nearest], golden["step1_tokens"], atol=1e-5)
     # which of the means are joined, whatever their numbers are
-    joined = scissor._at(frames, options["tau"]).joined(options["tau"])[nearest].numpy()
+    joined = scissor._compare_at(frames, options["tau"]).find_components(options["tau"])[nearest].numpy()
     theirs = golden["step2_component_of_step1"]
     assert ((joined[:, None] == joined) == (theirs[:, None] == theirs)).all()
 
@@ -93,12 +93,12 @@ def test_merges_by_the_definition(t: int, h: int, w: int, tau: float) -> None:
 
 def test_joins_only_what_is_next_to_a_sample_if_asked_to() -> None:
     tokens = film(10, 4, 5, dim=24, seed=3, shot_frames=5, noise=0.25, dtype=np.float32)
-    frames = scissor._Frames.of(TokenGrid.from_array(tokens))
+    frames = linkage.FrameTrees.build(TokenGrid.from_array(tokens))
     count, epsilon = frames.count(0.85), 0.35
     sample = math.ceil(math.log(count) / epsilon**2)
     assert sample < count / 2
     sampled = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:sample]
-    drawn = set(frames.order[frames.start[frames.alive(0.85, 0.85)[sampled]]].tolist())
+    drawn = set(frames.order[frames.start[frames.find_nodes(0.85, 0.85)[sampled]]].tolist())
     positions, merged, represents = plainly(tokens, 0.85, drawn)
     kept = floc.compress(tokens, method="scissor", tau=0.85, epsilon=epsilon)
     assert len(kept) > len(floc.compress(tokens, method="scissor", tau=0.85))
@@ -118,14 +118,14 @@ def test_joins_only_what_is_next_to_a_sample_if_asked_to() -> None:
 def test_frames_fall_into_the_components_of_any_threshold() -> None:
     tokens = torch.from_numpy(film(4, 5, 6, dim=16, seed=5, dtype=np.float32))
     tokens[1] = tokens[1].round()  # some equal cosines
-    frames = scissor._Frames.of(TokenGrid.from_array(tokens))
+    frames = linkage.FrameTrees.build(TokenGrid.from_array(tokens))
     for tau in np.linspace(-1, 1, 41):
         expected = {
             tuple(30 * i + np.array(members))
             for i, frame in enumerate(tokens.flatten(1, 2).numpy().astype(np.float64))
             for _, members in parts(frame, tau)
         }
-        nodes = frames.alive(tau, tau)
+        nodes = frames.find_nodes(tau, tau)
         assert len(nodes) == frames.count(tau)
         found = {
             tuple(sorted(frames.order[start : start + size].tolist()))
@@ -153,7 +153,7 @@ def test_a_budget_reports_the_threshold_that_gives_its_answer(shape: tuple[int, 
 def test_a_wrong_guess_costs_time_not_tokens(guess: tuple[float, float], monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = film(20, 3, 4, dim=32, seed=2, shot_frames=9, dtype=np.float32)
     expected = [len(floc.compress(tokens, budget=budget, method="scissor")) for budget in (5, 30, 200)]
-    monkeypatch.setattr(scissor, "_guess", lambda frames, budget: guess)
+    monkeypatch.setattr(scissor, "_guess_window", lambda frames, budget: guess)
     found = [len(floc.compress(tokens, budget=budget, method="scissor")) for budget in (5, 30, 200)]
     np.testing.assert_allclose(found, expected, atol=3)
 
@@ -161,12 +161,13 @@ def test_a_wrong_guess_costs_time_not_tokens(guess: tuple[float, float], monkeyp
 def test_little_memory_gives_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = film(20, 4, 5, dim=32, seed=2, shot_frames=9, dtype=np.float32)
     expected, native = (floc.compress(tokens, method="scissor", **how) for how in ({"budget": 50}, {"tau": 0.7}))
-    monkeypatch.setattr(scissor, "LINKAGE_BYTES", 3 * 4 * 20 * 20)
+    monkeypatch.setattr(linkage, "LINKAGE_BYTES", 3 * 4 * 20 * 20)
     monkeypatch.setattr(scissor, "TILE_BYTES", 5000)
-    monkeypatch.setattr(scissor, "EDGES", 20)
+    monkeypatch.setattr(linkage, "TILE_BYTES", 5000)
+    monkeypatch.setattr(scissor, "MAX_EDGES", 20)
     windows = []
-    search = scissor._window
-    monkeypatch.setattr(scissor, "_window", lambda *given: windows.append(search(*given)) or windows[-1])
+    search = scissor._compare
+    monkeypatch.setattr(scissor, "_compare", lambda *given: windows.append(search(*given)) or windows[-1])
     kept = floc.compress(tokens, budget=50, method="scissor")
     assert None in windows
     assert len(kept) == len(expected)
@@ -181,11 +182,11 @@ def test_little_memory_gives_the_same_tokens(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_search_ends_where_rounding_makes_the_count_leap(off: float, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     tokens = rng.standard_normal(400) * rng.uniform(1, 2, (8, 4, 5, 1))  # one direction, so every cosine is nearly 1
-    cosines, window = scissor._cosines, scissor._window
+    cosines, window = linkage.compute_cosines, scissor._compare
     passes = []
-    monkeypatch.setattr(scissor, "EDGES", 100)
-    monkeypatch.setattr(scissor, "_cosines", lambda tokens: cosines(tokens) + off)  # as if rounded another way
-    monkeypatch.setattr(scissor, "_window", lambda *given: passes.append(given) or window(*given))
+    monkeypatch.setattr(scissor, "MAX_EDGES", 100)
+    monkeypatch.setattr(linkage, "compute_cosines", lambda tokens: cosines(tokens) + off)  # as if rounded another way
+    monkeypatch.setattr(scissor, "_compare", lambda *given: passes.append(given) or window(*given))
     kept = floc.compress(tokens.astype(np.float32), budget=20, method="scissor")
     assert 1 <= len(kept) <= 20
     assert len(passes) < 40

@@ -10,8 +10,8 @@ import torch
 from threadpoolctl import threadpool_limits
 
 import floc
-from floc.methods.clusters import representatives
-from floc.methods.spectral import labels_of, seeding
+from floc.methods.clusters import select_representatives
+from floc.methods.spectral import cluster_spectrally, make_seeding
 from floc.representatives import normalize
 
 sklearn_cluster = pytest.importorskip("sklearn.cluster")
@@ -30,13 +30,13 @@ def test_keeps_what_the_reference_keeps(read_golden, case: str) -> None:
     golden = read_golden(f"spectral_{case}")
     k = int(golden["n_clusters"])
     x = normalize(torch.from_numpy(golden["tokens"])).flatten(0, 2)
-    assert sorted(representatives(x.numpy(), golden["labels_l2"], k)) == golden["kept_l2"].tolist()
+    assert sorted(select_representatives(x.numpy(), golden["labels_l2"], k)) == golden["kept_l2"].tolist()
     # eigenvectors depend on the machine's BLAS, so clusters need only agree nearly
-    labels = labels_of(x, k, gamma=1.0, seed=0)
+    labels = cluster_spectrally(x, k, gamma=1.0, seed=0)
     assert adjusted_rand(labels, golden["labels_l2"]) > 0.95
     if case == "b":  # the smallest
         kept = floc.compress(golden["tokens"], budget=k, method="spectral", block=None)
-        assert kept.indices.tolist() == sorted(representatives(x.numpy(), labels, k))
+        assert kept.indices.tolist() == sorted(select_representatives(x.numpy(), labels, k))
 
 
 @pytest.mark.parametrize(("n", "dim", "k"), [(2, 3, 1), (63, 24, 10), (150, 150, 12), (96, 500, 12)])
@@ -51,14 +51,14 @@ def test_clusters_are_scikit_learns(n: int, dim: int, k: int, seed: int) -> None
             plain.fit(x.numpy())
     else:
         plain.fit(x.numpy())
-    assert adjusted_rand(labels_of(x, k, gamma=1.0, seed=seed), plain.labels_) > 0.95
+    assert adjusted_rand(cluster_spectrally(x, k, gamma=1.0, seed=seed), plain.labels_) > 0.95
 
 
 @pytest.mark.parametrize(("n", "k"), [(2, 1), (63, 63), (200, 25)])
 def test_starts_are_those_of_scikit_learn(n: int, k: int) -> None:
     points = np.random.default_rng(n).standard_normal((n, 12))
     mine, theirs = np.random.RandomState(5), np.random.RandomState(5)
-    start = seeding(points)
+    start = make_seeding(points)
     for _ in range(3):  # and they leave the generator where it was left
         expected, _ = sklearn_cluster.kmeans_plusplus(points, k, random_state=theirs)
         np.testing.assert_array_equal(start(points, k, random_state=mine), expected)

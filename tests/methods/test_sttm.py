@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import floc
-from floc.methods import sttm
+from floc.methods import tiles
 from floc.synthetic import film
 
 
@@ -243,7 +243,7 @@ def test_any_dtype_and_layout_merges_as_float32_does(dtype: torch.dtype) -> None
 def test_parts_of_a_video_meet_at_their_seams(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = film(17, 7, 6, dim=32, shot_frames=5, dtype=np.float32)
     whole = floc.compress(tokens, method="sttm", spatial_threshold=0.8, temporal_threshold=0.8)
-    monkeypatch.setattr(sttm, "CACHE_BYTES", 3 * 7 * 6 * 32 * 4)
+    monkeypatch.setattr(tiles, "CPU_BYTES", 3 * 7 * 6 * 32 * 4)
     parts = floc.compress(tokens, method="sttm", spatial_threshold=0.8, temporal_threshold=0.8)
     np.testing.assert_array_equal(parts.indices, whole.indices)
     np.testing.assert_allclose(parts.features, whole.features, atol=1e-6)
