@@ -62,18 +62,15 @@ class KMedoids(clusters.ClusterMethod):
         return ("kmedoids",) if self.algorithm == "fasterpam" else ()
 
     def _select(self, tokens: torch.Tensor, k: int) -> np.ndarray:
-        distance = (
-            round_distances(clusters.compute_squared_distances(clusters.to_float32(tokens)).sqrt_()).cpu().numpy()
-        )
-        medoids = alternate(distance, k) if self.algorithm == "alternate" else self._run_fasterpam(distance, k)
-        return fill_up(medoids, distance, k)
-
-    def _run_fasterpam(self, distance: np.ndarray, k: int) -> np.ndarray:
+        squared = clusters.compute_squared_distances(clusters.to_float32(tokens))
+        distance = round_distances(squared.sqrt_()).cpu().numpy()
+        if self.algorithm == "alternate":
+            return fill_up(alternate(distance, k), distance, k)
         from kmedoids import fasterpam
 
         seed = self.seed if self.init == "random" else None
         fit = fasterpam(distance, k, max_iter=100, init=self.init, random_state=seed, n_cpu=1)
-        return fit.medoids.astype(np.int64)
+        return fill_up(fit.medoids.astype(np.int64), distance, k)
 
 
 def round_distances(distance: torch.Tensor) -> torch.Tensor:

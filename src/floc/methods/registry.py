@@ -82,9 +82,7 @@ def manual(name: str) -> str:
     lines = [f"{name}: {about.paper}", "", _docstring(name), ""]
     lines += [f"Kind: {about.kind}. Budget: {'exact' if about.exact else 'an upper limit'}."]
     lines += [f"Floor: {about.floor}."] * bool(about.floor) + [f"Optional inputs: {about.needs}."] * bool(about.needs)
-    lines += [f"Options: {', '.join(_option_texts(name)) or 'none'}."]
-    lines += [f"A budget sets: {', '.join(about.searched)}."] * bool(about.searched)
-    return "\n".join(lines)
+    return "\n".join([*lines, _describe_options(name, "")])
 
 
 def markdown() -> str:
@@ -103,10 +101,8 @@ def markdown() -> str:
         "\n".join(lines),
     ]
     for name in names():
-        texts = [f"`{text}`" for text in _option_texts(name)]
-        searched = " and ".join(f"`{option}`" for option in facts(name).searched)
-        searched = f" A budget sets {searched}." if searched else ""
-        parts.append(f"## {name}\n\n{_docstring(name)}\n\nOptions: {', '.join(texts) or 'none'}.{searched}")
+        text = _docstring(name).replace(":\n- ", ":\n\n- ")  # Markdown needs a blank line before a list
+        parts.append(f"## {name}\n\n{text}\n\n{_describe_options(name, '`')}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -114,8 +110,10 @@ def _docstring(name: str) -> str:
     return inspect.cleandoc(get(name).__doc__ or "")
 
 
-def _option_texts(name: str) -> list[str]:
-    return [f"{option}={default!r}" for option, default in defaults(name).items() if option != "progress"]
+def _describe_options(name: str, quote: str) -> str:
+    texts = [f"{quote}{key}={value!r}{quote}" for key, value in defaults(name).items() if key != "progress"]
+    searched = " and ".join(f"{quote}{option}{quote}" for option in facts(name).searched)
+    return f"Options: {', '.join(texts) or 'none'}." + (f" A budget sets {searched}." if searched else "")
 
 
 def make(name: str, given: dict[str, object]) -> Method:

@@ -44,8 +44,8 @@ class Scissor:
 
     Tokens of a frame are joined if their cosine is above `tau`, and every connected component is replaced by its
     mean. The same is done with the means of all frames. Finally every token is added to the most similar mean, and is
-    represented by it. A merged token takes the position of its key, the member with the most neighbours, in the frame
-    step and in the video step.
+    represented by it. A merged token takes the position of its key: of the component with the most neighbours, the
+    token with the most neighbours in its frame.
 
     A budget is a search for `tau`. The count is nearly, not strictly, monotone in `tau` and steep near 1, so it is
     usually a few tokens below the budget.
