@@ -86,7 +86,7 @@ def manual(name: str) -> str:
 
 
 def markdown() -> str:
-    """Generate docs/methods.md from the registry."""
+    """Generate the documentation page on all methods."""
     lines = ["| method | paper | kind | budget | floor | optional inputs |", "|---|---|---|---|---|---|"]
     for name in names():
         about = facts(name)
