@@ -81,7 +81,8 @@ def test_nested_order_contains_smaller_budgets(tokens: np.ndarray, name: str) ->
 @each_method
 def test_repr_does_not_compute_coverage(tokens: np.ndarray, name: str) -> None:
     kept = compress(tokens, name, budget=105)
-    assert ("coverage" in repr(kept)) == (kept.path is not None)
+    known = "coverage" in repr(kept)
+    assert known == (kept.path is not None)
     assert f"coverage {kept.coverage:.4f}" in repr(kept)
 
 
