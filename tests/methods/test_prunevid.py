@@ -214,7 +214,7 @@ def test_extra_clusters_go_to_largest_fractions() -> None:
     rng = np.random.default_rng(0)
     sizes = rng.integers(0, 60, 50)
     nothing = np.zeros(0)
-    groups = prunevid._Groups(nothing, nothing, nothing, nothing, sizes, nothing, nothing)
+    groups = prunevid._TokenGroups(nothing, nothing, nothing, nothing, sizes, nothing, nothing)
     clustered = np.flatnonzero(sizes > 14)
     for budget in range(int(groups.count_clusters(0, 14).sum()), sizes.sum() + 1, 7):
         ratio, counts = groups.share_budget(budget, 14)

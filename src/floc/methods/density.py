@@ -1,7 +1,8 @@
 """Density-peak clustering (DPC-kNN): dense points that are far from any denser point become cluster centres.
 
-Many small groups are clustered at once: [B, M, D] holds one group per row, padded to the largest; `sizes` gives the
-number of real points. A few kernels then process a whole video without a loop over its frames.
+Many small groups are clustered at once: `x`, [B, M, D] in float32 or float64, holds one group per row, padded to the
+largest; `sizes`, [B] int64, gives the number of real points, at least 1. A few kernels then process a whole video
+without a loop over its frames.
 """
 
 from __future__ import annotations
@@ -15,10 +16,6 @@ ROUNDING = 8  # error of a squared distance, in units in the last place
 
 def compute_distances(x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
     """Return the mean squared difference of any two points of a group, infinite for padding: [B, M, M].
-
-    Args:
-        x: [B, M, D] float32 or float64.
-        sizes: [B] int64, points in each group, at least 1.
 
     >>> compute_distances(torch.tensor([[[0.0, 0.0], [0.0, 2.0]]]), torch.tensor([2])).tolist()
     [[[0.0, 2.0], [2.0, 0.0]]]
@@ -38,19 +35,11 @@ def compute_distances(x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
 
 
 def rank_points(squared: torch.Tensor, sizes: torch.Tensor, k: int) -> torch.Tensor:
-    """Sort the points of each group by density times distance to the nearest denser point, descending.
+    """Sort the points of each group by density times distance to the nearest denser point, descending: [B, M].
 
-    The density is exp(-mean squared distance to the k nearest points, including the point itself). Its logarithm is
-    compared, since the density underflows in float32 if points lie far apart. Among equally dense points the first
-    counts as denser, and equal scores keep their order.
-
-    Args:
-        squared: [B, M, M] from `compute_distances`.
-        sizes: [B] int64.
-        k: neighbours; limited by the size of a group.
-
-    Returns:
-        [B, M] int64, padding last.
+    The density is exp(-mean squared distance to the k nearest points, including the point itself), or to all points of
+    a smaller group. Its logarithm is compared, since the density underflows in float32 if points lie far apart. Among
+    equally dense points the first counts as denser, and equal scores keep their order. Padding comes last.
     """
     b, m, _ = squared.shape
     tiles = split_tiles(m, squared.element_size() * b * m, squared.device)
@@ -77,8 +66,6 @@ def cluster_points(
     """Cluster the points of each group around its first ranked points.
 
     Args:
-        x: [B, M, D] float32 or float64.
-        sizes: [B] int64, points in each group, at least 1.
         counts: [B] int64, clusters of each group, 1 <= counts <= sizes.
         most: the largest count.
         k: neighbours that a density is computed from.

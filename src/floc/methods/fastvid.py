@@ -105,8 +105,8 @@ class FastVid:
         else:
             context = int(quota * self.stprune_d)
             salient = np.full(len(segments.segment), quota - context)
-            each = context * segments.lengths // segments.anchored_frames  # [S]; the remainder is lost
-            anchors = np.where(segments.is_anchored, each[segments.segment], 0)
+            frame_anchors = context * segments.lengths // segments.anchored_frames  # [S]; the remainder is lost
+            anchors = np.where(segments.is_anchored, frame_anchors[segments.segment], 0)
         return self._merge(grid, segments, salient, anchors, quota)
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
@@ -122,7 +122,7 @@ class FastVid:
             ratio = math.nextafter(ratio, 1)
         return replace(kept, settings={"retention_ratio": ratio, "extra_salient": extra})
 
-    def _find_segments(self, grid: TokenGrid) -> _Segments:
+    def _find_segments(self, grid: TokenGrid) -> _FrameSegments:
         frames = grid.shape[0]
         vectors = average_frames(grid) if self.frame_global is None else self._convert_input(grid, "frame_global")
         vectors = F.normalize(vectors, dim=-1)
@@ -134,7 +134,9 @@ class FastVid:
         segment = np.repeat(np.arange(len(starts)), lengths)
         from_last = (starts + lengths - 1)[segment] - np.arange(frames)
         is_anchored = from_last % self.dtm_p == 0
-        return _Segments(starts, lengths, segment, is_anchored, np.add.reduceat(is_anchored.astype(np.int64), starts))
+        return _FrameSegments(
+            starts, lengths, segment, is_anchored, np.add.reduceat(is_anchored.astype(np.int64), starts)
+        )
 
     def _compute_salience(self, grid: TokenGrid) -> torch.Tensor:
         """Return [T, N] values whose order within a frame is that of the salience."""
@@ -162,7 +164,7 @@ class FastVid:
         return tensor
 
     def _merge(
-        self, grid: TokenGrid, segments: _Segments, salient: np.ndarray, anchors: np.ndarray, quota: int
+        self, grid: TokenGrid, segments: _FrameSegments, salient: np.ndarray, anchors: np.ndarray, quota: int
     ) -> Kept:
         """Keep [T] salient tokens and [T] anchors."""
         cells = grid.n // grid.shape[0]
@@ -190,7 +192,12 @@ class FastVid:
         return grid.merge(indices, features, represents)
 
     def _absorb(
-        self, grid: TokenGrid, segments: _Segments, is_salient: np.ndarray, is_anchor: np.ndarray, own_only: np.ndarray
+        self,
+        grid: TokenGrid,
+        segments: _FrameSegments,
+        is_salient: np.ndarray,
+        is_anchor: np.ndarray,
+        own_only: np.ndarray,
     ) -> tuple[torch.Tensor, np.ndarray]:
         """Merge tokens into anchors.
 
@@ -238,7 +245,7 @@ class FastVid:
         return weight * values + (1 - weight) * mean, best.cpu().numpy()
 
 
-class _Segments(NamedTuple):
+class _FrameSegments(NamedTuple):
     """Contiguous runs of frames."""
 
     starts: np.ndarray  # [S] the first frame of each
@@ -253,7 +260,9 @@ class _Segments(NamedTuple):
         return (self.anchored_frames == self.lengths)[self.segment]
 
 
-def _plan_tiles(grid: TokenGrid, segments: _Segments, counts: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _plan_tiles(
+    grid: TokenGrid, segments: _FrameSegments, counts: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield a few frames at a time, [t], with the frames that have anchors in their segments, [f].
 
     Short segments are processed together, although their tokens then meet anchors of other segments for nothing; long
@@ -274,7 +283,7 @@ def _plan_tiles(grid: TokenGrid, segments: _Segments, counts: np.ndarray) -> Ite
                 yield frames[tile], anchored
 
 
-def _share_quota(segments: _Segments, quota: int, share: float, extra: int) -> tuple[np.ndarray, np.ndarray]:
+def _share_quota(segments: _FrameSegments, quota: int, share: float, extra: int) -> tuple[np.ndarray, np.ndarray]:
     """Share the quota of each segment among its frames without loss; the first frames get `extra` salient tokens.
 
     Returns:
@@ -298,7 +307,7 @@ def _share_quota(segments: _Segments, quota: int, share: float, extra: int) -> t
 
 
 def _fit_anchors(
-    segments: _Segments, salient: np.ndarray, anchors: np.ndarray, cells: int
+    segments: _FrameSegments, salient: np.ndarray, anchors: np.ndarray, cells: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Turn anchors that do not fit in their frame into salient tokens of the segment's other frames."""
     salient, fitting = salient.copy(), np.minimum(anchors, cells - salient)

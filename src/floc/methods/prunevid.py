@@ -85,7 +85,7 @@ class PruneVid:
         settings = {"cluster_ratio": ratio, "tau": tau, "untouched": untouched, "extra_clusters": extra}
         return replace(self._merge(grid, groups, counts), settings=settings)
 
-    def _merge(self, grid: TokenGrid, groups: _Groups, counts: np.ndarray) -> Kept:
+    def _merge(self, grid: TokenGrid, groups: _TokenGroups, counts: np.ndarray) -> Kept:
         """Replace every group by [G] counts of clusters."""
         cells, device = grid.n // grid.shape[0], grid.tokens.device
         before = np.cumsum(counts) - counts  # clusters are numbered group after group
@@ -127,7 +127,7 @@ class PruneVid:
 
 
 @dataclass(frozen=True, eq=False)
-class _Groups:
+class _TokenGroups:
     """The tokens clustered together: the static cells of each scene, followed by the others of each of its frames."""
 
     starts: np.ndarray  # [S] the first frame of each scene
@@ -197,7 +197,7 @@ class _Scenes:
         enough = np.searchsorted(left + np.cumsum(savings[static][order]), budget)
         return float(self.similarity[static][order][enough])
 
-    def split(self, tau: float) -> _Groups:
+    def split(self, tau: float) -> _TokenGroups:
         """Split the cells of every scene into static ones and others."""
         is_static = self.similarity > tau  # [S, N]
         frames, scenes = np.arange(self.lengths.sum()), np.arange(len(self.starts))
@@ -205,7 +205,7 @@ class _Scenes:
         scene = np.insert(scene_of, self.starts, scenes)
         static = np.insert(np.zeros(len(frames), bool), self.starts, True)
         own = np.where(static[:, None], is_static[scene], ~is_static[scene])  # [G, N]
-        return _Groups(
+        return _TokenGroups(
             starts=self.starts,
             scene=scene,
             frame=np.insert(frames, self.starts, self.starts),

@@ -91,7 +91,7 @@ class Scissor:
         is_sampled = self._sample_size(len(window.nodes)) < len(window.nodes)
         return _merge(grid, trees, tau, window, self._join_sample(trees, tau) if is_sampled else window)
 
-    def _join_sample(self, trees: FrameTrees, tau: float) -> _Window:
+    def _join_sample(self, trees: FrameTrees, tau: float) -> _ThresholdWindow:
         """Join only the neighbours of a sample of nodes."""
         count = trees.count(tau)
         drawn = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed))
@@ -102,7 +102,7 @@ class Scissor:
 
 
 @dataclass(frozen=True, eq=False)
-class _Window:
+class _ThresholdWindow:
     """The nodes joined at any threshold of an interval."""
 
     nodes: torch.Tensor  # [U] the nodes of `FrameTrees` that are alive at some threshold
@@ -141,7 +141,7 @@ def _count_edges(a: torch.Tensor, b: torch.Tensor, nodes: int) -> torch.Tensor:
     return torch.bincount(torch.cat([a, b]), minlength=nodes)
 
 
-def _compare(trees: FrameTrees, low: float, high: float, sample: torch.Tensor | None = None) -> _Window | None:
+def _compare(trees: FrameTrees, low: float, high: float, sample: torch.Tensor | None = None) -> _ThresholdWindow | None:
     """Compare the nodes alive in [low, high], or a sample of them, with all; None if there are too many edges."""
     nodes = trees.find_nodes(low, high)
     x = trees.sum_tokens(nodes)
@@ -175,20 +175,22 @@ def _compare(trees: FrameTrees, low: float, high: float, sample: torch.Tensor | 
             a, b = torch.cat(constant, 1)
             root = find_components(len(x), root[a], root[b])[root]
             constant = []
-    return _Window(nodes, death, birth, root, degree, *(torch.cat(edges) for edges in zip(*partial, strict=True)))
+    return _ThresholdWindow(
+        nodes, death, birth, root, degree, *(torch.cat(edges) for edges in zip(*partial, strict=True))
+    )
 
 
-def _compare_at(trees: FrameTrees, tau: float, sample: torch.Tensor | None = None) -> _Window:
+def _compare_at(trees: FrameTrees, tau: float, sample: torch.Tensor | None = None) -> _ThresholdWindow:
     window = _compare(trees, tau, tau, sample)
     assert window is not None, "at a single threshold no edge is partial"
     return window
 
 
-def _search(trees: FrameTrees, budget: int) -> tuple[_Window, float]:
+def _search(trees: FrameTrees, budget: int) -> tuple[_ThresholdWindow, float]:
     """Find the threshold with the largest count within a budget, and a window that contains it."""
     low, high = ALL, NONE  # thresholds known to be within the budget, and above it
     a, b = _guess_window(trees, budget)
-    best: tuple[_Window, float] | None = None
+    best: tuple[_ThresholdWindow, float] | None = None
     for _ in range(PASSES):
         width = 2 * max(b - a, 0.001)
         window = _compare(trees, a, b)
@@ -267,7 +269,7 @@ def _bracket(count: Callable[[float], int], budget: int) -> tuple[float, float]:
     return within, over
 
 
-def _merge(grid: TokenGrid, trees: FrameTrees, tau: float, window: _Window, joined: _Window) -> Kept:
+def _merge(grid: TokenGrid, trees: FrameTrees, tau: float, window: _ThresholdWindow, joined: _ThresholdWindow) -> Kept:
     """Merge at a threshold: neighbours are counted in `window`, nodes joined as in `joined`, which may be a sample."""
     _, h, w = grid.shape
     alive = window.is_alive(tau).nonzero()[:, 0]
