@@ -148,6 +148,7 @@ def test_memory_limits_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch)
     )
     monkeypatch.setattr(linkage, "LINKAGE_BYTES", 3 * 4 * 20 * 20)
     monkeypatch.setattr(scissor, "TILE_BYTES", 5000)
+    monkeypatch.setattr(linkage, "TILE_BYTES", 5000)
     monkeypatch.setattr(scissor, "MAX_EDGES", 20)
     windows = []
     search = scissor._compare

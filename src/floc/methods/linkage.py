@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from floc.methods.components import sum_groups
+from floc.representatives import TILE_BYTES
 from floc.tokens import TokenGrid
 
 LINKAGE_BYTES = 1 << 29  # of cosines within frames held at a time
@@ -26,17 +27,23 @@ class FrameTrees:
     size: torch.Tensor  # [P] int64, tokens of each node
     death: torch.Tensor  # [P] float32, the lowest threshold at which the node is a component
     birth: torch.Tensor  # [P] float32, the threshold at which it splits; below it, it is a component
+    cosines: list[torch.Tensor]  # [t, N, N] within frames, t frames each; empty if too large to keep
 
     @classmethod
     def build(cls, grid: TokenGrid) -> FrameTrees:
         t, h, w = grid.shape
         rows = grid.tokens.detach().float().reshape(t, h * w, -1)
-        parts = [_link(compute_cosines(part)) for part in _split_frames(rows)]
+        cosines, parts = [], []
+        for part in _split_frames(rows):
+            cosine = compute_cosines(part)
+            parts.append(_link(cosine))
+            if 4 * t * (h * w) ** 2 <= TILE_BYTES:
+                cosines.append(cosine)
         order, start, size, death, birth = (torch.cat(arrays) for arrays in zip(*parts, strict=True))
         offset = torch.arange(0, grid.n, h * w, device=rows.device)[:, None]
         is_alive = death < birth
         nodes = ((start + offset)[is_alive], size[is_alive], death[is_alive], birth[is_alive])
-        return cls(rows.flatten(0, 1), (order + offset).flatten(), *nodes)
+        return cls(rows.flatten(0, 1), (order + offset).flatten(), *nodes, cosines)
 
     def count(self, tau: float) -> int:
         """Count the components of all frames at a threshold."""
@@ -56,8 +63,8 @@ class FrameTrees:
 
     def count_neighbours(self, tau: float, n: int) -> torch.Tensor:
         """Return how many of the n tokens of its frame each token is similar to: [tokens]."""
-        parts = _split_frames(self.rows.unflatten(0, (-1, n)))
-        return torch.cat([(compute_cosines(part) > tau).sum(-1).flatten() for part in parts])
+        cosines = self.cosines or (compute_cosines(part) for part in _split_frames(self.rows.unflatten(0, (-1, n))))
+        return torch.cat([(cosine > tau).sum(-1).flatten() for cosine in cosines])
 
 
 def _split_frames(rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
