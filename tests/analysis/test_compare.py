@@ -146,9 +146,9 @@ def test_stops_hold_every_ratio_asked_for_from_most_to_fewest(ratios: list[str])
     [
         ("flock", "unknown method 'flock': did you mean 'floc'"),
         ("floc:detial=1", "unknown option of method 'floc', 'detial': did you mean 'detail'"),
-        ("floc:detail", "'detail' is no option; write them as"),
+        ("floc:detail", "'detail' is not an option; write options as"),
         ("floc:detail=none", "detail must be a number"),
-        ("floc:progress=1", "progress is not for text"),
+        ("floc:progress=1", "progress takes a function"),
         ("divprune:block=0", "block must be a number of frames"),
         ("random:seed=x", "seed must be a whole number, got 'x'"),
     ],
