@@ -7,5 +7,5 @@ from floc.cli.shell import app, main
 __all__ = ["app", "main"]
 
 # in the order of `floc --help`
-for _name in ("compress", "compare", "ask", "stream", "ingest", "archive", "methods", "evaluate"):
+for _name in ("compress", "compare", "ask", "stream", "ingest", "store", "methods", "evaluate"):
     import_module(f".{_name}", __name__)

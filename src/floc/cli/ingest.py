@@ -16,10 +16,10 @@ from floc.cli.shell import Device, app, parsed_block, parsed_fps, screen, status
 
 if TYPE_CHECKING:
     from floc.archive.ingest.ingest import EngineName
-    from floc.archive.ingest.ledger import Status
+    from floc.archive.ingest.ledger import IngestStatus
 
-LINE_EVERY_S = 10.0  # where there is no terminal to show one line that changes
-SHOWN = 20  # failures and warnings in the summary; all are in the store and in --json
+LINE_INTERVAL_S = 10.0  # between status lines, without a terminal
+MAX_MESSAGES = 20  # failures and warnings in the summary; the store and --json have all
 
 
 @app.command(
@@ -27,28 +27,29 @@ SHOWN = 20  # failures and warnings in the summary; all are in the store and in 
     "floc ingest s3://bucket/cameras --store s3://bucket/archive --ratio 1/32 --engine ray --address auto"
 )
 def ingest(
-    sources: Annotated[list[str], typer.Argument(help="Videos, folders of them, addresses (s3://bucket/folder).")],
-    store: Annotated[str, typer.Option(help="The store: a folder or an address, made where there is none.")],
+    sources: Annotated[list[str], typer.Argument(help="Videos, folders, or URIs such as s3://bucket/folder.")],
+    store: Annotated[str, typer.Option(help="The store: a folder or a URI, created if it does not exist.")],
     ratio: Annotated[str | None, typer.Option(help="Kept / total. [dim](1/32)[/]")] = None,
-    coverage: Annotated[float | None, typer.Option(help="Mean cosine to reach, in place of a ratio.")] = None,
+    coverage: Annotated[float | None, typer.Option(help="Mean cosine to reach, instead of a ratio.")] = None,
     encoder: Annotated[
         str, typer.Option(help="pixels, mobilenet, hf:MODEL to ask it later, or auto: the best installed.")
     ] = "auto",
     method: Annotated[str, typer.Option(help="See `floc methods`; with options: floc:detail=1.")] = "floc",
-    block: Annotated[str | None, typer.Option(help="Frames chosen from together, scene or none. (floc: 32)")] = None,
-    fps: Annotated[str | None, typer.Option(help="Frames a second, or 'all'. [dim](1)[/]")] = None,
+    block: Annotated[str | None, typer.Option(help="Frames in a block, 'scene', or 'none'. [dim](floc: 32)[/]")] = None,
+    fps: Annotated[str | None, typer.Option(help="Sampled frames per second, or 'all'. [dim](1)[/]")] = None,
     engine: Annotated[str, typer.Option(help="local: processes on this machine; ray: Ray Data.")] = "local",
     workers: Annotated[
-        int | None, typer.Option(help="Encoders. [dim](local: one a core, two a GPU; ray: one a GPU, or core)[/]")
+        int | None, typer.Option(help="Encoders. [dim](local: 1 per core or 2 per GPU; ray: 1 per GPU or core)[/]")
     ] = None,
-    address: Annotated[str | None, typer.Option(help="--engine ray: the cluster, 'auto' for this machine's.")] = None,
+    address: Annotated[str | None, typer.Option(help="Ray cluster, 'auto' for the one of this machine.")] = None,
     device: Device = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON on stdout.")] = False,
 ) -> None:
-    """Compress many videos once, into a store that is asked later.
+    """Compress many videos once, into a store that can be asked later.
 
-    What is in the store is skipped, and what was stopped or killed goes on where it was: give the same command again. A
-    video that cannot be read is noted with its reason, and the others go on. The exit code is 1 where there were such.
+    Videos in the store are skipped, so an ingest that was stopped or killed
+    resumes with the same command. A video that cannot be read is recorded with
+    the reason, and the others continue; the exit code is then 1.
     """
     from floc.archive.ingest.ingest import ingest as run
 
@@ -59,7 +60,7 @@ def ingest(
     options: dict[str, Any] = dict(spec.options)
     if block is not None:
         options["block"] = parsed_block(block)
-    with status_line(_in_a_line, LINE_EVERY_S) as show:
+    with status_line(_format_line, LINE_INTERVAL_S) as show:
         status = run(
             sources,
             store,
@@ -77,40 +78,37 @@ def ingest(
         )
     if as_json:
         print(json.dumps({**status.summary(), "store": store}))
-    _show(status, store)
+    _show_summary(status, store)
     if status.failed:
         raise typer.Exit(1)
 
 
-def _in_a_line(status: Status) -> str:
+def _format_line(status: IngestStatus) -> str:
     parts = [f"{status.done + status.skipped} of {status.videos} videos"]
     if status.footage_s:
-        parts += [
-            f"{format_time(status.footage_s)} of footage",
-            f"{status.hours_per_hour:.3g} hours an hour",
-            f"{status.tokens:,} tokens",
-            f"kept {status.kept:,}",
-        ]
+        parts.append(f"{format_time(status.footage_s)} of footage")
+        parts.append(f"{status.hours_per_hour:.3g} hours per hour")
+        parts.append(f"{status.tokens:,} tokens  kept {status.kept:,}")
     if status.failed:
         parts.append(f"{status.failed} failed")
     return "  ".join(parts)
 
 
-def _show(status: Status, store: str) -> None:
-    for kind, style, told in (("failed", "red", status.failures), ("warning", "yellow", status.warnings)):
-        for uri, text in told[:SHOWN]:
+def _show_summary(status: IngestStatus, store: str) -> None:
+    for kind, style, messages in (("failed", "red", status.failures), ("warning", "yellow", status.warnings)):
+        for uri, text in messages[:MAX_MESSAGES]:
             screen.print(f"{kind}  {uri}: {text}", style=style, markup=False, soft_wrap=True)
-        if len(told) > SHOWN:
-            screen.print(f"and {len(told) - SHOWN} more; --json has all", style=style)
+        if len(messages) > MAX_MESSAGES:
+            screen.print(f"and {len(messages) - MAX_MESSAGES} more; --json lists all", style=style)
     table = Table(box=None, show_header=False, padding=(0, 1))
     table.add_column(style="dim")
-    skipped = f", {status.skipped} there already" if status.skipped else ""
+    skipped = f", {status.skipped} in the store already" if status.skipped else ""
     failed = f", [red]{status.failed} failed[/]" if status.failed else ""
-    table.add_row("videos", f"[bold green]{status.done}[/] of {status.videos} taken in{skipped}{failed}")
+    table.add_row("videos", f"[bold green]{status.done}[/] of {status.videos} ingested{skipped}{failed}")
     if status.done:
-        table.add_row("footage", f"{format_time(status.footage_s)}, {status.hours_per_hour:.3g} hours an hour")
+        table.add_row("footage", f"{format_time(status.footage_s)}, {status.hours_per_hour:.3g} hours per hour")
         table.add_row("tokens", f"{status.tokens:,}, kept {status.kept:,} (1 in {status.tokens / status.kept:.3g})")
         table.add_row("written", f"{format_bytes(status.bytes)} to {escape(store)}")
-        spent = [f"{stage} {seconds:.1f}" for stage, seconds in status.seconds.items()]
-        table.add_row("seconds", f"{status.elapsed_s:.1f}; of all workers: {', '.join(spent)}")
+        stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in status.seconds.items())
+        table.add_row("seconds", f"{status.elapsed_s:.1f}; summed over workers: {stages}")
     screen.print(table)
