@@ -15,7 +15,7 @@ pytest.importorskip("lance", reason="Lance is not installed: pip install 'floc-v
 av = pytest.importorskip("av", reason="PyAV is not installed: pip install 'floc-video[video]'")
 
 import floc  # noqa: E402
-from floc.cli import app  # noqa: E402
+from floc.cli import app, ask  # noqa: E402
 from tests.archive.builders import add_video, make_piece  # noqa: E402
 from tests.archive.films import make_films  # noqa: E402
 
@@ -115,9 +115,9 @@ def test_export_import_index_compact_remove(ingested, tmp_path: Path) -> None:
         (("ingest", "nowhere", "--store", "x"), "no such file or folder"),
         (("ingest", "FILMS", "--store", "x", "--ratio", "3"), "ratio"),
         (("ingest", "FILMS", "--store", "x", "--block", "some"), "--block must be"),
-        (("ingest", "FILMS", "--store", "x", "--engine", "spark"), "engine must be"),
+        (("ingest", "FILMS", "--store", "x", "--engine", "spark"), "'spark' is not"),
         (("ask", "STORE", "What?", "--model", "none"), "name one of its videos with --video"),
-        (("ask", "STORE", "What?", "--model", "none", "--from", "1:00"), "name it with --video"),
+        (("ask", "STORE", "What?", "--model", "none", "--from", "1:00"), "name the video with --video"),
         (
             ("ask", "STORE", "What?", "--model", "none", "--video", "film000.mkv", "--from", "x"),
             "a time must be seconds",
@@ -127,7 +127,7 @@ def test_export_import_index_compact_remove(ingested, tmp_path: Path) -> None:
             ("ask", "STORE", "What?", "--model", "none", "--video", "film000.mkv", "--compare"),
             "--compare needs the video",
         ),
-        (("ask", "STORE", "What?", "--model", "none", "--video", "film000.mkv", "--fps", "2"), "captured already"),
+        (("ask", "STORE", "What?", "--model", "none", "--video", "film000.mkv", "--fps", "2"), "already captured"),
     ],
 )
 def test_rejects_invalid_arguments(
@@ -136,15 +136,15 @@ def test_rejects_invalid_arguments(
     monkeypatch.chdir(tmp_path)
     films, store = ingested
     done = run(*({"FILMS": films, "STORE": store}.get(argument, argument) for argument in arguments))
-    assert message in str(done.exception)
+    assert message in f"{done.exception} {done.stderr}"
     assert not (tmp_path / "x" / "videos.lance").exists()
 
 
 def test_ask_a_sparse_range_uses_what_was_kept(store: floc.Store) -> None:
     """As `Store.open` does: a ratio refers to the whole video."""
     name = add_video(store, [make_piece(100, 0.0, kept=200), make_piece(100, 100.0, kept=2)]).id
-    asked = floc.cli.ask._kept(store.path, name, "1:40", "3:20", "1/8", None)
-    assert len(asked) == 2
+    captured = ask._load_captured(store.path, name, "1:40", "3:20", "1/8", None)
+    assert len(captured) == 2
 
 
 def test_ask_a_store_equals_asking_the_video(tmp_path: Path) -> None:
