@@ -139,14 +139,10 @@ def is_local(uri: str) -> bool:
     return "://" not in uri
 
 
-def quote_value(value: str) -> str:
-    """Quote a string for a Lance filter."""
-    return "'" + value.replace("'", "''") + "'"
-
-
 def match_any(column: str, values: Sequence[str]) -> str:
     """Build a Lance filter for rows whose column has one of the values."""
-    return f"{column} IN ({', '.join(map(quote_value, values))})" if values else "false"
+    quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in values)
+    return f"{column} IN ({quoted})" if values else "false"
 
 
 @contextmanager

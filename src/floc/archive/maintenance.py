@@ -10,22 +10,15 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from floc.archive.lance_tables import (
-    LanceTable,
-    explain_read_errors,
-    explain_write_errors,
-    is_local,
-    match_any,
-    quote_value,
-)
+from floc.archive.lance_tables import LanceTable, explain_read_errors, explain_write_errors, is_local, match_any
 from floc.archive.records import DamagedStoreError, StoredVideo
-from floc.archive.schema import decode_video, encode_video, hash_segment
+from floc.archive.schema import decode_video, encode_video
 from floc.archive.search import list_vector_tables
 from floc.archive.store_tables import (
     REINGEST,
     StoreTables,
-    describe_row,
     find_piece_problem,
+    find_row_problem,
     group_by_attempt,
     resolve_duplicates,
 )
@@ -122,11 +115,8 @@ def _check_rows(fragment: Any, uri: str) -> list[StoreProblem]:
     fix = "remove the videos with pieces in it, and ingest them again"
     with _collect(problems, "", fix), explain_read_errors(files):
         for batch in fragment.to_batches(batch_size=ROWS_PER_BATCH):
-            problems += [
-                StoreProblem(row["video"], f"{describe_row(row)} was changed after it was written", REINGEST)
-                for row in batch.to_pylist()
-                if row["sha256"] != hash_segment(row)
-            ]
+            found = [(row["video"], find_row_problem(row)) for row in batch.to_pylist()]
+            problems += [StoreProblem(video, problem, REINGEST) for video, problem in found if problem is not None]
     return problems
 
 
@@ -150,8 +140,8 @@ def compact_store(tables: StoreTables, older_than_s: float) -> CompactionResult:
 def remove_video(tables: StoreTables, video: str) -> None:
     """Delete a video, first its entry and then its rows, so that no reader sees a part of it."""
     with explain_write_errors(tables.path):
-        tables.videos.delete(f"id = {quote_value(video)}")
-        tables.segments.delete(f"video = {quote_value(video)}")
+        tables.videos.delete(match_any("id", [video]))
+        tables.segments.delete(match_any("video", [video]))
 
 
 def _drop_superseded_videos(tables: StoreTables) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,15 @@ class StoreSearch:
             nearest = index.find_nearest(tokens, k, videos if len(videos) <= MAX_FILTERED_VIDEOS else None)
             # the index holds removed videos until it is updated
             candidates += [key for key in nearest if key[1] in indexed]
-        return self._score(tokens, candidates, owners, k)
+        rows: dict[str, list[str]] = defaultdict(list)
+        for _, attempt, row in candidates:
+            rows[attempt].append(str(row))
+        results = []
+        for attempt, numbers in rows.items():
+            video = owners[attempt]
+            piece, where = video.pieces.index(attempt), f"row IN ({', '.join(numbers)})"
+            results += [_score_row(video, tokens, row) for row in self._tables.read_pieces(video, [piece], where)]
+        return sorted(results, key=lambda result: (-result.similarity, result.video, result.start_s))[:k]
 
     def update_indices(self, videos: Sequence[StoredVideo]) -> dict[str, int]:
         """Update the vector index of every model; return the number of vectors for each encoder."""
@@ -90,21 +98,6 @@ class StoreSearch:
 
     def _get_index(self, video: StoredVideo) -> _VectorIndex:
         return self._indices.setdefault(_hash_model(video), _VectorIndex(self._tables, video))
-
-    def _score(
-        self, query: torch.Tensor, candidates: Iterable[RowKey], owners: dict[str, StoredVideo], k: int
-    ) -> list[SearchResult]:
-        """Read and verify the candidate rows, score them exactly, and return the best `k`."""
-        numbers: dict[str, list[str]] = defaultdict(list)
-        for _, attempt, row in candidates:
-            numbers[attempt].append(str(row))
-        results = []
-        for attempt, wanted in numbers.items():
-            video = owners[attempt]
-            piece = video.pieces.index(attempt)
-            rows = self._tables.read_pieces(video, [piece], f"row IN ({', '.join(wanted)})")
-            results += [_score_row(video, query, row) for row in rows]
-        return sorted(results, key=lambda result: (-result.similarity, result.video, result.start_s))[:k]
 
 
 def list_vector_tables(tables: StoreTables) -> list[LanceTable]:
@@ -247,20 +240,11 @@ class _VectorIndex:
         def find(table: Any) -> list[RowKey]:
             totals: dict[RowKey, float] = defaultdict(float)
             for token in query.numpy():
-                hits = table.to_table(
-                    columns=["video", "attempt", "row", "_distance"],
-                    nearest={
-                        "column": "vector",
-                        "q": token.astype(np.float16),
-                        "k": count,
-                        "metric": "cosine",
-                        "nprobes": PROBES,
-                    },
-                    filter=where,
-                    prefilter=where is not None,
-                ).to_pylist()
+                nearest = dict(column="vector", q=token.astype(np.float16), k=count, metric="cosine", nprobes=PROBES)
+                columns = ["video", "attempt", "row", "_distance"]
+                hits = table.to_table(columns=columns, nearest=nearest, filter=where, prefilter=where is not None)
                 best: dict[RowKey, float] = {}
-                for hit in hits:
+                for hit in hits.to_pylist():
                     key = hit["video"], hit["attempt"], hit["row"]
                     best[key] = max(best.get(key, -math.inf), 1 - hit["_distance"])
                 for key, cosine in best.items():

@@ -28,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 
 from floc._version import __version__
-from floc.archive.lance_tables import is_local, match_any, quote_value
+from floc.archive.lance_tables import is_local, match_any
 from floc.archive.maintenance import CompactionResult, StoreProblem, check_store, compact_store, remove_video
 from floc.archive.records import DamagedStoreError, StoredPiece, StoredVideo, StoreError, VideoStatus, video_id
 from floc.archive.schema import FORMAT, SEGMENTS, VIDEOS, encode_video
@@ -79,7 +79,7 @@ class Store:
 
     def has(self, video_id: str) -> bool:
         """Return whether the store has a complete video with this id."""
-        return any(video.status == "done" for video in self._tables.list_videos(f"id = {quote_value(video_id)}"))
+        return any(video.status == "done" for video in self._tables.list_videos(match_any("id", [video_id])))
 
     def find(self, video: str) -> StoredVideo:
         """Return one video. Raises ValueError with suggestions if there is none, or if there are several.
@@ -87,7 +87,7 @@ class Store:
         Args:
             video: its id, the first digits of the id, its URI, or its file name.
         """
-        if exact := resolve_duplicates(self._tables.list_videos(f"id = {quote_value(video)}")):
+        if exact := resolve_duplicates(self._tables.list_videos(match_any("id", [video]))):
             return exact[0]
         videos = self.videos()
         for matches in (
@@ -186,8 +186,7 @@ class Store:
             captured, file = load(video), Path(video)
             uri = uri or str(video)
         entry = _describe_import(captured, uri, file)
-        known = self._tables.list_videos(f"id = {quote_value(entry.id)} AND status = 'done'")
-        if known:
+        if known := self._tables.list_videos(f"{match_any('id', [entry.id])} AND status = 'done'"):
             return resolve_duplicates(known)[0]
         piece = self.write_piece(entry.id, 0, captured)
         entry = replace(entry, pieces=(piece.attempt,), frames=piece.frames, written_s=time.time())
@@ -225,7 +224,7 @@ class Store:
 
     def pieces(self, video_id: str) -> dict[int, StoredPiece]:
         """Return the complete committed pieces of a video, the newest of each number, even if the video is not done."""
-        attempts = group_by_attempt(self._tables.read_locations(f"video = {quote_value(video_id)}"))
+        attempts = group_by_attempt(self._tables.read_locations(match_any("video", [video_id])))
         complete = [_summarise_piece(rows) for rows in attempts.values() if find_piece_problem(rows, video_id) is None]
         return {piece.piece: piece for piece in sorted(complete, key=lambda piece: (piece.piece, piece.written_s))}
 

@@ -74,10 +74,8 @@ class StoreTables:
             scanner = table.scanner(filter=condition, fragments=fragments, late_materialization=True)
             rows = scanner.to_table().to_pylist()
             for row in rows:
-                if row["sha256"] != hash_segment(row):
-                    raise DamagedStoreError(
-                        f"{self.segments.uri}: {describe_row(row)} was changed after it was written; {REINGEST}"
-                    )
+                if (problem := find_row_problem(row)) is not None:
+                    raise DamagedStoreError(f"{self.segments.uri}: {problem}; {REINGEST}")
             rows = _sort_unique(rows)
             require(rows)
             return rows
@@ -122,9 +120,11 @@ def find_piece_problem(rows: Sequence[Row], video: str, time_range: TimeRange | 
     return None if has_start and has_end and is_consecutive else "rows are missing"
 
 
-def describe_row(row: Row) -> str:
-    """Describe which part of a video a row holds."""
-    return f"video {row['video']}, {row['start_s']:g} s to {row['end_s']:g} s"
+def find_row_problem(row: Row) -> str | None:
+    """Return what is wrong with a row of `segments` if its hash does not match, or None."""
+    if row["sha256"] == hash_segment(row):
+        return None
+    return f"video {row['video']}, {row['start_s']:g} s to {row['end_s']:g} s was changed after it was written"
 
 
 def resolve_duplicates(videos: Iterable[StoredVideo]) -> list[StoredVideo]:

@@ -32,7 +32,11 @@ def find_videos(sources: Iterable[str | Path]) -> list[VideoFile]:
     """Find the videos in files, folders and URIs; each is listed once, sorted by name within a source."""
     videos: dict[str, VideoFile] = {}
     for source in sources:
-        files = _find_local(Path(source)) if is_local(str(source)) else _find_remote(str(source))
+        files = list(_find_local(Path(source)) if is_local(str(source)) else _find_remote(str(source)))
+        if not files:
+            raise ValueError(
+                f"{source}: no videos in this folder; videos have one of the suffixes {', '.join(SUFFIXES)}"
+            )
         videos |= {file.uri: file for file in files}
     return list(videos.values())
 
@@ -40,10 +44,7 @@ def find_videos(sources: Iterable[str | Path]) -> list[VideoFile]:
 def _find_local(path: Path) -> Iterator[VideoFile]:
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder")
-    paths = [path] if path.is_file() else sorted(_list_folder(path))
-    if not paths:
-        raise ValueError(f"{path}: no videos in this folder; videos have one of the suffixes {', '.join(SUFFIXES)}")
-    for video in paths:
+    for video in [path] if path.is_file() else sorted(_list_folder(path)):
         file = VideoFile(str(video.absolute()), 0, 0.0)
         with suppress(OSError):  # a broken link fails later, as any file that cannot be read
             file = refresh_file(replace(file, uri=str(video.resolve(strict=True))))
@@ -71,8 +72,6 @@ def _find_remote(uri: str) -> Iterator[VideoFile]:
         return
     files = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
     videos = [file for file in files if file.is_file and file.path.lower().endswith(SUFFIXES)]
-    if not videos:
-        raise ValueError(f"{uri}: no videos in this folder; videos have one of the suffixes {', '.join(SUFFIXES)}")
     folder, mark, query = uri.partition("?")  # the query says where the bucket is, so each file needs it too
     for file in sorted(videos, key=lambda file: file.path):
         name = quote(file.path.removeprefix(path).lstrip("/"))
