@@ -97,8 +97,7 @@ class Ledger:
         self.store, self.job = store, job
         self.status = IngestStatus(videos)
         self.open: dict[str, _OpenVideo] = {}
-        self._closed: set[str] = set()  # ids of videos that are done or failed
-        self._reasons: dict[str, str] = {}  # of the failed ones
+        self._outcomes: dict[str, str] = {}  # of finished videos: the reason of the failure, or "" if done
         self._failed_uris: set[str] = set()  # each span of a video may report the failure
         self._duplicates: dict[VideoFile, str] = {}  # other files with the same content, and their video id
         self._early: dict[str, list[PieceWritten | SpanFinished]] = {}  # events that arrived before the plan
@@ -128,8 +127,8 @@ class Ledger:
 
     def finish(self) -> None:
         """Record videos that are still incomplete as failed, after the last event."""
-        for video in list(self.open.values()):
-            self._add_failure(VideoFailed(video.plan.file, "RuntimeError: some pieces are missing; ingest it again"))
+        while self.open:
+            self._fail(self.open.popitem()[1].plan, "RuntimeError: some pieces are missing; ingest it again")
 
     def needs(self, span: VideoSpan) -> bool:
         """Return whether a span is still needed, which is not so if its video failed."""
@@ -140,20 +139,20 @@ class Ledger:
         return frozenset(self.open[video].pieces)
 
     def _add_plan(self, plan: VideoPlan) -> None:
-        if plan.video not in self.open and plan.video not in self._closed:
+        if plan.video not in self.open and plan.video not in self._outcomes:
             self.open[plan.video] = _OpenVideo(plan, dict(plan.pieces))
             for early in self._early.pop(plan.video, ()):
                 self._add_progress(early)
         # otherwise the same content is in another file, and shares its outcome
-        elif plan.video in self._reasons:
-            self._record_failure(plan.file, self._reasons[plan.video], plan.content)
+        elif reason := self._outcomes.get(plan.video):
+            self._record_failure(plan.file, reason, plan.content)
         elif plan.file not in self._duplicates:
             self._duplicates[plan.file] = plan.video
             self.status.skipped += 1
 
     def _add_progress(self, event: PieceWritten | SpanFinished) -> None:
         name = event.piece.video if isinstance(event, PieceWritten) else event.span.video
-        if name in self._closed:
+        if name in self._outcomes:
             return
         if name not in self.open:
             self._early.setdefault(name, []).append(event)
@@ -175,13 +174,11 @@ class Ledger:
     def _close(self, video: _OpenVideo) -> None:
         """Record a complete video."""
         plan, pieces = video.plan, [piece for _, piece in sorted(video.pieces.items())]
-        self._closed.add(plan.video)
-        if not pieces:
-            self._fail(plan, "ValueError: the video has no frames")
+        if len({piece.shape[1:] for piece in pieces}) != 1:
+            reason = "the frame size changes within the video" if pieces else "the video has no frames"
+            self._fail(plan, f"ValueError: {reason}")
             return
-        if len({piece.shape[1:] for piece in pieces}) > 1:
-            self._fail(plan, "ValueError: the frame size changes within the video")
-            return
+        self._outcomes[plan.video] = ""
         stored = build_stored_video(self.job, plan, pieces, video.nested, video.made, video.seconds)
         self._videos.append(stored)
         status = self.status
@@ -203,8 +200,7 @@ class Ledger:
 
     def _fail(self, plan: VideoPlan, reason: str) -> None:
         """Record that a planned video and all files with the same content failed."""
-        self._closed.add(plan.video)
-        self._reasons[plan.video] = reason
+        self._outcomes[plan.video] = reason
         duplicates = [file for file, video in self._duplicates.items() if video == plan.video]
         for file in duplicates:
             del self._duplicates[file]
