@@ -99,8 +99,8 @@ def _check_videos(tables: StoreTables, videos: Sequence[StoredVideo]) -> list[St
             continue
         for video in batch:
             pieces = [attempts.get(attempt, []) for attempt in video.pieces]
-            found = [find_piece_problem(rows, video.id) for rows in pieces]
-            texts = [f"{video.uri}, piece {number}: {problem}" for number, problem in enumerate(found) if problem]
+            results = enumerate(find_piece_problem(rows, video.id) for rows in pieces)
+            texts = [f"{video.uri}, piece {number}: {problem}" for number, problem in results if problem]
             kept = sum(row["kept"] for rows in pieces for row in rows)
             if not texts and kept != video.kept:
                 texts = [f"{video.uri} should have {video.kept} tokens, but its rows have {kept}"]
@@ -115,8 +115,8 @@ def _check_rows(fragment: Any, uri: str) -> list[StoreProblem]:
     fix = "remove the videos with pieces in it, and ingest them again"
     with _collect(problems, "", fix), explain_read_errors(files):
         for batch in fragment.to_batches(batch_size=ROWS_PER_BATCH):
-            found = [(row["video"], find_row_problem(row)) for row in batch.to_pylist()]
-            problems += [StoreProblem(video, problem, REINGEST) for video, problem in found if problem is not None]
+            results = [(row["video"], find_row_problem(row)) for row in batch.to_pylist()]
+            problems += [StoreProblem(video, problem, REINGEST) for video, problem in results if problem]
     return problems
 
 
@@ -146,9 +146,10 @@ def remove_video(tables: StoreTables, video: str) -> None:
 
 def _drop_superseded_videos(tables: StoreTables) -> int:
     videos = tables.list_videos()
-    hashes, kept = ({encode_video(each)["sha256"] for each in some} for some in (videos, resolve_duplicates(videos)))
-    _delete_values(tables.videos, "sha256", sorted(hashes - kept))
-    return len(hashes - kept)
+    superseded = {encode_video(video)["sha256"] for video in videos}
+    superseded -= {encode_video(video)["sha256"] for video in resolve_duplicates(videos)}
+    _delete_values(tables.videos, "sha256", sorted(superseded))
+    return len(superseded)
 
 
 def _drop_orphaned_pieces(tables: StoreTables, older_than_s: float) -> int:

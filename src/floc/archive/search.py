@@ -1,4 +1,4 @@
-"""Search a store for the rows that look most like a picture or some tokens.
+"""Search a store for the rows that look most like an image or some tokens.
 
 A search result is a row of `segments`, about ten seconds. Its score is the mean, over the query tokens, of the best
 cosine to a token that was kept in the row. Without an index, all rows of matching videos are read, a few at a time.
@@ -124,12 +124,12 @@ def _parse_query(
         videos = [video for video in videos if video.encoder == encoder]
     if isinstance(query, str | Path) or (isinstance(query, np.ndarray) and query.dtype == np.uint8):
         _require_one_model(videos)
-        tokens = _encode_picture(query, videos[0].encoder) if videos else torch.empty(0, 0)
+        tokens = _encode_image(query, videos[0].encoder) if videos else torch.empty(0, 0)
     else:
         tokens = torch.atleast_2d(torch.as_tensor(query)).float()
         if tokens.ndim != 2 or not tokens.numel():
             raise ValueError(
-                f"query must be [D] or [Q, D] tokens, a picture file, or a [h, w, 3] uint8 array; got "
+                f"query must be [D] or [Q, D] tokens, an image file, or a [h, w, 3] uint8 array; got "
                 f"{tuple(tokens.shape)}"
             )
         if not bool(torch.isfinite(tokens).all()):
@@ -152,13 +152,13 @@ def _require_one_model(videos: Sequence[StoredVideo]) -> None:
         )
 
 
-def _encode_picture(picture: str | Path | np.ndarray, name: str) -> torch.Tensor:
-    """Encode a picture as the encoder encodes a frame; return [Q, D] tokens."""
+def _encode_image(image: str | Path | np.ndarray, name: str) -> torch.Tensor:
+    """Encode an image as the encoder encodes a frame; return [Q, D] tokens."""
     from floc.encoders.base import get
     from floc.video.picture import read_picture
 
     encoder = get(name)
-    pixels = read_picture(picture, encoder.frame_size)
+    pixels = read_picture(image, encoder.frame_size)
     tokens = torch.as_tensor(encoder(np.stack([pixels] * encoder.frames_per_token)))  # [1, H, W, D]
     return tokens.flatten(0, 2).float().cpu()
 

@@ -134,10 +134,10 @@ class Store:
     def search(
         self, query: Any, k: int = 10, *, video: str | None = None, encoder: str | None = None
     ) -> list[SearchResult]:
-        """Find the time ranges most similar to a picture or to tokens, best first.
+        """Find the time ranges most similar to an image or to tokens, best first.
 
         Args:
-            query: [D] or [Q, D] tokens; or a picture, as a file or a [h, w, 3] uint8 array, encoded as the videos were.
+            query: [D] or [Q, D] tokens; or an image, as a file or a [h, w, 3] uint8 array, encoded as the videos were.
             k: number of results.
             video: search this video only, as in `find`.
             encoder: search videos of this encoder only; required if videos of several encoders match.

@@ -81,7 +81,7 @@ class StoreTables:
             return rows
 
         def read(table: Any) -> list[Row]:
-            fragments = [table.get_fragment(each) for each in sorted({video.fragments[number] for number in numbers})]
+            fragments = [table.get_fragment(i) for i in sorted({video.fragments[number] for number in numbers})]
             if None not in fragments:
                 try:
                     return read_fragments(table, fragments)
@@ -132,18 +132,18 @@ def resolve_duplicates(videos: Iterable[StoredVideo]) -> list[StoredVideo]:
 
     A failed row is dropped if the same file was ingested again later, with other content.
     """
-    chosen: dict[str, StoredVideo] = {}
+    preferred: dict[str, StoredVideo] = {}
     for video in videos:
-        other = chosen.get(video.id)
+        other = preferred.get(video.id)
         if other is None or _preference(video) < _preference(other):
-            chosen[video.id] = video
+            preferred[video.id] = video
     # only files that failed need the time of their latest ingest
-    failed = {video.uri for video in chosen.values() if video.status != "done"}
+    failed = {video.uri for video in preferred.values() if video.status != "done"}
     latest: dict[tuple[str, ...], float] = {}
-    for video in chosen.values():
+    for video in preferred.values():
         if video.uri in failed:
             latest[_file_key(video)] = max(video.written_s, latest.get(_file_key(video), 0.0))
-    return [v for v in chosen.values() if v.status == "done" or v.written_s >= latest[_file_key(v)]]
+    return [v for v in preferred.values() if v.status == "done" or v.written_s >= latest[_file_key(v)]]
 
 
 def _file_key(video: StoredVideo) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ class LocalWorkers:
         count = workers or 2 * len(devices) or cores  # on a GPU, one worker decodes while the other encodes
         self.store = store
         # the options of each worker, which differ in the device
-        self.options = [replace(options, device=each) for each in islice(cycle(devices or [options.device]), count)]
+        self.options = [replace(options, device=device) for device in islice(cycle(devices or [options.device]), count)]
         self.threads = max(1, cores // count)
         self.failed_starts = 0  # consecutive workers that died before their encoder was loaded
         self.workers: list[_WorkerProcess] = []

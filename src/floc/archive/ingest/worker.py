@@ -91,7 +91,7 @@ def split_spans(
     options: IngestOptions, file: VideoFile, video: str, source: Video, frames_per_slice: int
 ) -> tuple[VideoSpan, ...]:
     """Split a video into spans of about an hour."""
-    frames = choose_piece_frames(source.width * source.height * 3, frames_per_slice)
+    frames = count_piece_frames(source.width * source.height * 3, frames_per_slice)
     whole = VideoSpan(file, video, source.taken_fps, source.duration_s, 0, 0, frames)
     if options.fps is None:
         return (whole,)
@@ -108,10 +108,10 @@ def split_spans(
     )
 
 
-def choose_piece_frames(frame_bytes: int, frames_per_slice: int) -> int:
+def count_piece_frames(frame_bytes: int, frames_per_slice: int) -> int:
     """Return the number of frames in a piece, for frames of a given size.
 
-    >>> choose_piece_frames(504 * 280 * 3, 2), choose_piece_frames(512 * 288 * 3, 1), choose_piece_frames(1 << 25, 1)
+    >>> count_piece_frames(504 * 280 * 3, 2), count_piece_frames(512 * 288 * 3, 1), count_piece_frames(1 << 25, 1)
     (256, 288, 32)
     """
     step = PIECE_STEP * frames_per_slice
