@@ -26,7 +26,7 @@ MAX_MESSAGES = 20  # failures and warnings in the summary; the store and --json 
 )
 def ingest(
     sources: Annotated[
-        list[str], typer.Argument(metavar="SOURCE...", help="Videos, folders, or URIs such as s3://bucket/folder.")
+        list[str], typer.Argument(metavar="SOURCE", help="Videos, folders, or URIs such as s3://bucket/folder.")
     ],
     store: Annotated[str, typer.Option(metavar="STORE", help="A folder or a URI, created if it does not exist.")],
     ratio: Annotated[

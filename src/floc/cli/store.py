@@ -134,7 +134,7 @@ def export_video(
 @command("floc store import archive talk.floc", name="import", group=group)
 def import_videos(
     store: StorePath,
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help=".floc files, from `floc ask -o`.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help=".floc files, from `floc ask -o`.")],
 ) -> None:
     """Add .floc files to a store, which is created if it does not exist."""
     opened = _open_store(store, create=True)
