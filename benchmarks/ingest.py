@@ -205,13 +205,13 @@ def _read_bytes() -> int:
 
 def _long_film(path: Path, hours: float) -> tuple[Any, int]:
     from floc.archive import Store
-    from floc.archive.ingest.ledger import video_of
-    from floc.archive.ingest.order import Brief, Order, Planned, Source
+    from floc.archive.ingest.job import IngestJob, IngestOptions, VideoFile, VideoPlan
+    from floc.archive.ingest.ledger import build_stored_video
     from floc.captured.captured import Captured
     from floc.captured.identity import Identity
 
     model = Identity("none", "made up", None, "none", DIM, [])
-    brief = Brief(Order("pixels", ratio=RATIO), str(path), model)
+    job = IngestJob(IngestOptions("pixels", ratio=RATIO), str(path), model)
     store, length, pieces = Store(path, create=True), 512, []
     slices = round(hours * 3600)
     rng = np.random.default_rng(0)
@@ -236,8 +236,8 @@ def _long_film(path: Path, hours: float) -> tuple[Any, int]:
             float(here),
         )
         pieces.append(store.write_piece("long", place, captured))
-    planned = Planned(Source("long.mkv", 0, 0.0), "long", "made up", (), float(slices), 1.0, 1, {})
-    store.commit(pieces, [video_of(brief, planned, pieces, True, {}, {})])
+    plan = VideoPlan(VideoFile("long.mkv", 0, 0.0), "long", "made up", (), float(slices), 1.0, 1, {})
+    store.commit(pieces, [build_stored_video(job, plan, pieces, True, {}, {})])
     return store, slices
 
 

@@ -1,4 +1,4 @@
-"""Ingests on Ray: one machine, and a cluster of three that loses one."""
+"""Ingests on Ray: on one machine, and on a cluster of three that loses one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'floc
 
 from floc.archive import Store  # noqa: E402
 from floc.archive.ingest.ingest import ingest  # noqa: E402
-from floc.archive.ingest.ledger import Status  # noqa: E402
-from tests.archive.films import FILMS, OPTIONS, make_films, require_all_once  # noqa: E402
+from floc.archive.ingest.ledger import IngestStatus  # noqa: E402
+from tests.archive.films import FILMS, OPTIONS, assert_ingested_once, make_films  # noqa: E402
 
 pytestmark = [
     pytest.mark.corpus,
@@ -24,22 +24,19 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch):
-    """A cluster of its own, whose processes find this package where this one did."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(ray.__file__).parents[1]), *_sources()]))
+def isolated(monkeypatch):
+    """Start a new cluster for each test, whose processes import the same floc as this one."""
+    import floc
+
+    folders = [str(Path(package.__file__).parents[1]) for package in (ray, floc)]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(folders))
     yield
     ray.shutdown()
 
 
-def _sources() -> list[str]:
-    import floc
-
-    return [str(Path(floc.__file__).parents[1])]
-
-
-def test_ray_keeps_what_processes_keep(tmp_path: Path) -> None:
+def test_ray_equals_local(tmp_path: Path) -> None:
     make_films(tmp_path / "films", 6)
-    (tmp_path / "films" / "none.mp4").write_bytes(b"no film")
+    (tmp_path / "films" / "none.mp4").write_bytes(b"not a video")
     kept = []
     for engine in ("local", "ray"):
         status = ingest([tmp_path / "films"], tmp_path / engine, engine=engine, workers=2, **OPTIONS)
@@ -52,14 +49,14 @@ def test_ray_keeps_what_processes_keep(tmp_path: Path) -> None:
     assert (again.done, again.skipped) == (0, 6)
 
 
-def test_a_machine_is_lost_in_the_middle(archive: Path, tmp_path: Path) -> None:
+def test_ingest_survives_a_lost_machine(archive: Path, tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     others = [cluster.add_node(num_cpus=1) for _ in range(2)]
     lost: list[int] = []
 
-    def lose_one(status: Status) -> None:
+    def lose_one(status: IngestStatus) -> None:
         if status.done >= 40 and not lost:
             cluster.remove_node(others[0], allow_graceful=False)
             lost.append(status.done)
@@ -72,21 +69,21 @@ def test_a_machine_is_lost_in_the_middle(archive: Path, tmp_path: Path) -> None:
         cluster.shutdown()
     assert [done < FILMS for done in lost] == [True]
     assert (status.done, status.skipped, status.failed) == (FILMS, 1, 2)
-    require_all_once(tmp_path / "store")
+    assert_ingested_once(tmp_path / "store")
 
 
-def test_a_store_that_is_gone_stops_it(tmp_path: Path) -> None:
+def test_missing_table_stops_the_ingest(tmp_path: Path) -> None:
     make_films(tmp_path / "films", 2)
     store = tmp_path / "store"
 
-    def take_away(brief):
+    def move_table(job):
         (store / "segments.lance").rename(tmp_path / "elsewhere")
-        return brief
+        return job
 
-    from floc.archive.ingest.ray import Cluster
+    from floc.archive.ingest.ray_cluster import RayCluster
 
-    found = Cluster.brief
+    start = RayCluster.start
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Cluster, "brief", lambda cluster: take_away(found(cluster)))
+        patch.setattr(RayCluster, "start", lambda cluster: move_table(start(cluster)))
         with pytest.raises((OSError, ValueError, RuntimeError), match=r"segments\.lance: this table cannot be read"):
             ingest([tmp_path / "films"], store, engine="ray", workers=1, **OPTIONS)
