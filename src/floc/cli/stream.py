@@ -72,7 +72,7 @@ def stream(
         if value is not None and not value > 0:
             raise ValueError(f"--{name} must be a number of seconds above 0, got {value:g}")
     frames_per_s = parsed_fps(fps)
-    live.check(source, follow=follow)
+    live.check_source(source, follow=follow)
     folder = _segment_folder(output)
     if state is not None:
         require_place(state, Path(source))

@@ -14,8 +14,8 @@ from floc.analysis import Projection, per_frame, plots, tsne
 from floc.analysis.compare import Comparison, Contender, Progress, compare
 from floc.encoders.load import EncodedVideo
 from floc.files import write_atomic
-from floc.report.filmstrip import MIME
 from floc.report.pack import MethodData, ReportData, Row, Tsne, page
+from floc.video.thumbnails import MIME
 
 LIMIT_BYTES = 14_500_000  # of the whole page; pictures are made smaller to stay below
 

@@ -71,7 +71,9 @@ def plan(brief: Brief, source: Source) -> Planned | Skipped | Failed:
         # the last is made again: how a video was made is told with a piece, and all may have been there
         pieces.pop(max(pieces, default=0), None)
         spans = _spans(brief.order, source, video, film, layout.frames_per_token)
-        return Planned(source, video, content, spans, film.duration_s, film.taken_fps, layout.frames_per_token, pieces)
+        return Planned(
+            source, video, content, spans, film.duration_s, film.sampled_fps, layout.frames_per_token, pieces
+        )
     except STORES_OWN:
         raise
     except Exception as error:
