@@ -1,4 +1,4 @@
-"""`floc compare`."""
+"""`floc compare`: run several methods on a video and write an HTML report."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ from floc.cli.shell import (
 if TYPE_CHECKING:
     from floc.analysis.compare import Comparison
 
-# what is printed of the measures, under names short enough for a terminal
+# measures to print, and short names that fit a terminal
 COLUMNS = {"coverage": "cover", "worst": "worst", "bound": "bound", "averaged_distance": "dist", "redundancy": "redund"}
 
 
-@app.command(epilog="Example: floc compare talk.mp4 --methods floc,divprune,random -o report.html")
+@app.command(epilog="Example: floc compare talk.mp4 --methods floc,floc-paper,random --ratios 1/8,1/32 -o report.html")
 def compare(
-    video: Annotated[Path, typer.Argument(help="A video.")],
+    video: Annotated[Path, typer.Argument(help="The video file.")],
     methods: Annotated[
-        str, typer.Option(help="Names from `floc methods`, with options where wanted (floc:detail=1), or 'all'.")
+        str, typer.Option(help="Names from `floc methods`, optionally with options (floc:detail=1), or 'all'.")
     ] = "floc,floc-paper,divprune,frame_uniform,random",
-    ratios: Annotated[str, typer.Option(help="Kept / total, one or more.")] = "1/8,1/16,1/32",
+    ratios: Annotated[str, typer.Option(help="Shares of tokens to keep (kept / total).")] = "1/8,1/16,1/32",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The page to write. [dim](NAME.report.html)[/]")
+        Path | None, typer.Option("--output", "-o", help="The HTML file to write. [dim](NAME.report.html)[/]")
     ] = None,
-    plots: Annotated[Path | None, typer.Option(help="A folder for the figures as PNG.")] = None,
+    plots: Annotated[Path | None, typer.Option(help="Also write the figures as PNG files to this folder.")] = None,
     fps: Fps = None,
     max_frames: MaxFrames = None,
     encoder: EncoderName = None,
     device: Device = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON on stdout.")] = False,
 ) -> None:
-    """Compare methods on a video, and write one HTML page that shows what each kept."""
+    """Compare methods on a video, and write one HTML page that shows which tokens each method keeps."""
     from floc import report
-    from floc.analysis import compare as comparing
+    from floc.analysis.compare import plan_steps
 
     if output is None:
         output = unused(Path(f"{video.stem}.report.html"))
@@ -63,36 +63,35 @@ def compare(
         require_folder(plots)
     report.require_packages(figures=plots is not None)
     names = floc.methods.names() if methods == "all" else listed(methods)
-    for name in names:  # what is wrong with them shows before a long film is read
+    for name in names:  # report errors before the video is read, which may take minutes
         floc.methods.parse(name)
-    comparing.stops_for(listed(ratios), n=1)
-    film = filmed(video, fps, max_frames, encoder, device, with_strip=True)
+    plan_steps(listed(ratios), n=1)
+    encoded = filmed(video, fps, max_frames, encoder, device, with_strip=True)
     with progress_bar("comparing") as show:
-        made = report.make(
-            film,
+        result = report.make(
+            encoded,
             names,
             listed(ratios),
             output,
             figures=plots,
             command=shlex.join(["floc", *sys.argv[1:]]),
-            progress=lambda what, share: show(share, what),
+            progress=lambda task, share: show(share, task),
         )
     if as_json:
-        print(json.dumps(comparing.rows(made.comparison)))
-    _show_comparison(made.comparison)
-    screen.print(f"[bold]{escape(str(output))}[/]  {made.size_bytes / 1e6:.1f} MB, for any browser", soft_wrap=True)
-    for figure in made.figures:
+        print(json.dumps(result.comparison.rows()))
+    _show_table(result.comparison)
+    size_mb = result.size_bytes / 1e6
+    screen.print(f"[bold]{escape(str(output))}[/]  {size_mb:.1f} MB; open it in any browser", soft_wrap=True)
+    for figure in result.figures:
         screen.print(escape(str(figure)), soft_wrap=True)
 
 
-def _show_comparison(comparison: Comparison) -> None:
-    from floc.analysis import compare as comparing
-
+def _show_table(comparison: Comparison) -> None:
     table = Table(box=None, header_style="bold", padding=(0, 1))
     table.add_column("method", no_wrap=True)
     for name in ("kept", "tokens", *COLUMNS.values(), "seconds"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in comparing.rows(comparison):
+    for row in comparison.rows():
         numbers = ["-" if row[name] is None else f"{row[name]:.4f}" for name in COLUMNS]
         table.add_row(escape(row["method"]), row["ratio"], f"{row['tokens']:,}", *numbers, f"{row['seconds']:.2f}")
     screen.print(table)
