@@ -1,24 +1,14 @@
 // The charts: t-SNE of tokens, one plot per panel, and the scatter of methods.
 
-const PLOT = { width: 400, height: 300, margin: 8 };
-
 byId("tsne").hidden = !tsne;
 byId("tsne-caption").textContent = data.tsne?.caption ?? "";
 
 const plots = !tsne ? [] : [0, 1].map((side) => {
-  const range = (axis) => {
-    const values = tsne.xy.filter((_, i) => i % 2 === axis);
-    const low = values.reduce((a, b) => Math.min(a, b));
-    return { low, span: values.reduce((a, b) => Math.max(a, b)) - low || 1 };
-  };
-  const [x, y] = [range(0), range(1)];
-  const [w, h] = [PLOT.width - 2 * PLOT.margin, PLOT.height - 2 * PLOT.margin];
   const points = Array.from(tsne.indices, (token, i) => {
-    const cx = PLOT.margin + ((tsne.xy[2 * i] - x.low) / x.span) * w;
-    const cy = PLOT.margin + h - ((tsne.xy[2 * i + 1] - y.low) / y.span) * h;
-    return Object.assign(svg("circle", { cx, cy, r: 2 }), { token });
+    const [x, y] = [tsne.xy[2 * i], -tsne.xy[2 * i + 1]];
+    return Object.assign(svg("circle", { cx: x, cy: y }), { token, x, y });
   });
-  const chart = svg("svg", { viewBox: `0 0 ${PLOT.width} ${PLOT.height}`, tabindex: 0, role: "application" }, ...points);
+  const chart = svg("svg", { viewBox: "-1.05 -1.05 2.1 2.1", tabindex: 0, role: "application" }, ...points);
   const plot = { side, chart, points, title: element("h3"), focused: null };
   byId("tsne").querySelector(".plots").append(element("figure", {}, plot.title, chart));
 
@@ -49,7 +39,7 @@ const plots = !tsne ? [] : [0, 1].map((side) => {
 /** Return the nearest point in a direction, or the focused one if there is none. */
 function nextPoint({ points, focused }, right, down) {
   const distance = (point) => {
-    const [dx, dy] = ["cx", "cy"].map((name) => point.getAttribute(name) - focused.getAttribute(name));
+    const [dx, dy] = [point.x - focused.x, point.y - focused.y];
     const [along, across] = [dx * right + dy * down, Math.abs(dx * down) + Math.abs(dy * right)];
     return along > 0 && across <= along ? along + across : Infinity;
   };
@@ -68,8 +58,9 @@ function drawPlot({ side, chart, points, title }) {
   }
   const kept = points.filter((point) => selection.has(point.token));
   chart.append(...kept); // on top of the dropped ones
-  title.textContent = `${letter(side)}, ${methodName(side)}: ${formatCount(kept.length)} of ${formatCount(points.length)} sampled tokens kept (green)`;
-  chart.setAttribute("aria-label", `t-SNE of tokens. ${title.textContent}. Arrow keys move between points, Enter goes to a patch.`);
+  const counts = `${formatCount(kept.length)} of ${formatCount(points.length)}`;
+  title.textContent = `${letter(side)}, ${methodName(side)}: ${counts} sampled tokens kept (green)`;
+  chart.ariaLabel = `t-SNE of tokens. ${title.textContent}. Arrow keys move between points, Enter goes to a patch.`;
 }
 
 // ---- the scatter: one point per method

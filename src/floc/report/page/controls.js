@@ -63,10 +63,10 @@ async function playNext(started) {
   if (!isCurrent()) return;
   if (state.frame === T - 1) return change({ playing: false });
   const start = performance.now();
-  await loadImage(state.frame + 1); // never skip a frame that is not decoded yet
-  if (!isCurrent()) return;
   moveFrame(1);
-  setTimeout(playNext, MS_PER_FRAME - (performance.now() - start), started);
+  await new Promise(requestAnimationFrame);
+  await Promise.all(panels.map(({ image }) => image.decode().catch(() => {}))); // do not run ahead of the images
+  if (isCurrent()) setTimeout(playNext, MS_PER_FRAME - (performance.now() - start), started);
 }
 
 byId("previous-kept").addEventListener("click", () => jumpToKept(-1));

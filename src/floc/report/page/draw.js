@@ -52,6 +52,12 @@ function svg(tag, { text, ...attributes } = {}, ...children) {
 
 const button = (text, onclick, properties = {}) => element("button", { type: "button", text, onclick, ...properties });
 
+function thumbButton(onclick, text, view) {
+  const node = button("", onclick, { className: "thumb", ariaLabel: `Go to ${view.ariaLabel}, ${text}` });
+  node.append(view, element("span", { text }));
+  return node;
+}
+
 // ---- text
 
 const formatCount = (count) => count.toLocaleString("en-US");
@@ -98,9 +104,10 @@ function keptLayers(frame, selection, isBright = () => false) {
 
 function thumbnail(frame, ...layers) {
   const { width, height } = IMAGE;
-  const label = `frame at ${formatTime(frame)}`;
   const image = svg("image", { href: imageUrl(frame), width, height });
-  return svg("svg", { class: "view", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, image, ...layers);
+  const view = svg("svg", { class: "view", viewBox: `0 0 ${width} ${height}`, role: "img" }, image, ...layers);
+  view.ariaLabel = `frame at ${formatTime(frame)}`;
+  return view;
 }
 
 /** Return a patch with half a cell around it, so that its content is recognisable. */
@@ -110,7 +117,7 @@ function closeUp(token, size) {
   const view = thumbnail(frameOf(token), outline([token % CELLS], "center"));
   const scale = size / (2 * Math.max(width, height));
   view.setAttribute("viewBox", `${x} ${y} ${2 * width} ${2 * height}`);
-  view.setAttribute("aria-label", describeToken(token));
+  view.ariaLabel = describeToken(token);
   Object.assign(view.style, { width: `${2 * width * scale}px`, height: `${2 * height * scale}px` });
   return view;
 }

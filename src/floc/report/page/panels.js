@@ -5,7 +5,7 @@ const GALLERY = 12; // patches shown of those that a kept patch represents
 const panels = [0, 1].map((side) => {
   const root = byId("panel").content.firstElementChild.cloneNode(true);
   const find = (selector) => root.querySelector(selector);
-  const [picture, select] = [find(".picture"), find("select")];
+  const [picture, image, layers, select] = [".picture", "img", ".picture svg", "select"].map(find);
   find(".badge").textContent = letter(side);
   root.setAttribute("aria-label", `Panel ${letter(side)}`);
   select.setAttribute("aria-label", `Method in panel ${letter(side)}`);
@@ -14,8 +14,9 @@ const panels = [0, 1].map((side) => {
   for (const type of ["focusin", "pointerdown"]) {
     root.addEventListener(type, () => state.activePanel !== side && change({ activePanel: side }));
   }
-  Object.assign(find("img"), { width: IMAGE.width, height: IMAGE.height });
-  find(".picture svg").setAttribute("viewBox", `0 0 ${IMAGE.width} ${IMAGE.height}`);
+  Object.assign(image, { width: IMAGE.width, height: IMAGE.height });
+  image.addEventListener("error", () => showError(`the image of frame ${state.frame} cannot be decoded`));
+  layers.setAttribute("viewBox", `0 0 ${IMAGE.width} ${IMAGE.height}`);
   picture.addEventListener("click", (event) => {
     const box = picture.getBoundingClientRect();
     const cell = (share, count) => Math.min(count - 1, Math.max(0, Math.floor(share * count)));
@@ -24,7 +25,7 @@ const panels = [0, 1].map((side) => {
     toggleToken(state.frame * CELLS + state.cursor);
   });
   byId("panel").parentElement.append(root);
-  return { side, root, find, picture, select };
+  return { side, root, find, picture, image, layers, select };
 });
 
 function moveCursor(right, down) {
@@ -32,7 +33,8 @@ function moveCursor(right, down) {
   change({ cursor: ((y + down + H) % H) * W + ((x + right + W) % W) });
 }
 
-function drawPanel({ side, root, find, picture, select }) {
+function drawPanel(panel) {
+  const { side, root, find, select } = panel;
   const method = data.methods[state.methods[side]];
   select.value = state.methods[side];
   root.classList.toggle("active", state.activePanel === side);
@@ -43,49 +45,40 @@ function drawPanel({ side, root, find, picture, select }) {
   const label = data.steps[selection.step].label;
   const [count, total] = [selection.counts[state.frame], selection.kept.length];
   Object.assign(root.dataset, { method: method.name, step: label, frame: state.frame, keptHere: count, kept: total });
-  const rest = ` of ${formatCount(CELLS)} patches kept in this frame, ${formatCount(total)} of ${formatCount(TOKENS)} in the video`;
-  find(".counts").replaceChildren(element("b", { text: formatCount(count) }), rest);
+  find(".counts").replaceChildren(
+    element("b", { text: formatCount(count) }),
+    ` of ${formatCount(CELLS)} patches kept in this frame, ${formatCount(total)} of ${formatCount(TOKENS)} in the video`,
+  );
   find(".other-step").hidden = selection.step === state.step;
-  find(".other-step").textContent = `${method.name} was not run at ${data.steps[state.step].label}; this is its result at ${label}.`;
-  drawPicture(side, picture, selection);
+  find(".other-step").textContent =
+    `${method.name} was not run at ${data.steps[state.step].label}; this is its result at ${label}.`;
+  drawPicture(panel, selection);
   drawPatch(side, find(".patch"), selection);
 }
 
-function drawPicture(side, picture, selection) {
+function drawPicture({ side, picture, image, layers }, selection) {
   const first = state.frame * CELLS;
   const cursorToken = first + state.cursor;
   const isRelated = relatedTo(selection);
   const related = Array.from({ length: CELLS }, (_, cell) => cell).filter((cell) => isRelated(first + cell));
   const selected = state.token !== null && frameOf(state.token) === state.frame ? [state.token % CELLS] : [];
   const isBright = (cell) => selected.includes(cell) || isRelated(first + cell);
-  if (isStale(`image-${side}`, state.frame)) picture.querySelector("img").src = imageUrl(state.frame);
-  picture.querySelector("svg").replaceChildren(
+  if (isStale(`image-${side}`, state.frame)) image.src = imageUrl(state.frame);
+  layers.replaceChildren(
     ...keptLayers(state.frame, selection, isBright),
     outline(related, "related"),
     outline(selected, "selected"),
     outline([state.cursor], "cursor"), // visible while the picture has the keyboard focus
   );
-  const text = `${methodName(side)}, frame at ${formatTime(state.frame)}: ${selection.counts[state.frame]} of ${CELLS} patches kept.`;
-  picture.setAttribute("aria-label", `${text} Shift and arrow keys move to a patch, Enter selects it.`);
+  picture.ariaLabel =
+    `${methodName(side)}, frame at ${formatTime(state.frame)}: ${selection.counts[state.frame]} of ${CELLS} patches kept. ` +
+    "Shift and arrow keys move to a patch, Enter selects it.";
   if (document.activeElement === picture) {
     byId("cursor-text").textContent = `${describeCell(cursorToken)}: ${selection.has(cursorToken) ? "kept" : "dropped"}`;
   }
-  for (const frame of [state.frame + 1, state.frame + 2]) if (frame < T) loadImage(frame);
 }
 
-const loading = new Map(); // frame -> a decoded image, so that the next frames appear at once
-
-async function loadImage(frame) {
-  if (!loading.has(frame)) {
-    const image = new Image();
-    image.src = imageUrl(frame);
-    loading.set(frame, image);
-    if (loading.size > 8) loading.delete(loading.keys().next().value);
-  }
-  await loading.get(frame).decode().catch(() => showError(`the image of frame ${frame} cannot be decoded`));
-}
-
-/** Return whether a token is related to the selected one: represented by it or, if that was dropped, its representative. */
+/** Return a test for tokens that the selected one represents or, if it was dropped, for its representative. */
 function relatedTo(selection) {
   const { token } = state;
   if (token === null) return () => false;
@@ -144,7 +137,8 @@ function keptDetails(patch, selection, token) {
   const frames = new Set(represented.map(frameOf)).size;
   const here = represented.filter((other) => frameOf(other) === state.frame).length;
   const text = represented.length
-    ? `It represents ${countOf(represented.length, "other patch")} in ${countOf(frames, "frame")}, ${formatCount(here)} in the frame shown (amber).`
+    ? `It represents ${countOf(represented.length, "other patch")} in ${countOf(frames, "frame")}, ` +
+      `${formatCount(here)} in the frame shown (amber).`
     : "It represents no other patch.";
   const details = [
     element("p", { text }),
@@ -153,15 +147,12 @@ function keptDetails(patch, selection, token) {
   if (frameOf(token) !== state.frame) details.push(goButton(token));
   if (represented.length) {
     const count = Math.min(GALLERY, represented.length);
-    const evenly = Array.from({ length: count }, (_, i) => represented[Math.floor(((i + 0.5) * represented.length) / count)]);
-    const title = represented.length > GALLERY ? `${GALLERY} of the ${formatCount(represented.length)} patches it represents` : "The patches it represents";
-    details.push(element("h3", { text: title }), element("div", { className: "gallery" }, ...evenly.map(galleryItem)));
+    const stride = represented.length / count;
+    const samples = Array.from({ length: count }, (_, i) => represented[Math.floor((i + 0.5) * stride)]);
+    const title = `${formatCount(count)} of the ${countOf(represented.length, "patch")} it represents`;
+    const thumb = (other) => thumbButton(() => goTo(other), formatTime(frameOf(other)), closeUp(other, 72));
+    details.push(element("h3", { text: title }), element("div", { className: "gallery" }, ...samples.map(thumb)));
   }
   return details;
 }
 
-function galleryItem(token) {
-  const item = button("", () => goTo(token), { className: "thumb", ariaLabel: `Go to ${describeToken(token)}` });
-  item.append(closeUp(token, 72), element("span", { text: formatTime(frameOf(token)) }));
-  return item;
-}

@@ -1,18 +1,19 @@
-// The table of measures, and the glossary of its columns.
+// The table of measures. The glossary in page.html explains its columns.
 
 const decimals = (value) => value.toFixed(4);
-// `better` is 1 if a higher value is better, -1 if a lower one is. A bound has none: each method bounds its own objective.
+// `better` is 1 if a higher value is better, -1 if a lower one is. Bounds are not compared: each method bounds its own
+// objective.
 const COLUMNS = [
   { key: "method", name: "method" },
-  { key: "step", name: "ratio", format: (step) => data.steps[step].label, meaning: "kept / total, as requested" },
-  { key: "tokens", name: "tokens", format: formatCount, meaning: "number of tokens actually kept" },
-  { key: "coverage", name: "coverage", format: decimals, better: 1, meaning: "mean, over all tokens, of the highest cosine with any kept token" },
-  { key: "worst", name: "worst 5%", format: decimals, better: 1, meaning: "the same mean over the 5% of tokens with the lowest values: rare content" },
-  { key: "bound", name: "bound", format: decimals, meaning: "certificate: the selection reaches at least this share of the optimum of the method's own objective; not comparable between methods" },
-  { key: "averaged_sum_coverage", name: "sum coverage", format: decimals, better: 1, meaning: "averaged sum coverage: mean cosine between every token and every kept token; higher is more representative" },
-  { key: "averaged_distance", name: "distance", format: decimals, better: 1, meaning: "averaged distance: mean of 1 − cosine between kept tokens; higher is more diverse" },
-  { key: "redundancy", name: "redundancy", format: decimals, better: -1, meaning: "mean, over kept tokens, of the highest cosine with a token kept in another block of 32 frames; lower repeats less" },
-  { key: "seconds", name: "seconds", format: (value) => value.toPrecision(3), better: -1, meaning: "time of the selection, without decoding and encoding" },
+  { key: "step", name: "ratio", format: (step) => data.steps[step].label },
+  { key: "tokens", name: "tokens", format: formatCount },
+  { key: "coverage", name: "coverage", format: decimals, better: 1 },
+  { key: "worst", name: "worst 5%", format: decimals, better: 1 },
+  { key: "bound", name: "bound", format: decimals },
+  { key: "averaged_sum_coverage", name: "sum coverage", format: decimals, better: 1 },
+  { key: "averaged_distance", name: "distance", format: decimals, better: 1 },
+  { key: "redundancy", name: "redundancy", format: decimals, better: -1 },
+  { key: "seconds", name: "seconds", format: (value) => value.toPrecision(3), better: -1 },
 ];
 const rows = data.methods.flatMap((method) => method.rows.map((row) => ({ method: method.name, ...row })));
 const sorting = { key: "step", descending: false };
@@ -62,6 +63,3 @@ const heads = COLUMNS.map(({ key, name }) => {
 });
 byId("table").tHead.append(element("tr", {}, ...heads));
 byId("only").addEventListener("change", draw);
-for (const { name, meaning } of COLUMNS.slice(1)) {
-  byId("glossary").append(element("dt", { text: name }), element("dd", { text: meaning }));
-}

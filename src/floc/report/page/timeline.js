@@ -23,12 +23,15 @@ function drawTimeline() {
   if (!isStale("timeline", state.methods, selections.map(({ step }) => step))) return;
   const counts = selections.map((selection) => seconds.map((second) => countIn(selection.counts, second)));
   const most = counts.flat().reduce((a, b) => Math.max(a, b), 1);
-  const text = `Patches kept per second: A, ${methodName(0)}, upwards; B, ${methodName(1)}, downwards; at most ${most}. Click to go there.`;
-  byId("timeline-text").textContent = text;
-  timeline.setAttribute("aria-label", text);
+  const names = `A, ${methodName(0)}, upwards; B, ${methodName(1)}, downwards`;
+  byId("timeline-text").textContent = `Patches kept per second: ${names}; at most ${most}. Click to go there.`;
+  timeline.ariaLabel = byId("timeline-text").textContent;
   const gap = seconds.length < 200 ? 0.1 : 0;
   const bars = counts.map((values, side) =>
-    seconds.map(({ first, end }, i) => `M${first} 1v${((side ? 1 : -1) * values[i]) / most}H${end - gap * (end - first)}V1z`),
+    seconds.map(({ first, end }, i) => {
+      const height = ((side ? 1 : -1) * values[i]) / most;
+      return `M${first} 1v${height}H${end - gap * (end - first)}V1z`;
+    }),
   );
   timeline.querySelector(".bars").setAttribute("d", bars.flat().join(""));
 }
@@ -64,9 +67,7 @@ function drawBusiest() {
   byId("busiest").replaceChildren(
     ...frames.slice(0, BUSIEST).map((t) => {
       const text = `${formatTime(t)} · ${counts[t]} kept`;
-      const item = button("", () => change({ frame: t, playing: false }), { className: "thumb", ariaLabel: `Go to ${text}` });
-      item.append(thumbnail(t, ...keptLayers(t, selection)), element("span", { text }));
-      return item;
+      return thumbButton(() => change({ frame: t, playing: false }), text, thumbnail(t, ...keptLayers(t, selection)));
     }),
   );
 }
