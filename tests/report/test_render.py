@@ -94,7 +94,7 @@ def test_user_text_is_escaped(report: ReportData) -> None:
     assert NASTY not in text
     assert f"<title>a video {html.escape(NASTY)}</title>" in text
     scripts = re.findall(r"<script(?: type=\"([a-z/]+)\" id=\"([\w-]+)\"| type=\"module\")?>(.*?)</script>", text, re.S)
-    assert len(scripts) == 1 + 1 + 2 + 70 + 1  # theme, data, methods, frames, the page's script
+    assert len(scripts) == 1 + 2 + 70 + 1  # data, methods, frames, the page's script
     page_data = json.loads(next(body for _, name, body in scripts if name == "data"))
     assert page_data["title"] == report.title
     assert page_data["notes"][1] == page_data["methods"][1]["description"] == NASTY

@@ -22,7 +22,7 @@ function showError(error) {
   byId("error").textContent = `This report cannot be shown completely: ${error.message ?? error}`;
 }
 
-if (typeof DecompressionStream === "undefined") showError("this browser is too old; use one from 2023 or later");
+if (typeof DecompressionStream === "undefined") showError("this browser is too old; use one from 2024 or later");
 
 // ---- unpacking: render.py describes the format
 

@@ -149,7 +149,7 @@ function keptDetails(patch, selection, token) {
     const count = Math.min(GALLERY, represented.length);
     const stride = represented.length / count;
     const samples = Array.from({ length: count }, (_, i) => represented[Math.floor((i + 0.5) * stride)]);
-    const title = `${formatCount(count)} of the ${countOf(represented.length, "patch")} it represents`;
+    const title = `${stride > 1 ? `${count} of the` : "The"} ${countOf(represented.length, "patch")} it represents`;
     const thumb = (other) => thumbButton(() => goTo(other), formatTime(frameOf(other)), closeUp(other, 72));
     details.push(element("h3", { text: title }), element("div", { className: "gallery" }, ...samples.map(thumb)));
   }
