@@ -20,7 +20,7 @@ from floc import analysis, methods
 from floc._arrays import Array, to_numpy, to_tensor
 from floc.analysis.metrics import mean_cosine, mean_of_lowest, redundancy_of, sum_normalized
 from floc.budget import Budget
-from floc.compress import compress
+from floc.compression import compress
 from floc.kept import Kept
 from floc.representatives import (
     AssignedRepresentatives,

@@ -53,7 +53,7 @@ def make(
         encoded: from `floc.encoders.load.load_tokens` with `with_strip=True`.
         methods: names, optionally with options: "floc", "floc:detail=1".
         ratios: kept / total.
-        path: the .html file.
+        path: the .html file; its folder is created if necessary.
         figures: a folder for the figures as PNG files.
         command: the command that makes this report.
         notes: remarks to show.
@@ -83,6 +83,7 @@ def make(
         opens_at=opens_at,
     )
     text = render_page(data, LIMIT_BYTES).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, lambda temporary: temporary.write_bytes(text))
     written = [] if figures is None else plots.save_plots(figures, comparison, times_s, encoded.strip, projection)
     return Report(comparison, path, len(text), written)
