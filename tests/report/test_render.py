@@ -28,11 +28,7 @@ def unpack(packed: dict, steps: int, n: int, cells: int) -> tuple[list[np.ndarra
         rows = np.frombuffer(inflate(text), np.uint8).reshape(steps, -1)
         return np.unpackbits(rows, axis=1, bitorder="little")[:, :n].astype(bool)
 
-    if "depth" in packed:
-        member = np.frombuffer(inflate(packed["depth"]), np.uint8) > np.arange(steps)[:, None]
-    else:
-        member = bits(packed["bits"])
-    wrong = bits(packed["wrong"])
+    member, wrong = bits(packed["kept"]), bits(packed["wrong"])
     low, *higher = (inflate(plane) for plane in packed["places"])
     places = iter([int.from_bytes(four, "little") for four in zip(low, *higher, strict=True)])
     kept, represents = [], []
@@ -83,7 +79,6 @@ def test_video_packs_into_a_few_bits_per_token_and_step() -> None:
     selections = [kept.at(budget=len(kept) * 2 // (2 + s)) for s in range(9)]
     represents = [selection.indices[selection.represents] for selection in selections]
     packed = pack_selections([selection.indices for selection in selections], represents, kept.n, 9 * 16)
-    assert "depth" in packed
     assert len(json.dumps(packed)) < 0.3 * kept.n * len(selections)
     for actual, expected in zip(unpack(packed, 9, kept.n, 9 * 16)[1], represents, strict=True):
         np.testing.assert_array_equal(actual, expected)

@@ -134,10 +134,9 @@ def pack_selections(
         cells: tokens per frame.
 
     Returns:
-        `depth`: the number of steps at which each token is kept, if each selection contains the next; otherwise `bits`:
-        [steps, n] bits, whether a token is kept. `wrong`: [steps, n] bits, whether the prediction is wrong. `places`:
-        four byte planes of the correct values, as places in `kept`. In a step, tokens kept at the previous step come
-        first, because the predictions of the others depend on them.
+        `kept`: [steps, n] bits, whether a token is kept. `wrong`: [steps, n] bits, whether the prediction is wrong.
+        `places`: four byte planes of the correct values, as places in `kept`. In a step, tokens kept at the previous
+        step come first, because the predictions of the others depend on them.
     """
     member = np.zeros((len(kept), n), bool)
     for row, indices in zip(member, kept, strict=True):
@@ -155,9 +154,8 @@ def pack_selections(
         wrong[s] = prediction != current
         places.append(np.searchsorted(indices, current[order][wrong[s][order]]))
     planes = np.concatenate(places).astype("<u4").view(np.uint8).reshape(-1, 4).T  # [4, wrong predictions]
-    nested = len(kept) < 256 and bool((member[1:] <= member[:-1]).all())
     return {
-        **({"depth": deflate(member.sum(0).astype(np.uint8))} if nested else {"bits": deflate(_pack_bits(member))}),
+        "kept": deflate(_pack_bits(member)),
         "wrong": deflate(_pack_bits(wrong)),
         "places": [deflate(plane) for plane in planes],
     }

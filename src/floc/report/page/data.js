@@ -43,9 +43,8 @@ const getBit = (bits, row, token) => (bits[row * Math.ceil(TOKENS / 8) + (token 
 /** Return a method's selections: for each of its steps { kept, counts, represents, has }. */
 async function unpackMethod(method) {
   const packed = JSON.parse(byId(`method-${method}`).textContent);
-  const arrays = [packed.depth, packed.bits, packed.wrong, ...packed.places];
-  const [depth, bits, wrong, ...planes] = await Promise.all(arrays.map((array) => array && inflate(array)));
-  const isKept = (s, token) => (depth ? depth[token] > s : getBit(bits, s, token) === 1);
+  const [keptBits, wrong, ...planes] = await Promise.all([packed.kept, packed.wrong, ...packed.places].map(inflate));
+  const isKept = (s, token) => getBit(keptBits, s, token) === 1;
   const selections = [];
   let next = 0;
   for (let s = 0; s < data.methods[method].steps.length; s++) {
