@@ -86,8 +86,8 @@ def show(
 def _show_verdicts(
     screen: Console, comparison: Comparison, footage: VideoTokens, truth: np.ndarray, budget: int
 ) -> None:
-    main = next(place for place, stop in enumerate(comparison.stops) if stop.budget == budget)
-    asked = [place for place, stop in enumerate(comparison.stops) if stop.asked]
+    main = next(place for place, stop in enumerate(comparison.steps) if stop.budget == budget)
+    asked = [place for place, stop in enumerate(comparison.steps) if stop.requested]
     table = Table(
         padding=(0, 1),
         title=f"Who kept the keys? Of {len(truth)} patches that show them, kept at",
@@ -96,10 +96,10 @@ def _show_verdicts(
     )
     table.add_column("method", no_wrap=True)
     for place in asked:
-        table.add_column(comparison.stops[place].label, justify="right", no_wrap=True)
+        table.add_column(comparison.steps[place].label, justify="right", no_wrap=True)
     for name in ("likeness", "coverage", "worst 5%", "seconds"):
         table.add_column(name, justify="right", no_wrap=True)
-    for contender in comparison.contenders:
+    for contender in comparison.results:
         verdicts = {place: judge(footage, contender.kept[place], truth) for place in asked if place in contender.kept}
         counts = [_count(verdicts[place]) if place in verdicts else "-" for place in asked]
         numbers = ["-"] * 3
@@ -110,7 +110,7 @@ def _show_verdicts(
     screen.print(table)
     for note in comparison.notes:
         screen.print(note, style="yellow", markup=False, soft_wrap=True)
-    label = comparison.stops[main].label
+    label = comparison.steps[main].label
     screen.print(
         f"\nLikeness: mean cosine of those patches with the kept token most like each, at {label}. Coverage: the same "
         "of all patches; worst 5%: of those that are covered worst.\n",

@@ -69,7 +69,7 @@ def plan_video(job: IngestJob, file: VideoFile) -> VideoPlan | VideoSkipped | Vi
         # write the last piece again: its event says how the video was made, even if all pieces exist
         pieces.pop(max(pieces, default=0), None)
         spans = split_spans(job.options, file, video, source, frames_per_slice)
-        return VideoPlan(file, video, content, spans, source.duration_s, source.taken_fps, frames_per_slice, pieces)
+        return VideoPlan(file, video, content, spans, source.duration_s, source.sampled_fps, frames_per_slice, pieces)
     except Exception as error:
         return report_failure(file, error, content)
 
@@ -92,7 +92,7 @@ def split_spans(
 ) -> tuple[VideoSpan, ...]:
     """Split a video into spans of about an hour."""
     frames = count_piece_frames(source.width * source.height * 3, frames_per_slice)
-    whole = VideoSpan(file, video, source.taken_fps, source.duration_s, 0, 0, frames)
+    whole = VideoSpan(file, video, source.sampled_fps, source.duration_s, 0, 0, frames)
     if options.fps is None:
         return (whole,)
     pieces = max(1, round(SPAN_S * options.fps / frames))  # of a span
