@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.tables import fill
+from benchmarks.pages import fill
 from floc.evaluation import paper
 
 ROOT = Path(__file__).parents[2]

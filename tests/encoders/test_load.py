@@ -113,7 +113,7 @@ def test_a_file_cut_in_half_gives_what_could_be_read_and_says_so(
     import av
 
     whole, half = tmp_path / "whole.mkv", tmp_path / "half.mkv"
-    from benchmarks.video import loop
+    from benchmarks.videos import repeat_video as loop
 
     loop(film, whole, 16)
     with av.open(str(whole)) as container:
