@@ -285,8 +285,8 @@ def _show_peers(document: dict) -> str:
         machine = f"one core of an {peer['cpu']}, {peer['blocks']:g} times one block; similarities not included"
         times = _compare_ms(peer["ms"] * peer["blocks"], ours["ms"])
         rows.insert(2, ["apricot, compilation excluded", *times, machine])
-    head = [f"selecting {ours['kept']:,} of 784 x 60 tokens, d = {ours['d']}", "ms", "ratio to backend gpu", "machine"]
-    return show_rows(head, rows, _show_gpu(document))
+    title = f"selecting {ours['kept']:,} of {ours['n']:,} tokens, d = {ours['d']}"
+    return show_rows([title, "ms", "ratio to backend gpu", "machine"], rows, _show_gpu(document))
 
 
 def _compare_ms(ms: float, baseline_ms: float) -> tuple[str, str]:
