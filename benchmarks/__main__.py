@@ -19,7 +19,7 @@ EXAMPLES = """examples:
   python -m benchmarks select                   measure one table into benchmarks/results
   python -m benchmarks all --small              check within minutes that every table works
   python -m benchmarks render                   write benchmarks/results/*.md
-  python -m benchmarks --fill README.md         refill the marked tables of a page
+  python -m benchmarks --fill README.md docs    refill the marked tables of pages
   python -m benchmarks --draw                   redraw the plots
 
 The exit code is 1 if a table failed."""
@@ -37,7 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("table", nargs="?", metavar="TABLE", help=f"a table to measure, or a command ({commands})")
     parser.add_argument("--small", action="store_true", help="use small sizes; results go to benchmarks/small")
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="folder of the results")
-    parser.add_argument("--fill", type=Path, nargs="+", default=[], metavar="PAGE", help="refill the tables of pages")
+    parser.add_argument(
+        "--fill",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="PAGE",
+        help="refill the tables of pages, or of all in a folder",
+    )
     parser.add_argument("--draw", action="store_true", help="draw the plots of existing results")
     options = parser.parse_args(arguments)
     if options.table is None and not options.fill and not options.draw:
@@ -55,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failed = any(outcome.state == run.FAILED for outcome in outcomes)
     elif options.table is not None:
         run.run(options.table, small=options.small, results=options.results, echo=_print)
-    for page in options.fill:
+    for page in pages.find_pages(options.fill):
         print(f"{page}: {', '.join(pages.fill(page, folder)) or 'no markers'}")
     if options.draw:
         print("\n".join(map(str, pages.draw(folder))) or "nothing drawn: needs results and matplotlib")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,15 @@ from floc._checks import check_choice
 from floc.files import write_atomic
 
 _MARKED = re.compile(r"(<!-- bench:([\w-]+) -->\n)(.*?)(<!-- /bench:\2 -->)", re.DOTALL)
+
+
+def find_pages(paths: Iterable[Path]) -> list[Path]:
+    """Replace each folder by the Markdown pages in it that have markers."""
+    pages: list[Path] = []
+    for path in paths:
+        found = sorted(path.rglob("*.md")) if path.is_dir() else [path]
+        pages += [page for page in found if not path.is_dir() or "<!-- bench:" in page.read_text()]
+    return pages
 
 
 def fill(page: Path, results: Path) -> list[str]:

@@ -40,6 +40,14 @@ def test_fill_replaces_only_the_text_between_markers(results):
     assert page.read_text() == filled
 
 
+def test_folder_is_replaced_by_its_pages_with_markers(tmp_path):
+    for name, text in {"a.md": "<!-- bench:select -->", "b/c.md": "<!-- bench:select -->", "d.md": "no marker"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert pages.find_pages([tmp_path]) == [tmp_path / "a.md", tmp_path / "b" / "c.md"]
+    assert pages.find_pages([tmp_path / "d.md"]) == [tmp_path / "d.md"]
+
+
 def test_fill_rejects_unknown_view(results):
     page = results / "page.md"
     page.write_text("<!-- bench:selekt -->\n<!-- /bench:selekt -->\n")
