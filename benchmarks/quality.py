@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -72,17 +71,11 @@ def measure_redundancy(unit: np.ndarray, picks: np.ndarray, spans: np.ndarray) -
     return float(cosine.max(1).mean(dtype=np.float64))
 
 
-def show_redundancy(value: float | None) -> str:
-    """Format a redundancy; a dash if there is none."""
-    return "-" if value is None else f"{value:.3f}"
-
-
 def compare_quality(
     video: NamedTokens,
     ratio: str,
     calls: Mapping[str, Callable[[], floc.Kept]],
     baseline: str,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> list[dict[str, Any]]:
     """Time all calls once, in turn, and measure coverage and redundancy of what they keep."""
     frames, height, width, _ = video.tokens.shape
@@ -96,7 +89,7 @@ def compare_quality(
 
     contenders = [Contender(name, partial(answer, name)) for name in calls]
     records = []
-    for timing in compare(contenders, baseline, rounds=1, clock=clock):
+    for timing in compare(contenders, baseline, rounds=1):
         picks = np.asarray(answers[timing.contender].indices)
         is_short_floor = timing.contender in FLOORS and len(picks) < budget  # whole frames may not fill the budget
         if len(set(picks.tolist())) != budget and not is_short_floor:

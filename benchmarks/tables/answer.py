@@ -247,15 +247,15 @@ def _measure_step(model: Any, inputs: dict[str, torch.Tensor], steps: int) -> fl
 def _show(document: dict[str, Any]) -> str:
     full = document["questions"][0]
     columns = {
-        "": lambda each: each["what"],
-        "tokens in the decoder": lambda each: f"{each['held']:,}",
-        "vision, s": lambda each: f"{each['vision_s']:.2f}",
-        "selection, s": lambda each: f"{each['select_s']:.3f}",
-        "rest of floc, ms": lambda each: f"{each['own_s'] * 1e3:.1f}",
-        "prefill, s": lambda each: f"{each['prefill_s']:.3f}",
-        "prefill speedup": lambda each: f"{full['prefill_s'] / each['prefill_s']:.1f}x",
-        "peak in prefill, GiB": lambda each: f"{each['prefill_peak_bytes'] / 2**30:.1f}",
-        "first token, s": lambda each: f"{each['total_s']:.2f}",
+        "": lambda row: row["what"],
+        "tokens in the decoder": lambda row: f"{row['held']:,}",
+        "vision, s": lambda row: f"{row['vision_s']:.2f}",
+        "selection, s": lambda row: f"{row['select_s']:.3f}",
+        "rest of floc, ms": lambda row: f"{row['own_s'] * 1e3:.1f}",
+        "prefill, s": lambda row: f"{row['prefill_s']:.3f}",
+        "prefill speedup": lambda row: f"{full['prefill_s'] / row['prefill_s']:.1f}x",
+        "peak in prefill, GiB": lambda row: f"{row['prefill_peak_bytes'] / 2**30:.1f}",
+        "first token, s": lambda row: f"{row['total_s']:.2f}",
     }
     steps = document["steps"]
     ratios = [a / b for a, b in zip(steps["shortened_s"], steps["plain_s"], strict=True)]

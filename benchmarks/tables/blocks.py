@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import floc
 from benchmarks.markdown import show_coverage, show_environment, show_rows
-from benchmarks.quality import COVERAGE_NOTE, FLOORS, SPAN, NamedTokens, compare_quality, show_redundancy
+from benchmarks.quality import COVERAGE_NOTE, FLOORS, SPAN, NamedTokens, compare_quality
 from benchmarks.registry import BenchTable, Echo
 from benchmarks.synthetic import FIXED_CAMERA, QUICK_CUTS, Shape
 from benchmarks.videos import describe_tokens, load_footage
@@ -50,7 +50,7 @@ def _measure_video(video: NamedTokens, echo: Echo) -> list[dict[str, Any]]:
         calls = {name: partial(compress, **{"dedupe": 1, "detail": 1, **options}) for name, options in WAYS.items()}
         measured = compare_quality(video, ratio, floors | calls, BASELINE)
         records += [{**record, "keep": ratio} for record in measured]
-        echo(f"{video.name}, {ratio}: " + ", ".join(f"{each['contender']} {each['true']:.4f}" for each in measured))
+        echo(f"{video.name}, {ratio}: " + ", ".join(f"{row['contender']} {row['true']:.4f}" for row in measured))
     return records
 
 
@@ -62,8 +62,8 @@ def _show(document: dict[str, Any]) -> str:
         rows = []
         for way in (*FLOORS, *WAYS):
             kept = [by_case[way, ratio] for ratio in RATIOS]
-            redundancy = [show_redundancy(record["redundancy"]) for record in kept]
-            rows.append([way, *map(show_coverage, kept), *redundancy, *(f"{each['ms'] / 1e3:.3g}" for each in kept)])
+            redundancy = ["-" if row["redundancy"] is None else f"{row['redundancy']:.3f}" for row in kept]
+            rows.append([way, *map(show_coverage, kept), *redundancy, *(f"{row['ms'] / 1e3:.3g}" for row in kept)])
         head = [f"{video}: {records[0]['frames']} frames, {records[0]['n']:,} tokens"]
         head += [f"{measure}, {ratio}" for measure in ("coverage", "redundancy", "seconds") for ratio in RATIOS]
         parts.append(show_rows(head, rows))

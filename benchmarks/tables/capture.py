@@ -70,13 +70,13 @@ def _measure_peak(path: Path, budget: int) -> dict[str, Any]:
 def _show(document: dict[str, Any]) -> str:
     first = document["films"][0]
     columns = {
-        "frames": lambda each: f"{each['frames']:,}",
-        "tokens": lambda each: f"{each['tokens']:,}",
-        "kept": lambda each: f"{each['kept']:,}",
-        "before, MB": lambda each: f"{each['before_bytes'] / 1e6:.0f}",
-        "peak, MB": lambda each: f"{each['peak_bytes'] / 1e6:.0f}",
-        "ratio to the shortest": lambda each: f"{each['peak_bytes'] / first['peak_bytes']:.2f}x",
-        "seconds": lambda each: f"{each['seconds']:.0f}",
+        "frames": lambda row: f"{row['frames']:,}",
+        "tokens": lambda row: f"{row['tokens']:,}",
+        "kept": lambda row: f"{row['kept']:,}",
+        "before, MB": lambda row: f"{row['before_bytes'] / 1e6:.0f}",
+        "peak, MB": lambda row: f"{row['peak_bytes'] / 1e6:.0f}",
+        "ratio to the shortest": lambda row: f"{row['peak_bytes'] / first['peak_bytes']:.2f}x",
+        "seconds": lambda row: f"{row['seconds']:.0f}",
     }
     note = (
         f"{first['film']} repeated, one frame a second, a tiny model with random weights, the same budget, each in a "

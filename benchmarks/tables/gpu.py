@@ -251,16 +251,16 @@ def _measure_torch_backend(case: Case, device: torch.device) -> float:
 
 def _show_cases(document: dict) -> str:
     columns = {
-        "tokens to indices, ms": lambda each: LABELS.get(each["case"], each["case"].replace("default", "floc")),
-        "n": lambda each: f"{each['n']:,}",
-        "kept": lambda each: f"{each['kept']:,}",
-        "call": lambda each: f"{each['ms']:.2f}",
-        "graph": lambda each: f"{each['graph_ms']:.2f}",
-        "similarity": lambda each: f"{each['similarity_ms']:.2f}",
-        "rest": lambda each: f"{each['selection_ms']:.2f}",
-        "floor": lambda each: f"{each['floor_ms']:.2f}",
-        "picks a step": lambda each: f"{each['picks_a_step']:.1f}",
-        "peak, MiB": lambda each: "" if each["peak_bytes"] is None else f"{each['peak_bytes'] / 2**20:.0f}",
+        "tokens to indices, ms": lambda row: LABELS.get(row["case"], row["case"].replace("default", "floc")),
+        "n": lambda row: f"{row['n']:,}",
+        "kept": lambda row: f"{row['kept']:,}",
+        "call": lambda row: f"{row['ms']:.2f}",
+        "graph": lambda row: f"{row['graph_ms']:.2f}",
+        "similarity": lambda row: f"{row['similarity_ms']:.2f}",
+        "rest": lambda row: f"{row['selection_ms']:.2f}",
+        "floor": lambda row: f"{row['floor_ms']:.2f}",
+        "picks a step": lambda row: f"{row['picks_a_step']:.1f}",
+        "peak, MiB": lambda row: "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**20:.0f}",
     }
     note = (
         "Medians by CUDA events. Call: `floc.compress(tokens)`, tokens in bf16; graph: the same replayed as a CUDA "

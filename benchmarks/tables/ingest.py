@@ -170,17 +170,17 @@ def _scale_to_hour(record: dict[str, Any], value: float) -> float:
 
 def _show_stages(document: dict[str, Any]) -> str:
     def show_hour(value: Any) -> Any:
-        return lambda each: show_number(_scale_to_hour(each, value(each)))
+        return lambda row: show_number(_scale_to_hour(row, value(row)))
 
     stages = {"decode": "decode, s", "encode": "encode, s", "choose": "select, s", "write": "write, s"}
     columns = {
-        "encoder": lambda each: each["encoder"],
-        **{head: show_hour(lambda each, stage=stage: each["seconds"][stage]) for stage, head in stages.items()},
-        "total, s": show_hour(lambda each: sum(each["seconds"].values())),
-        "hours an hour": lambda each: show_number(each["hours_per_hour"]),
-        "tokens kept": show_hour(lambda each: each["kept"]),
-        "archive, MB": show_hour(lambda each: each["store_bytes"] / 1e6),
-        "ratio to features": lambda each: f"{each['store_bytes'] / each['bytes']:.2f}x",
+        "encoder": lambda row: row["encoder"],
+        **{head: show_hour(lambda row, stage=stage: row["seconds"][stage]) for stage, head in stages.items()},
+        "total, s": show_hour(lambda row: sum(row["seconds"].values())),
+        "hours an hour": lambda row: show_number(row["hours_per_hour"]),
+        "tokens kept": show_hour(lambda row: row["kept"]),
+        "archive, MB": show_hour(lambda row: row["store_bytes"] / 1e6),
+        "ratio to features": lambda row: f"{row['store_bytes'] / row['bytes']:.2f}x",
     }
     note = (
         f"For an hour of video, one worker: {document['stages'][0]['done']} videos of {document['film_s']} s, "
@@ -193,9 +193,9 @@ def _show_stages(document: dict[str, Any]) -> str:
 
 def _show_decoding(document: dict[str, Any]) -> str:
     columns = {
-        "video": lambda each: each["film"],
-        "Mbit/s": lambda each: show_number(each["bytes"] * 8 / each["footage_s"] / 1e6),
-        "CPU seconds for an hour": lambda each: show_number(_scale_to_hour(each, each["seconds"])),
+        "video": lambda row: row["film"],
+        "Mbit/s": lambda row: show_number(row["bytes"] * 8 / row["footage_s"] / 1e6),
+        "CPU seconds for an hour": lambda row: show_number(_scale_to_hour(row, row["seconds"])),
     }
     note = (
         "One frame a second, scaled to 512 x 288, CPU time of all threads. All frames since the last keyframe are "
@@ -212,13 +212,13 @@ def _show_workers(document: dict[str, Any]) -> str:
     first_s = document["engines"][0]["elapsed_s"]
     records += [{**record, "workers": "2", "first_s": first_s} for record in document["engines"]]
     columns = {
-        "engine": lambda each: f"{each['engine']}, {each['encoder']}",
-        "videos": lambda each: str(each["done"]),
-        "workers": lambda each: each["workers"],
-        "seconds": lambda each: show_number(each["elapsed_s"]),
-        "hours an hour": lambda each: show_number(each["hours_per_hour"]),
-        "speedup over the first of its kind": lambda each: f"{each['first_s'] / each['elapsed_s']:.2f}x",
-        "with startup, s": lambda each: show_number(each["whole_s"]),
+        "engine": lambda row: f"{row['engine']}, {row['encoder']}",
+        "videos": lambda row: str(row["done"]),
+        "workers": lambda row: row["workers"],
+        "seconds": lambda row: show_number(row["elapsed_s"]),
+        "hours an hour": lambda row: show_number(row["hours_per_hour"]),
+        "speedup over the first of its kind": lambda row: f"{row['first_s'] / row['elapsed_s']:.2f}x",
+        "with startup, s": lambda row: show_number(row["whole_s"]),
     }
     note = (
         f"Videos of {document['film_s']} s, two cores. Seconds: from the first encoder being ready to the last commit. "
@@ -233,12 +233,12 @@ def _show_memory(document: dict[str, Any]) -> str:
     for group in (document["lengths"], document["counts"]):
         records += [{**record, "first": group[0]["peak_bytes"]} for record in group]
     columns = {
-        "videos": lambda each: (
-            f"one of {each['minutes']:g} min" if "minutes" in each else f"{each['done']} of {document['film_s']} s"
+        "videos": lambda row: (
+            f"one of {row['minutes']:g} min" if "minutes" in row else f"{row['done']} of {document['film_s']} s"
         ),
-        "frames": lambda each: f"{each['frames']:,}",
-        "peak, MB": lambda each: show_number(each["peak_bytes"] / 1e6),
-        "ratio to the first": lambda each: f"{each['peak_bytes'] / each['first']:.2f}x",
+        "frames": lambda row: f"{row['frames']:,}",
+        "peak, MB": lambda row: show_number(row["peak_bytes"] / 1e6),
+        "ratio to the first": lambda row: f"{row['peak_bytes'] / row['first']:.2f}x",
     }
     note = "Peak resident memory of the worker, encoder pixels, one worker; most of it is torch."
     return show_records(records, columns, note, show_environment(document, "python", "torch", "av"))
@@ -246,12 +246,12 @@ def _show_memory(document: dict[str, Any]) -> str:
 
 def _show_opening(document: dict[str, Any]) -> str:
     columns = {
-        "opened": lambda each: f"one minute of {each['hours']:g} hours",
-        "whole video, MB": lambda each: show_number(each["video_bytes"] / 1e6),
-        "features, MB": lambda each: show_number(each["wanted"] / 1e6),
-        "read": lambda each: f"{each['read'] / each['wanted']:.2f}x",
-        "ms, median": lambda each: show_number(float(np.median(each["ms"]))),
-        "ms, slowest": lambda each: show_number(each["ms"][-1]),
+        "opened": lambda row: f"one minute of {row['hours']:g} hours",
+        "whole video, MB": lambda row: show_number(row["video_bytes"] / 1e6),
+        "features, MB": lambda row: show_number(row["wanted"] / 1e6),
+        "read": lambda row: f"{row['read'] / row['wanted']:.2f}x",
+        "ms, median": lambda row: show_number(float(np.median(row["ms"]))),
+        "ms, slowest": lambda row: show_number(row["ms"][-1]),
     }
     note = (
         f"{len(document['open']['ms'])} random minutes, the archive reopened each time; {CELLS} tokens a slice, {DIM} "

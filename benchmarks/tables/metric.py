@@ -189,7 +189,7 @@ def _plot(document: dict[str, Any]) -> Figure:
 
 def _draw(axes: Axes, document: dict[str, Any], title: str, value: Callable[[dict[str, Any]], float]) -> None:
     for method, metric in itertools.product(METHODS, METRICS):
-        values = [value(each) for each in document["metric"] if (each["method"], each["metric"]) == (method, metric)]
+        values = [value(row) for row in document["metric"] if (row["method"], row["metric"]) == (method, metric)]
         label, line = f"{method}, {metric}", LINES[metric]
         axes.plot(values, line, color=COLOURS[method], label=label, marker="o", markersize=3)
     axes.set_title(title, fontsize=10)

@@ -210,9 +210,7 @@ def _show_sources(document: dict[str, Any]) -> str:
     rows = []
     for method in _order_methods(document, OBJECT, "kept"):
         records = [by_case[case].get((method, ORDERED_BY)) for case in cases]
-        cells = [
-            f"{show_percent(each['kept'])}, {show_cosine(each['similarity'])}" if each else "-" for each in records
-        ]
+        cells = [f"{show_percent(row['kept'])}, {show_cosine(row['similarity'])}" if row else "-" for row in records]
         rows.append([_label(method), *cells])
     head = [f"kept {ORDERED_BY}", *(f"{source}, {kind}s" for source, kind in cases)]
     note = "Share of inserts with a kept token, and similarity to the kept tokens."
@@ -222,8 +220,8 @@ def _show_sources(document: dict[str, Any]) -> str:
 def _show_videos(document: dict[str, Any]) -> str:
     head = ["video", "parts used", "frames in a part, with inserts", *(f"{kind}s" for kind in KINDS)]
     rows = [
-        [each["source"], f"{each['films']}", f"{each['frames']}", *(f"{each['inserts'][kind]}" for kind in KINDS)]
-        for each in document["films"]
+        [row["source"], f"{row['films']}", f"{row['frames']}", *(f"{row['inserts'][kind]}" for kind in KINDS)]
+        for row in document["films"]
     ]
     return show_rows(head, rows)
 

@@ -46,8 +46,6 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
     shape = SMALL if small else GPU if device.type == "cuda" else CPU
     tokens = torch.from_numpy(shape.make_tokens()).to(device)
     records = [{"method": FULL, "kept": shape.n}, *_measure_methods(tokens, small, echo)]
-    textbook = _compare_textbook(1920 if device.type == "cuda" and not small else 240, shape.dim, device)
-    echo(f"divprune against the textbook loop: {textbook['ratio']:.0f}x")
     del tokens  # so that the LLM's memory is its own
     llm = _measure_llm(sorted({record["kept"] for record in records if "kept" in record}), device, small, echo)
     return {
@@ -56,7 +54,6 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
         "dim": shape.dim,
         "ratio": RATIO,
         "methods": records,
-        "textbook": textbook,
         "llm": llm,
     }
 
@@ -92,30 +89,6 @@ def _measure_method(name: str, call: Callable[[], floc.Kept], tokens: torch.Tens
     flop, how = count_operations(name, tokens, RATIO, **_list_options(name))
     peak = measure_growth(call, tokens.device)
     return {"method": name, "kept": len(kept), "flop": flop, "flop_is": how, "peak_bytes": peak}
-
-
-def _compare_textbook(n: int, dim: int, device: torch.device) -> dict[str, Any]:
-    """Compare DivPrune on one block with the textbook loop, which computes all distances at every step."""
-    tokens = torch.from_numpy(Shape(n // 60, 6, 10, dim).make_tokens(seed=2)).to(device)
-    k = n // 8
-
-    def run_textbook() -> list[int]:
-        x = torch.nn.functional.normalize(tokens.float().flatten(0, 2), dim=-1)
-        picks = [int((1 - x @ x.T).fill_diagonal_(torch.inf).min(1).values.argmax())]
-        while len(picks) < k:
-            nearest = (1 - x @ x.T)[picks].min(0).values
-            nearest[picks] = -torch.inf
-            picks.append(int(nearest.argmax()))
-        return picks
-
-    def run_divprune() -> list[int]:
-        kept = floc.compress(tokens, budget=k, method="divprune", block=None)
-        return kept.indices[kept.order].tolist()
-
-    if run_textbook() != run_divprune():
-        raise AssertionError("divprune differs from the textbook loop")
-    contenders = [Contender("divprune", run_divprune), Contender("textbook", run_textbook)]
-    return {"n": n, **asdict(compare(contenders, "divprune", rounds=3)[1])}
 
 
 def _measure_llm(counts: Sequence[int], device: torch.device, small: bool, echo: Echo) -> dict[str, Any]:
@@ -209,8 +182,6 @@ def _list_notes(document: dict[str, Any]) -> list[str]:
         llm_note if llm["readings"] else f"LLM: {llm['model']}.",
         f"Not run: {'; '.join(failed)}." if failed else "",
         *(f"In the paper: {note}" for note in paper.table(PAPER).notes),
-        f"The textbook loop of DivPrune on {document['textbook']['n']:,} tokens, with all distances at every step, "
-        f"takes {show_ratio(document['textbook'])} as long as `divprune` here.",
         show_environment(document, "python", "torch", "transformers", "numba", "scikit-learn", "kmedoids"),
     ]
 
@@ -219,7 +190,7 @@ def _plot(document: dict[str, Any]) -> Figure:
     """Plot seconds of every method and the paper's, on a logarithmic scale."""
     from matplotlib.figure import Figure
 
-    timed = sorted((each for each in document["methods"] if "seconds" in each), key=lambda each: each["seconds"])
+    timed = sorted((row for row in document["methods"] if "seconds" in row), key=lambda row: row["seconds"])
     names = [record["method"] for record in timed]
     published = {name: seconds for name in names if (seconds := paper.row(PAPER, name).get("compression_s"))}
     figure = Figure(figsize=(7, 0.35 * len(names) + 1.2))

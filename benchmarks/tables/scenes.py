@@ -1,4 +1,4 @@
-"""Table "scenes": whether cuts are found, and how blocks along scenes change coverage at the same budget.
+"""Table "scenes": whether cuts are found. The table "blocks" shows the coverage of blocks along scenes.
 
 Cuts are compared frame by frame: on synthetic videos and on the demo's film, whose cuts are known; on real videos,
 whose cuts were marked by eye; and on montages of pieces of the real videos. Real videos are those in `$FLOC_DATA`.
@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import floc
-from benchmarks.harness import Contender, compare
-from benchmarks.markdown import show_coverage, show_environment, show_records, show_rows
-from benchmarks.quality import COVERAGE_NOTE, FLOORS, count_tokens, measure_coverage, normalize
+from benchmarks.markdown import show_environment, show_records
 from benchmarks.registry import BenchTable, Echo
 from benchmarks.synthetic import KINDS, QUICK_CUTS, Shape, VideoKind
 from benchmarks.videos import find_videos
@@ -36,11 +33,6 @@ ENCODERS = ("pixels", "mobilenet")
 FPS = (1, 4)
 SIZE = (320, 192)  # one size, so that pieces of different videos fit together; 60 tokens a frame
 MONTAGES, PIECES, PIECE_FRAMES = 3, 24, (6, 40)
-COMPARED_PIECES = 6  # about 140 frames: more than the longest blocks, and few enough for one set
-RATIOS = ("1/8", "1/32")
-METHODS = ("floc-paper", "floc")
-BLOCKS: dict[str, Any] = {"8": 8, "32": 32, "128": 128, "whole video": None, "scene": "scene"}
-BASELINE = "32"
 
 
 @dataclass(frozen=True)
@@ -58,10 +50,10 @@ Load = Callable[[str, str, float], CutVideo]  # (name, encoder, fps)
 
 
 def run(small: bool, echo: Echo) -> dict[str, Any]:
-    """Measure detection of cuts, then coverage."""
+    """Count the cuts found in all videos."""
     if small:
         video = _make_synthetic(QUICK_CUTS, Shape(80, 2, 5, 32))
-        return {"cuts": [_count_cuts([video], echo)], "coverage": _measure_coverage(video, echo)}
+        return {"cuts": [_count_cuts([video], echo)]}
     with tempfile.TemporaryDirectory() as folder:
         load, names = _make_loader(Path(folder))
         found = [_count_cuts([_make_synthetic(kind, Shape(400, 6, 10, 384))], echo) for kind in KINDS]
@@ -71,14 +63,7 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
                 if names:
                     montages = [_make_montage(load, names, encoder, fps, seed, PIECES) for seed in range(MONTAGES)]
                     found.append(_count_cuts(montages, echo))
-        coverage = []
-        for encoder in ENCODERS:
-            videos = [load(DEMO, encoder, 1)]
-            if names:
-                videos.append(_make_montage(load, names, encoder, 4, 0, COMPARED_PIECES))
-            videos += [load(name, encoder, 1) for name in names if name == "vtest.avi"]
-            coverage += [record for video in videos for record in _measure_coverage(video, echo)]
-    return {"cuts": found, "coverage": coverage}
+    return {"cuts": found}
 
 
 def _make_synthetic(kind: VideoKind, shape: Shape) -> CutVideo:
@@ -147,35 +132,6 @@ def _count_cuts(videos: Sequence[CutVideo], echo: Echo) -> dict[str, Any]:
     return {"film": first.name, "encoder": first.encoder, "fps": first.fps, **total}
 
 
-def _measure_coverage(video: CutVideo, echo: Echo) -> list[dict[str, Any]]:
-    """Return records of coverage and time for every way to split a video into blocks."""
-    tokens = video.tokens
-    unit = normalize(tokens)
-    case = {"film": video.name, "encoder": video.encoder, "fps": video.fps, "frames": len(tokens), "n": len(unit)}
-    case["scene_blocks"] = len(scenes.split_scenes(tokens))
-    records = []
-    for ratio in RATIOS:
-        for name, method in FLOORS.items():
-            kept = floc.compress(tokens, ratio=ratio, method=method)
-            coverage = measure_coverage(unit, np.asarray(kept.indices))
-            records.append({**case, "keep": ratio, "method": method, "block": name, **coverage})
-        for method in METHODS:
-            answers: dict[str, floc.Kept] = {}
-
-            def answer(block: str, method: str = method, ratio: str = ratio, answers: dict = answers) -> None:
-                answers[block] = floc.compress(tokens, ratio=ratio, method=method, block=BLOCKS[block])
-
-            for timing in compare([Contender(block, partial(answer, block)) for block in BLOCKS], BASELINE, rounds=1):
-                kept = answers[timing.contender]
-                if len(kept) != count_tokens(ratio, len(unit)):
-                    raise AssertionError(f"{len(kept)} tokens kept for {ratio} of {len(unit)}")
-                record = {**case, "keep": ratio, "method": method, "block": timing.contender}
-                records.append(record | measure_coverage(unit, np.asarray(kept.indices)) | asdict(timing))
-            shown = ", ".join(f"{record['block']} {record['true']:.4f}" for record in records[-len(BLOCKS) :])
-            echo(f"{video.name}, {video.encoder}, {ratio}, {method}: {shown}")
-    return records
-
-
 def _show_cuts(document: dict[str, Any]) -> str:
     columns = {
         "video": lambda record: record["film"],
@@ -196,46 +152,8 @@ def _show_cuts(document: dict[str, Any]) -> str:
     return show_records(document["cuts"], columns, note, show_environment(document, "numpy", "torch", "av"))
 
 
-def _show_coverage(document: dict[str, Any]) -> str:
-    columns = (*FLOORS, *BLOCKS)
-    rows = []
-    for case, row in _group_cases(document["coverage"]):
-        scene = row["scene"]
-        frames = f"{scene['frames'] / scene['scene_blocks']:.0f}"
-        rows.append([*case, frames, *(show_coverage(row[column]) for column in columns)])
-    head = ["video", "encoder", "kept", "method", "frames in a scene block", *columns]
-    return show_rows(head, rows, COVERAGE_NOTE, show_environment(document, "numpy", "torch", "numba"))
-
-
-def _show_time(document: dict[str, Any]) -> str:
-    others = [block for block in BLOCKS if block != BASELINE]
-    rows = []
-    for case, row in _group_cases(document["coverage"]):
-        baseline = row[BASELINE]
-        ratios = [f"{row[block]['ratio']:.2f}x" for block in others]
-        rows.append([*case, f"{baseline['n']:,}", f"{baseline['ms'] / 1e3:.2f}", *ratios])
-    head = ["video", "encoder", "kept", "method", "tokens", f"blocks of {BASELINE}, s", *others]
-    note = (
-        f"Ratios of time to blocks of {BASELINE}, from one call of each in one process after a warm-up, so a rough "
-        "measure. Finding the scenes is included."
-    )
-    return show_rows(head, rows, note, show_environment(document, "numpy", "torch", "numba"))
-
-
-def _group_cases(
-    records: Sequence[dict[str, Any]],
-) -> list[tuple[tuple[str, str, str, str], dict[str, dict[str, Any]]]]:
-    """Group records by (video, encoder, ratio, method), then by block. The floors belong to every method."""
-    cases: dict[tuple[str, str, str, str], dict[str, dict[str, Any]]] = {}
-    for record in records:
-        for method in METHODS if record["block"] in FLOORS else (record["method"],):
-            case = (record["film"], record["encoder"] or "-", record["keep"], method)
-            cases.setdefault(case, {})[record["block"]] = record
-    return list(cases.items())
-
-
 def _show_share(part: int, whole: int) -> str:
     return f"{part / whole:.2f}" if whole else "-"
 
 
-TABLE = BenchTable("scenes", run, {"scenes": _show_cuts, "scenes-coverage": _show_coverage, "scenes-time": _show_time})
+TABLE = BenchTable("scenes", run, {"scenes": _show_cuts})

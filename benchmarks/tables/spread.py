@@ -92,7 +92,7 @@ def add_scores(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the records of one video with z-scores of both measures, on the scale of the six methods."""
     records = [dict(record) for record in measured]
     for name in MEASURES:
-        scores = compute_scores([each[name] for each in measured], [each["method"] in SIX for each in measured])
+        scores = compute_scores([row[name] for row in measured], [row["method"] in SIX for row in measured])
         for record, score in zip(records, scores, strict=True):
             record[f"{name}_z"] = float(score)
     return records

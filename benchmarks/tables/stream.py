@@ -170,15 +170,15 @@ def _show_hours(document: dict[str, Any]) -> str:
         for number, hour in enumerate(run["hours"], 1)
     ]
     columns = {
-        "budget": lambda each: f"{each['budget']:,}",
-        "hour": lambda each: str(each["hour"]),
-        "resident, MB": lambda each: f"{each['resident_bytes'] / 1e6:.0f}",
-        "ratio to hour 1": lambda each: f"{each['resident_bytes'] / each['first']:.2f}x",
-        "pushes, ratio to plain blocks": lambda each: f"{each['push_s'] / each['plain_s']:.2f}x",
-        "in CPU time": lambda each: f"{each['push_cpu_s'] / each['plain_cpu_s']:.2f}x",
-        "slowest push, s": lambda each: f"{each['slowest_push_s']:.2f}",
-        "coverage": lambda each: f"{each['coverage']:.4f}",
-        "needle": lambda each: f"{each['needle_mean']:.3f}",
+        "budget": lambda row: f"{row['budget']:,}",
+        "hour": lambda row: str(row["hour"]),
+        "resident, MB": lambda row: f"{row['resident_bytes'] / 1e6:.0f}",
+        "ratio to hour 1": lambda row: f"{row['resident_bytes'] / row['first']:.2f}x",
+        "pushes, ratio to plain blocks": lambda row: f"{row['push_s'] / row['plain_s']:.2f}x",
+        "in CPU time": lambda row: f"{row['push_cpu_s'] / row['plain_cpu_s']:.2f}x",
+        "slowest push, s": lambda row: f"{row['slowest_push_s']:.2f}",
+        "coverage": lambda row: f"{row['coverage']:.4f}",
+        "needle": lambda row: f"{row['needle_mean']:.3f}",
     }
     note = (
         f"One frame of 60 tokens a second, {document['hours'][0]['dim']} features, blocks of {BLOCK}. Pushes: the time "
@@ -191,10 +191,10 @@ def _show_hours(document: dict[str, Any]) -> str:
 
 def _show_values(document: dict[str, Any]) -> str:
     columns = {
-        "kept": lambda each: f"{each['budget']:,} of {each['tokens']:,}",
-        "floc-paper": lambda each: f"{each['blocks']:.4f}",
-        "floc-paper, dedupe=2": lambda each: f"{each['second pass']:.4f}",
-        "stream": lambda each: f"{each['stream']:.4f}",
+        "kept": lambda row: f"{row['budget']:,} of {row['tokens']:,}",
+        "floc-paper": lambda row: f"{row['blocks']:.4f}",
+        "floc-paper, dedupe=2": lambda row: f"{row['second pass']:.4f}",
+        "stream": lambda row: f"{row['stream']:.4f}",
     }
     note = (
         "Mean cosine of all tokens with the closest kept one, as a share of what greedy over the whole video as one "

@@ -137,8 +137,8 @@ def _plot(document: dict[str, Any]) -> Figure:
     panels = figure.subplots(1, len(RATIOS), sharey=True)
     for axes, ratio in zip(panels, RATIOS, strict=True):
         for color, method in enumerate(METHODS):
-            ours = [each for each in document["times"] if (each["keep"], each["contender"]) == (ratio, method)]
-            lengths, seconds = [each["block"] for each in ours], [each["ms"] / 1e3 for each in ours]
+            ours = [row for row in document["times"] if (row["keep"], row["contender"]) == (ratio, method)]
+            lengths, seconds = [row["block"] for row in ours], [row["ms"] / 1e3 for row in ours]
             axes.plot(lengths, seconds, f"C{color}o-", label=method)
             published = {length: _get_published(method, ratio, length) for length in LENGTHS}
             if all(published.values()):

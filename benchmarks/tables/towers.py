@@ -86,15 +86,15 @@ def compute_hour_bytes(record: dict[str, Any], ratio: float) -> float:
 
 def _show(document: dict[str, Any]) -> str:
     columns = {
-        "encoder": lambda each: each["encoder"],
-        "frame": lambda each: f"{each['size'][0]} x {each['size'][1]}",
-        "tokens a frame": lambda each: show_number(each["tokens_a_frame"]),
-        "features": lambda each: f"{each['dim']:,}",
-        "frames/s": lambda each: show_number(each["frames_s"]),
-        "seconds for an hour": lambda each: show_number(HOUR_FRAMES / each["frames_s"]),
-        "GB an hour, all": lambda each: show_number(compute_hour_bytes(each, 1) / 1e9),
-        "MB an hour, 1/8": lambda each: show_number(compute_hour_bytes(each, 1 / 8) / 1e6),
-        "MB an hour, 1/32": lambda each: show_number(compute_hour_bytes(each, 1 / 32) / 1e6),
+        "encoder": lambda row: row["encoder"],
+        "frame": lambda row: f"{row['size'][0]} x {row['size'][1]}",
+        "tokens a frame": lambda row: show_number(row["tokens_a_frame"]),
+        "features": lambda row: f"{row['dim']:,}",
+        "frames/s": lambda row: show_number(row["frames_s"]),
+        "seconds for an hour": lambda row: show_number(HOUR_FRAMES / row["frames_s"]),
+        "GB an hour, all": lambda row: show_number(compute_hour_bytes(row, 1) / 1e9),
+        "MB an hour, 1/8": lambda row: show_number(compute_hour_bytes(row, 1 / 8) / 1e6),
+        "MB an hour, 1/32": lambda row: show_number(compute_hour_bytes(row, 1 / 32) / 1e6),
     }
     note = (
         f"A video of {SIZE[0]} x {SIZE[1]}, one frame a second, on {document['ran_on']}, {BATCH} frames at a time, "

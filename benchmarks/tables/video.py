@@ -93,13 +93,13 @@ def _measure_peak(path: str, stage: str) -> dict[str, int]:
 
 def _show_speed(document: dict[str, Any]) -> str:
     columns = {
-        "video": lambda each: f"{each['film']}, {each['duration_s']:.0f} s at {each['native_fps']:.0f} fps",
-        "encoder": lambda each: each["encoder"],
-        "tokens": lambda each: f"{each['tokens']:,}",
-        "reading, s": lambda each: f"{each['read_s']:.2f}",
-        "reading and encoding, s": lambda each: f"{each['read_and_encode_s']:.2f}",
-        "selection, s": lambda each: f"{each['choose_s']:.2f}",
-        "real time": lambda each: f"{each['times_real_time']:.0f}x",
+        "video": lambda row: f"{row['film']}, {row['duration_s']:.0f} s at {row['native_fps']:.0f} fps",
+        "encoder": lambda row: row["encoder"],
+        "tokens": lambda row: f"{row['tokens']:,}",
+        "reading, s": lambda row: f"{row['read_s']:.2f}",
+        "reading and encoding, s": lambda row: f"{row['read_and_encode_s']:.2f}",
+        "selection, s": lambda row: f"{row['choose_s']:.2f}",
+        "real time": lambda row: f"{row['times_real_time']:.0f}x",
     }
     note = (
         f"One frame a second, kept {document['ratio']}. Reading: decoding and scaling alone. Real time: the video's "
@@ -117,12 +117,12 @@ def _show_memory(document: dict[str, Any]) -> str:
     for record in document["memory"]:
         shortest.setdefault(record["stage"], compute_net(record))
     columns = {
-        "video": lambda each: f"{each['minutes']:g} min, {each['frames']:,} frames",
-        "stage": lambda each: each["stage"],
-        "peak, MB": lambda each: f"{each['peak_bytes'] / 1e6:.0f}",
-        "features, MB": lambda each: f"{each['feature_bytes'] / 1e6:.0f}",
-        "peak less features, MB": lambda each: f"{compute_net(each) / 1e6:.0f}",
-        "ratio to the short video": lambda each: f"{compute_net(each) / shortest[each['stage']]:.2f}x",
+        "video": lambda row: f"{row['minutes']:g} min, {row['frames']:,} frames",
+        "stage": lambda row: row["stage"],
+        "peak, MB": lambda row: f"{row['peak_bytes'] / 1e6:.0f}",
+        "features, MB": lambda row: f"{row['feature_bytes'] / 1e6:.0f}",
+        "peak less features, MB": lambda row: f"{compute_net(row) / 1e6:.0f}",
+        "ratio to the short video": lambda row: f"{compute_net(row) / shortest[row['stage']]:.2f}x",
     }
     records = sorted(document["memory"], key=lambda record: STAGES.index(record["stage"]))
     note = "One frame a second, encoder pixels, each in a process of its own."

@@ -70,7 +70,7 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
         "tokens": slices * SIDE * SIDE,
         "requests": REQUESTS,
         "engines": [_summarize(name, records) for name in CONTENDERS],
-        "own": statistics.median(record["own_ms"] for record in records[FLOC]) + measure_prompt_ms(slices),
+        "own": statistics.median(record["own_ms"] for record in records[FLOC]),
     }
 
 
@@ -92,24 +92,6 @@ def _summarize(name: str, records: dict[str, list[dict[str, Any]]]) -> dict[str,
         "against_none": compare(NONE),
         "against_evs": compare(EVS),
     }
-
-
-def measure_prompt_ms(slices: int, rounds: int = 20) -> float:
-    """Time the plugin's work on a video's prompt before a worker gets it."""
-    from floc.integrations.vllm.positions import require_marks_of_media
-    from floc.integrations.vllm.settings import Settings
-
-    placeholder = 300
-
-    def prepare() -> None:
-        settings = Settings.of({"ratio": "1/8"})
-        kept = settings.count(slices * SIDE * SIDE)
-        assert settings.salt
-        ids = [*range(10), *[placeholder] * kept, *range(10)]
-        require_marks_of_media(ids, (placeholder, placeholder + 1), [(10, kept)])
-
-    prepare()
-    return statistics.median(_time_call(prepare) for _ in range(rounds)) * 1e3
 
 
 def _time_call(call: Callable[[], object]) -> float:
@@ -226,14 +208,14 @@ def _show(document: dict[str, Any]) -> str:
         return f"{record['ratio']:.2f}x ({record['ratio_p20']:.2f} to {record['ratio_p80']:.2f})"
 
     columns = {
-        "": lambda each: NAMES[each["contender"]],
-        "requests/s": lambda each: f"{each['per_s']:.2f}",
-        "ratio to no pruning": lambda each: show_ratio(each["against_none"]),
-        "ratio to EVS": lambda each: show_ratio(each["against_evs"]),
-        "first token, ms": lambda each: f"{each['first_s'] * 1e3:.0f}",
-        "tokens held": lambda each: f"{each['held']:,}",
-        "KV cache, MB": lambda each: f"{each['held_bytes'] / 1e6:.2f}",
-        "selection, ms": lambda each: f"{each['select_ms']:.1f}" if each["select_ms"] else "",
+        "": lambda row: NAMES[row["contender"]],
+        "requests/s": lambda row: f"{row['per_s']:.2f}",
+        "ratio to no pruning": lambda row: show_ratio(row["against_none"]),
+        "ratio to EVS": lambda row: show_ratio(row["against_evs"]),
+        "first token, ms": lambda row: f"{row['first_s'] * 1e3:.0f}",
+        "tokens held": lambda row: f"{row['held']:,}",
+        "KV cache, MB": lambda row: f"{row['held_bytes'] / 1e6:.2f}",
+        "selection, ms": lambda row: f"{row['select_ms']:.1f}" if row["select_ms"] else "",
     }
     note = (
         f"{document['model']} with random weights in vLLM {document['vllm']}, videos of {document['tokens']:,} tokens, "

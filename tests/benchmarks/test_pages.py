@@ -51,7 +51,7 @@ def test_folder_is_replaced_by_its_pages_with_markers(tmp_path):
 def test_fill_rejects_unknown_view(results):
     page = results / "page.md"
     page.write_text("<!-- bench:selekt -->\n<!-- /bench:selekt -->\n")
-    with pytest.raises(ValueError, match=r"did you mean 'select'.*second-pass-quality"):
+    with pytest.raises(ValueError, match=r"did you mean 'select'.*second-pass-time"):
         pages.fill(page, results)
 
 

@@ -51,7 +51,7 @@ def test_total_adds_compression_and_llm():
     readings = [dict(kept=10, seconds=0.25, peak_bytes=5e9), dict(kept=80, seconds=4.0, peak_bytes=None)]
     document = {
         **ENVIRONMENT,
-        **dict(ran_on="CPU", frames=8, dim=4, ratio="1/8", textbook={"n": 60, **RATIO}),
+        **dict(ran_on="CPU", frames=8, dim=4, ratio="1/8"),
         "methods": [
             {"method": "full", "kept": 80},
             {**sttm, **RATIO},
