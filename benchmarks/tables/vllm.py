@@ -42,7 +42,7 @@ PREFIX = "FLOC "  # of a line with results; all other lines are vLLM's log
 TIMED_METHODS = {
     NONE: [],
     EVS: ["_postprocess_video_embeds_evs"],
-    FLOC: ["_in_place", "get_mrope_input_positions", "recompute_mrope_positions"],
+    FLOC: ["_add_positions", "get_mrope_input_positions", "recompute_mrope_positions"],
 }
 QUESTION = "<|vision_start|><|video_pad|><|vision_end|>What is it?"
 
