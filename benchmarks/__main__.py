@@ -9,16 +9,15 @@ from pathlib import Path
 
 from benchmarks import pages, registry, run
 
-COMMANDS = {
-    "list": "list the tables",
-    "all": "measure all tables; a table whose device or package is missing is skipped",
-    "render": "write each table's results as Markdown beside its JSON",
-}
-EXAMPLES = """examples:
-  python -m benchmarks list
+COMMANDS = ("list", "all", "render")
+EPILOG = """commands in place of a table:
+  list      list the tables
+  all       measure all tables; skip those whose device or package is missing
+  render    write each table's results as Markdown beside its JSON (part of --fill)
+
+examples:
   python -m benchmarks select                   measure one table into benchmarks/results
   python -m benchmarks all --small              check within minutes that every table works
-  python -m benchmarks render                   write benchmarks/results/*.md
   python -m benchmarks --fill README.md docs    refill the marked tables of pages
   python -m benchmarks --draw                   redraw the plots
 
@@ -30,11 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         "python -m benchmarks",
         description="Measure the tables of README and docs, or show their results.",
-        epilog=EXAMPLES,
+        epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = "; ".join(f"{name}: {text}" for name, text in COMMANDS.items())
-    parser.add_argument("table", nargs="?", metavar="TABLE", help=f"a table to measure, or a command ({commands})")
+    parser.add_argument("table", nargs="?", metavar="TABLE", help="table to measure, or a command below")
     parser.add_argument("--small", action="store_true", help="use small sizes; results go to benchmarks/small")
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="folder of the results")
     parser.add_argument(
@@ -55,13 +53,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = options.results or run.RESULTS
     if options.table == "list":
         print("\n".join(registry.load_tables()))
-    elif options.table == "render":
-        print("\n".join(map(str, pages.render(folder))))
     elif options.table == "all":
         outcomes = run.run_all(small=options.small, results=options.results, echo=_print)
         failed = any(outcome.state == run.FAILED for outcome in outcomes)
-    elif options.table is not None:
-        run.run(options.table, small=options.small, results=options.results, echo=_print)
+    elif options.table not in (None, "render"):
+        try:
+            run.run(options.table, small=options.small, results=options.results, echo=_print)
+        except Exception as error:
+            if not run.is_missing(error):
+                raise
+            print(f"{options.table}: {error}", file=sys.stderr)
+            failed = True
+    if options.table == "render" or options.fill:
+        print(f"{folder}: {len(pages.render(folder))} tables rendered")
     for page in pages.find_pages(options.fill):
         print(f"{page}: {', '.join(pages.fill(page, folder)) or 'no markers'}")
     if options.draw:

@@ -86,12 +86,12 @@ def _try_run(table: str, small: bool, results: Path | None, echo: Echo) -> Outco
     try:
         run(table, small=small, results=results, echo=echo)
     except Exception as error:
-        state, reason = (SKIPPED if _is_missing(error) else FAILED), str(error) or type(error).__name__
+        state, reason = (SKIPPED if is_missing(error) else FAILED), str(error) or type(error).__name__
         echo(reason if state == SKIPPED else traceback.format_exc())
     return Outcome(table, state, time.perf_counter() - started, reason)
 
 
-def _is_missing(error: Exception) -> bool:
+def is_missing(error: Exception) -> bool:
     """Return whether a device or package is missing. A missing module of this project is a failure instead."""
     if isinstance(error, ImportError):
         return (error.name or "").split(".")[0] not in ("floc", "benchmarks", "examples")

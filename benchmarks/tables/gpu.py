@@ -33,8 +33,7 @@ from floc.evaluation import paper
 class Case:
     """A video, and what to keep of it."""
 
-    name: str  # in the results; `floc eval` estimates times from them
-    label: str  # in the table
+    name: str
     shape: Shape
     keep: dict[str, Any]
     options: dict[str, Any] = field(default_factory=dict)
@@ -62,20 +61,19 @@ EIGHTH, THIRTY_SECOND = {"ratio": "1/8"}, {"ratio": "1/32"}
 USUAL, TINY = Shape(784, 6, 10, 3584), Shape(12, 2, 3, 32)
 LARGE_BLOCKS, LONG = Shape(256, 9, 15, 3584), Shape(7200, 6, 10, 3584)
 CASES = (
-    Case("the paper: blocks of 32 frames, 1/8", "floc-paper, 1/8", USUAL, EIGHTH, PAPER),
-    Case("with the second pass (default), 1/8", "floc, 1/8", USUAL, EIGHTH),
-    Case("with the second pass (default), 1/32", "floc, 1/32", USUAL, THIRTY_SECOND),
-    Case("8 blocks of 4,320, 1/8", "floc-paper, 8 blocks of 4,320 tokens, 1/8", LARGE_BLOCKS, EIGHTH, PAPER),
-    Case("7,200 frames to 24,576 tokens", "floc-paper, 7,200 frames", LONG, {"budget": 24_576}, PAPER),
-    Case("whole video as one set, 1/8", "floc-paper, block=None, 1/8", USUAL, EIGHTH, WHOLE),
-    Case("whole video as one set, 1/32", "floc-paper, block=None, 1/32", USUAL, THIRTY_SECOND, WHOLE),
+    Case("floc-paper, 1/8", USUAL, EIGHTH, PAPER),
+    Case("floc, 1/8", USUAL, EIGHTH),
+    Case("floc, 1/32", USUAL, THIRTY_SECOND),
+    Case("floc-paper, 8 blocks of 4,320 tokens, 1/8", LARGE_BLOCKS, EIGHTH, PAPER),
+    Case("floc-paper, 7,200 frames", LONG, {"budget": 24_576}, PAPER),
+    Case("floc-paper, block=None, 1/8", USUAL, EIGHTH, WHOLE),
+    Case("floc-paper, block=None, 1/32", USUAL, THIRTY_SECOND, WHOLE),
 )
 SMALL = (
-    Case("blocks, 1/8", "floc-paper, 1/8", TINY, EIGHTH, {**PAPER, "block": 4}),
-    Case("with the second pass, 1/8", "floc, 1/8", TINY, EIGHTH, {"block": 4}),
-    Case("whole video as one set, 1/8", "floc-paper, block=None, 1/8", TINY, EIGHTH, WHOLE),
+    Case("floc-paper, 1/8", TINY, EIGHTH, {**PAPER, "block": 4}),
+    Case("floc, 1/8", TINY, EIGHTH, {"block": 4}),
+    Case("floc-paper, block=None, 1/8", TINY, EIGHTH, WHOLE),
 )
-LABELS = {case.name: case.label for case in (*SMALL, *CASES)}
 
 
 def run(small: bool, echo: Echo) -> dict[str, Any]:
@@ -99,7 +97,7 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
         record = _measure_case(case, device, rates, small)
         records.append(record)
         echo(
-            f"{case.label}: {record['ms']:.2f} ms, as a graph {record['graph_ms']:.2f} ms; similarity "
+            f"{case.name}: {record['ms']:.2f} ms, as a graph {record['graph_ms']:.2f} ms; similarity "
             f"{record['similarity_ms']:.2f}, selection {record['selection_ms']:.2f}, floor {record['floor_ms']:.2f}"
         )
     torch_ms = _measure_torch_backend(cases[0], device)
@@ -251,7 +249,7 @@ def _measure_torch_backend(case: Case, device: torch.device) -> float:
 
 def _show_cases(document: dict) -> str:
     columns = {
-        "tokens to indices, ms": lambda row: LABELS.get(row["case"], row["case"].replace("default", "floc")),
+        "tokens to indices, ms": lambda row: row["case"],
         "n": lambda row: f"{row['n']:,}",
         "kept": lambda row: f"{row['kept']:,}",
         "call": lambda row: f"{row['ms']:.2f}",

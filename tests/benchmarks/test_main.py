@@ -40,6 +40,12 @@ def test_measures_one_table_into_a_folder(use_table, tmp_path):
     assert (tmp_path / "mine" / "only.json").exists()
 
 
+def test_table_that_cannot_run_here_says_why_in_one_line(use_table, capsys):
+    use_table(Unavailable("needs a GPU"))
+    assert main(["only"]) == 1
+    assert capsys.readouterr().err == "only: needs a GPU\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"), [(["nothing"], "unknown table 'nothing'"), ([], "name a table or a command")]
 )
