@@ -30,7 +30,7 @@ from floc.evaluation import paper
 
 
 @dataclass(frozen=True)
-class Case:
+class GpuCase:
     """A video, and what to keep of it."""
 
     name: str
@@ -61,18 +61,18 @@ EIGHTH, THIRTY_SECOND = {"ratio": "1/8"}, {"ratio": "1/32"}
 USUAL, TINY = Shape(784, 6, 10, 3584), Shape(12, 2, 3, 32)
 LARGE_BLOCKS, LONG = Shape(256, 9, 15, 3584), Shape(7200, 6, 10, 3584)
 CASES = (
-    Case("floc-paper, 1/8", USUAL, EIGHTH, PAPER),
-    Case("floc, 1/8", USUAL, EIGHTH),
-    Case("floc, 1/32", USUAL, THIRTY_SECOND),
-    Case("floc-paper, 8 blocks of 4,320 tokens, 1/8", LARGE_BLOCKS, EIGHTH, PAPER),
-    Case("floc-paper, 7,200 frames", LONG, {"budget": 24_576}, PAPER),
-    Case("floc-paper, block=None, 1/8", USUAL, EIGHTH, WHOLE),
-    Case("floc-paper, block=None, 1/32", USUAL, THIRTY_SECOND, WHOLE),
+    GpuCase("floc-paper, 1/8", USUAL, EIGHTH, PAPER),
+    GpuCase("floc, 1/8", USUAL, EIGHTH),
+    GpuCase("floc, 1/32", USUAL, THIRTY_SECOND),
+    GpuCase("floc-paper, 8 blocks of 4,320 tokens, 1/8", LARGE_BLOCKS, EIGHTH, PAPER),
+    GpuCase("floc-paper, 7,200 frames", LONG, {"budget": 24_576}, PAPER),
+    GpuCase("floc-paper, block=None, 1/8", USUAL, EIGHTH, WHOLE),
+    GpuCase("floc-paper, block=None, 1/32", USUAL, THIRTY_SECOND, WHOLE),
 )
 SMALL = (
-    Case("floc-paper, 1/8", TINY, EIGHTH, {**PAPER, "block": 4}),
-    Case("floc, 1/8", TINY, EIGHTH, {"block": 4}),
-    Case("floc-paper, block=None, 1/8", TINY, EIGHTH, WHOLE),
+    GpuCase("floc-paper, 1/8", TINY, EIGHTH, {**PAPER, "block": 4}),
+    GpuCase("floc, 1/8", TINY, EIGHTH, {"block": 4}),
+    GpuCase("floc-paper, block=None, 1/8", TINY, EIGHTH, WHOLE),
 )
 
 
@@ -114,7 +114,7 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
     }
 
 
-def measure_apricot(case: Case) -> dict[str, Any] | None:
+def measure_apricot(case: GpuCase) -> dict[str, Any] | None:
     """Time apricot's selection from one block's similarities on the CPU, compilation excluded, if it is installed."""
     peer = next(peer for peer in PEERS if peer.name == "apricot, compilation excluded")
     if peer.explain_skip(case.shape.n):
@@ -126,7 +126,7 @@ def measure_apricot(case: Case) -> dict[str, Any] | None:
     return {"ms": statistics.median(_time_ms(select) for _ in range(3)), "blocks": case.shape.n / n, "cpu": cpu}
 
 
-def _measure_case(case: Case, device: torch.device, rates: dict[str, float], small: bool) -> dict[str, Any]:
+def _measure_case(case: GpuCase, device: torch.device, rates: dict[str, float], small: bool) -> dict[str, Any]:
     tokens = case.make_tokens(device)
 
     def compress() -> floc.Kept:
@@ -150,7 +150,7 @@ def _measure_case(case: Case, device: torch.device, rates: dict[str, float], sma
     }
 
 
-def _measure_stages(case: Case, tokens: torch.Tensor, small: bool) -> tuple[float, float, float, float]:
+def _measure_stages(case: GpuCase, tokens: torch.Tensor, small: bool) -> tuple[float, float, float, float]:
     """Return the milliseconds of the similarities and of the rest, and the bytes and operations of the floor."""
     from floc.selection.gpu import run, similarity
     from floc.selection.gpu.similarity import Rows
@@ -240,7 +240,7 @@ def _measure_rates(device: torch.device, small: bool) -> dict[str, float]:
     return {"flops": 2 * side**3 / (product_ms / 1e3), "bytes_a_s": copied / (copy_ms / 1e3)}
 
 
-def _measure_torch_backend(case: Case, device: torch.device) -> float:
+def _measure_torch_backend(case: GpuCase, device: torch.device) -> float:
     """Return the milliseconds of the same selection by the torch backend on the same device."""
     tokens = case.make_tokens(device)
     calls = [lambda: floc.compress(tokens, **case.keep, backend="torch", **case.options)] * 3

@@ -47,7 +47,7 @@ LINES = {COSINE: "-", GAUSSIAN: "--"}
 PAPER_TASKS = ("VideoMME", "MLVU", "LVB", "EgoSchema", "average")
 
 
-class Case(NamedTuple):
+class MetricCase(NamedTuple):
     """A ratio, method and metric."""
 
     keep: str
@@ -55,7 +55,7 @@ class Case(NamedTuple):
     metric: str
 
 
-CASES = [Case(*case) for case in itertools.product(RATIOS, METHODS, METRICS)]
+CASES = [MetricCase(*case) for case in itertools.product(RATIOS, METHODS, METRICS)]
 
 
 @dataclass
@@ -91,7 +91,7 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
     return {**library.describe(), "films": count, "inserts": inserts, "metric": records}
 
 
-def _measure_video(video: PlantedVideo, results: Mapping[Case, CaseScores]) -> None:
+def _measure_video(video: PlantedVideo, results: Mapping[MetricCase, CaseScores]) -> None:
     sample = draw_sample(video.tokens)
     sigma = compute_median_distance(sample)
     for case, result in results.items():
@@ -123,7 +123,7 @@ def measure_coverage(tokens: torch.Tensor, kept: torch.Tensor, sigma: float) -> 
     return {COSINE: float(find_nearest(tokens, kept)[0].double().mean()), GAUSSIAN: float(gaussian.mean())}
 
 
-def _make_record(case: Case, results: Mapping[Case, CaseScores], kinds: Sequence[str]) -> dict[str, Any]:
+def _make_record(case: MetricCase, results: Mapping[MetricCase, CaseScores], kinds: Sequence[str]) -> dict[str, Any]:
     """Return all means of a case, and their differences to the cosine's."""
     both = results[case], results[case._replace(metric=COSINE)]
     record: dict[str, Any] = {}
