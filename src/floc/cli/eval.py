@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("model", "frames", "tokens", "16:9", "kept", "cells", "done", "GPU h", "read h")
 GROUP = ("model", "max_frames", "fps", "ratio", "budget", "limit", "more", "lmms")  # what the cells of a row share
-OUTPUT = ("--output", "-o", "--out")
+OUTPUT = ("--output", "-o")
 Text = str | None
 
 
