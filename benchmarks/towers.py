@@ -20,7 +20,8 @@ from benchmarks import answer, harness
 from benchmarks.tables import Echo, Table, number, where
 from floc import encoders
 from floc._format import markdown_table
-from floc.encoders.vision_tower import Patches, VisionTower
+from floc.encoders.layouts import PatchLayout
+from floc.encoders.vision_tower import VisionTower
 
 FILM = (1920, 1080)
 BATCH = 16
@@ -54,7 +55,7 @@ def _qwen(device: torch.device, tiny: bool) -> dict[str, VisionTower]:
     del model.language_model
     mean, std = (torch.full((3,), value, device=device) for value in (123.0, 70.0))
     return {
-        name: VisionTower(name, model, Patches(14, 2, 2, 4 * 28 * 28, most), mean, std)
+        name: VisionTower(name, model, PatchLayout(14, 2, 2, 4 * 28 * 28, most), mean, std)
         for name, most in QWEN_PIXELS.items()
     }
 

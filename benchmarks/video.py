@@ -117,7 +117,7 @@ def _speed(path: Path, encoder: str, echo: Echo) -> dict[str, Any]:
         film = load_tokens(path, encoder=encoder)
         encode_s = time.perf_counter() - started
         started = time.perf_counter()
-        kept = floc.compress(film.footage.tokens, ratio=RATIO)
+        kept = floc.compress(film.tokens, ratio=RATIO)
         choose_s = time.perf_counter() - started
     record = {
         "film": path.name,
@@ -152,8 +152,8 @@ def _peak(path: str, stage: str) -> dict[str, int]:
 
     film = load_tokens(Path(path), encoder="pixels")
     if stage == STAGES[1]:
-        floc.compress(film.footage.tokens, ratio="1/32")
-    features = np.asarray(film.footage.tokens)
+        floc.compress(film.tokens, ratio="1/32")
+    features = np.asarray(film.tokens)
     return {"peak_bytes": status_bytes("VmHWM"), "feature_bytes": features.nbytes, "frames": len(features)}
 
 

@@ -59,9 +59,9 @@ def show(
         f"from {first:.1f} s to {last:.1f} s."
     )
     with progress("reading it") as bar:
-        film = load_tokens(made.path, fps=None, encoder=encoder, with_strip=True, progress=bar)
-    t, h, w, _ = film.footage.tokens.shape
-    truth = patches_with_keys(film.footage, made.sightings)
+        film = load_tokens(made.path, fps=None, encoder=encoder, with_filmstrip=True, progress=bar)
+    t, h, w, _ = film.tokens.shape
+    truth = patches_with_keys(film, made.sightings)
     screen.print(f"Encoder {film.encoder.name}: {t * h * w:,} tokens; {len(truth)} of them show the keys.\n")
     with progress("comparing") as bar:
         result = report.make(
@@ -74,7 +74,7 @@ def show(
             notes=[f"The keys lie on the table from {first:.1f} s to {last:.1f} s: {len(truth)} patches show them."],
             progress=lambda what, share: bar(share, what),
         )
-    _show_verdicts(screen, result.comparison, film.footage, truth, asked.count(t * h * w))
+    _show_verdicts(screen, result.comparison, film, truth, asked.count(t * h * w))
     screen.print(
         f"Left out, as they cannot keep so few or need minutes: {', '.join(LEFT_OUT)}. `floc compare` runs them.\n",
         style="dim",

@@ -75,10 +75,18 @@ def ask(
     told = []
     for dial in dials:
         if kept is not None:
-            film = session.take(kept)
+            film = session.reuse(kept)
         else:
             with progress_bar(f"looking at {video.name}") as show:
-                film = session.capture(video, dial, spec, parsed_fps(fps), max_frames or MAX_FRAMES, show)
+                film = session.capture(
+                    video,
+                    **dial,
+                    method=spec.method,
+                    fps=parsed_fps(fps),
+                    max_frames=max_frames or MAX_FRAMES,
+                    progress=show,
+                    **spec.options,
+                )
             for warning in film.made["warnings"]:
                 screen.print(warning, style="yellow", markup=False, soft_wrap=True)
         if output is not None and dial is dials[0]:

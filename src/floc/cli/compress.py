@@ -74,7 +74,7 @@ def compress(
         if tensor is not None:
             raise ValueError(f"{source}: --tensor is for .safetensors files; a video has none to choose from")
         film = filmed(source, fps, max_frames, encoder, device)
-        tokens, about = film.footage.tokens, {"times_s": film.footage.times_s, "made_from": film.about()}
+        tokens, about = film.tokens, {"times_s": film.times_s, "made_from": film.about()}
     else:
         for name, value in {"fps": fps, "max-frames": max_frames, "encoder": encoder, "device": device}.items():
             if value is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from floc._checks import check_choice
-from floc.encoders.vision_tower import Patches
+from floc.encoders.layouts import PatchLayout
 
 WIDE = (1280, 720)  # a common film
 
@@ -52,7 +52,7 @@ class Pixels:
         60
         """
         side = self.patch * self.merge
-        rule = Patches(self.patch, self.merge, self.frames_per_token, least=side**2, most=self.most_pixels)
+        rule = PatchLayout(self.patch, self.merge, self.frames_per_token, side**2, self.most_pixels)
         wide, high = rule.frame_size(width, height)
         return (wide // side) * (high // side)
 

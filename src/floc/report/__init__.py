@@ -55,7 +55,7 @@ def make(
     """Compare methods on a film, and write the page, whole or not at all.
 
     Args:
-        film: from `floc.footage.load`, with its strip.
+        film: from `floc.encoders.load.load_tokens`, with its filmstrip.
         methods: their names, with options where wanted: "floc", "floc:detail=1".
         ratios: kept / total.
         path: the .html file.
@@ -65,10 +65,10 @@ def make(
         opens_at: the frame to show first; by default the one of which the first method keeps most.
         progress: called with what is being done and the share that is done.
     """
-    if film.strip is None:
-        raise ValueError("a report needs the film's pictures; load it with with_strip=True")
+    if film.filmstrip is None:
+        raise ValueError("a report needs the film's pictures; load it with with_filmstrip=True")
     show = progress or (lambda _, __: None)
-    tokens, times_s = film.footage.tokens, film.footage.times_s
+    tokens, times_s = film.tokens, film.times_s
     comparison = compare(tokens, methods, ratios, progress=lambda what, share: show(what, 0.8 * share))
     show("t-SNE", 0.8)
     projection = tsne(tokens)
@@ -81,10 +81,10 @@ def make(
         notes=[*film.video.warnings, *notes, *comparison.notes],
         grid=(t, h, w),
         times_s=times_s,
-        frames=film.strip.within,
+        frames=film.filmstrip.within,
         image_mime=MIME,
-        image_width=film.strip.width,
-        image_height=film.strip.height,
+        image_width=film.filmstrip.width,
+        image_height=film.filmstrip.height,
         stops=[(stop.label, stop.ratio, stop.budget) for stop in comparison.stops],
         methods=[_method(contender) for contender in comparison.contenders],
         opens_at=(_busiest(comparison.contenders[0]) if opens_at is None else opens_at, 0),
@@ -92,7 +92,7 @@ def make(
     )
     text = page(data, LIMIT_BYTES).encode()
     write_atomic(path, lambda temporary: temporary.write_bytes(text))
-    written = [] if figures is None else plots.save(figures, comparison, times_s, film.strip, projection)
+    written = [] if figures is None else plots.save(figures, comparison, times_s, film.filmstrip, projection)
     return Report(comparison, path, len(text), written)
 
 

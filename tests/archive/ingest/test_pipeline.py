@@ -70,7 +70,7 @@ def test_a_video_is_kept_piece_by_piece(small_pieces, worker: Worker, film: Path
         ledger.add(event)
     ledger.flush()
     (video,) = ledger.store.videos()
-    tokens = load_tokens(film, encoder="pixels").footage.tokens
+    tokens = load_tokens(film, encoder="pixels").tokens
     assert (video.frames, video.shape, len(video.pieces)) == (150, tokens.shape[:3], 5)
     opened = ledger.store.open(video.id)
     np.testing.assert_array_equal(opened.times_s, np.arange(150.0))
@@ -388,7 +388,7 @@ def test_orders_that_cannot_be_carried_out(options: dict, message: str) -> None:
 
 
 def test_layouts_are_those_of_the_encoders() -> None:
-    layout, encoder = encoders.layout("pixels"), encoders.get("pixels")
+    layout, encoder = encoders.get_layout("pixels"), encoders.get("pixels")
     assert layout.frames_per_token == encoder.frames_per_token
     assert layout.frame_size(1920, 1080) == encoder.frame_size(1920, 1080)
     assert torch.as_tensor(encoder(np.zeros((1, *encoder.frame_size(64, 64)[::-1], 3), np.uint8))).ndim == 4

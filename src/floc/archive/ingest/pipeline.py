@@ -39,11 +39,11 @@ from floc.archive.ingest.order import (
 from floc.archive.store import Store
 from floc.archive.tables import Damaged, StoreError, video_id
 from floc.captured.identity import Identity
-from floc.captured.recipe import Part, merge_values
-from floc.encoders.base import Encoder, group_frames
-from floc.encoders.vision_tower import VisionTower, Visual
-from floc.integrations.transformers.capture import KeptPart, Reel, join
-from floc.integrations.transformers.stages import Stages
+from floc.captured.recipe import merge_values
+from floc.captured.segments import FrameLog, SegmentTokens, join_segments
+from floc.captured.timing import StageTimer
+from floc.encoders.base import Encoder, FrameTokens, group_frames
+from floc.encoders.vision_tower import VisionTower
 from floc.tokens import Frames
 from floc.video import Video, read
 
@@ -58,7 +58,7 @@ def plan(brief: Brief, source: Source) -> Planned | Skipped | Failed:
     content = ""
     store = Store(brief.store)
     try:
-        layout = encoders.layout(brief.order.encoder)
+        layout = encoders.get_layout(brief.order.encoder)
         source = sources.renewed(source)
         with sources.fetched(source) as path:
             content = sources.content_of(path)
@@ -79,7 +79,7 @@ def plan(brief: Brief, source: Source) -> Planned | Skipped | Failed:
 
 
 def _film(order: Order, path: Path) -> Video:
-    frame_size = encoders.layout(order.encoder).frame_size
+    frame_size = encoders.get_layout(order.encoder).frame_size
     return read(path, fps=order.fps, max_frames=None, size=frame_size, batch=BATCH)
 
 
@@ -174,21 +174,19 @@ class Keeper:
             about: fps and duration_s of the film.
         """
         joined = self.encoder.frames_per_token
-        stages = Stages(torch.device("cpu"))
+        stages = StageTimer(torch.device("cpu"))
         seen, times = [], []
-        for batch in stages.each("decode", group_frames(frames, joined)):
+        for batch in stages.measure_items("decode", group_frames(frames, joined)):
             times.append(batch.times_s)
-            with stages.stage("encode"):
+            with stages.measure("encode"):
                 seen.append(_look(self.encoder, batch))
-        with stages.stage("choose"):
-            tokens, *deep = (
-                torch.cat(each) for each in zip(*((each.tokens, *each.deep) for each in seen), strict=True)
-            )
+        with stages.measure("choose"):
+            tokens, *deep = (torch.cat(each) for each in zip(*(each.all for each in seen), strict=True))
             kept = self.brief.order.recipe()(tokens)
-            part = KeptPart.of(Part(kept, tuple(merge_values(each.flatten(0, 2), kept) for each in deep)))
-        reel = Reel(iter(()), len(tokens), joined, times, about["fps"], about["duration_s"])
-        captured = join([part], self.brief.model, reel, {})
-        with stages.stage("write"):
+            part = SegmentTokens.from_kept(kept, [merge_values(each.flatten(0, 2), kept) for each in deep])
+        log = FrameLog(joined, times, about["fps"], about["duration_s"])
+        captured = join_segments([part], self.brief.model, log, {})
+        with stages.measure("write"):
             piece = self.store.write_piece(span.video, number, captured)
         release_memory()  # else it scatters, piece after piece
         return Kept(piece, captured.nested, captured.made, stages.seconds)
@@ -202,10 +200,10 @@ def loaded(order: Order) -> Encoder:
     return encoder
 
 
-def _look(encoder: Encoder, batch: Frames) -> Visual:
+def _look(encoder: Encoder, batch: Frames) -> FrameTokens:
     if isinstance(encoder, VisionTower):
-        return encoder.look(batch.pixels)
-    return Visual(torch.as_tensor(encoder(batch.pixels)))
+        return encoder.encode(batch.pixels)
+    return FrameTokens(torch.as_tensor(encoder(batch.pixels)))
 
 
 class Worker:
@@ -213,7 +211,7 @@ class Worker:
 
     def __init__(self, order: Order, store: str) -> None:
         encoder = loaded(order)
-        self.brief = Brief(order, store, Identity.of_encoder(encoder))
+        self.brief = Brief(order, store, Identity.from_encoder(encoder))
         self.keeper = Keeper(self.brief, encoder)
 
     def plan(self, source: Source) -> Iterator[Event]:

@@ -16,11 +16,11 @@ from lmms_eval.api.task import ConfigurableTask
 from loguru import logger
 from tqdm import tqdm
 
+import floc
 from floc.integrations.lmms_eval.arguments import Arguments
 from floc.integrations.lmms_eval.families import FAMILIES, Family
 from floc.integrations.lmms_eval.log import KEY, Figures
 from floc.integrations.lmms_eval.sampling import changed
-from floc.integrations.transformers import Attached
 
 
 def __getattr__(name: str) -> type:
@@ -46,7 +46,7 @@ class Compressed(lmms):
         super().__init__(**arguments.wrapped)
         self.recipe = arguments.recipe
         self.until_clean = ExitStack()
-        self.until_clean.enter_context(Attached(self.model, arguments.recipe, arguments.positions))
+        self.until_clean.enter_context(floc.attach(self.model, recipe=arguments.recipe, positions=arguments.positions))
         if arguments.sampling.is_given:
             self.until_clean.enter_context(self.family.sampled(self, arguments.sampling))
 

@@ -1,4 +1,4 @@
-"""Ask a model about a video: `floc ask`."""
+"""Ask a model about a video: the work of `floc ask`."""
 
 from __future__ import annotations
 
@@ -6,61 +6,49 @@ import resource
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from floc import methods
 from floc.captured.captured import Captured
+from floc.captured.prompts import tokenizer as load_tokenizer
+from floc.captured.timing import StageTimer
 from floc.encoders.base import default_device
-from floc.encoders.vision_tower import config_of
-from floc.integrations.transformers import prompts
+from floc.families import find_family
+from floc.families.pretrained import first_line, hide_progress, load_part
 from floc.integrations.transformers.capture import capture
-from floc.integrations.transformers.families import family_of
 from floc.integrations.transformers.replay import replay
-from floc.integrations.transformers.stages import Stages
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer, and what it cost."""
+    """An answer and its cost."""
 
     question: str
     answer: str
-    prompt_tokens: int  # of the whole prompt, before tokens were dropped
+    prompt_tokens: int  # of the whole prompt, before compression
     read_tokens: int  # that the language model read
     answer_tokens: int
-    seconds: dict[str, float]  # prefill, until the first token is there, and answer, all others
+    seconds: dict[str, float]  # "prefill" up to the first token, "answer" for the others
 
 
 def load_model(source: str, device: str | None = None) -> Any:
-    """A video model from a folder or hub id, ready to answer, or an error that says what is missing."""
-    family_of(config_of(source, "asking a model"))
+    """Load a video model from a folder or hub id."""
+    find_family(load_part("config", source, "asking a model"))
     import transformers
-    from transformers.utils import logging
 
-    place = device or default_device()
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    target = device or default_device()
     try:
-        model: Any = transformers.AutoModelForImageTextToText.from_pretrained(source, dtype="auto")
-        return model.to(place).eval()
+        with hide_progress():
+            model: Any = transformers.AutoModelForImageTextToText.from_pretrained(source, dtype="auto")
+        return model.to(target).eval()
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{source}: its weights cannot be loaded ({_first_line(error)}); the folder needs the model's "
+            f"{source}: its weights cannot be loaded ({first_line(error)}); the folder needs the model's "
             ".safetensors files"
         ) from error
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts that it is there
-        raise ValueError(f"{source}: the model cannot be put on {place!r}: {_first_line(error)}") from error
-    finally:
-        if bars:
-            logging.enable_progress_bar()
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
+        raise ValueError(f"{source}: the model cannot be moved to {target!r}: {first_line(error)}") from error
 
 
 @torch.no_grad()
@@ -74,105 +62,83 @@ def ask(
     max_new_tokens: int = 256,
     on_text: Callable[[str], object] = lambda text: None,
 ) -> Reply:
-    """One question about a video that was captured.
+    """Ask one question about a captured video.
 
     Args:
-        model: the one it was captured with.
-        tokenizer: the model's.
+        model: the model that it was captured with.
+        tokenizer: of the model.
         video: from `floc.capture` or `floc.load`.
-        question: what to ask.
+        question: text of the question.
         history: earlier questions with their answers.
-        max_new_tokens: where an answer ends at the latest.
-        on_text: called with the answer piece by piece.
+        max_new_tokens: limit on the tokens of the answer.
+        on_text: called with parts of the answer as they are generated.
     """
     from transformers import TextStreamer
 
-    stages = Stages(model.device)
-    prefill, rest = stages.stage("prefill"), stages.stage("answer")
+    timer = StageTimer(model.device)
+    prefill, decoding = timer.measure("prefill"), timer.measure("answer")
 
-    class Listener(TextStreamer):
-        """Tells the first token from the others, and passes text on as it comes."""
+    class TimedStreamer(TextStreamer):
+        """Ends the prefill at the first token, and passes text on."""
 
-        tokens = -1  # the prompt comes first
+        tokens = -1  # the prompt is put first
 
         def put(self, value: torch.Tensor) -> None:
             self.tokens += 1
             if self.tokens == 1:
                 prefill.__exit__(None, None, None)
-                rest.__enter__()
+                decoding.__enter__()
             super().put(value)
 
         def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
             on_text(text)
 
     inputs = video.inputs(model, tokenizer, question, history)
-    listener = Listener(tokenizer, skip_prompt=True, skip_special_tokens=True)
+    streamer = TimedStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
     with replay(model, video):
         prefill.__enter__()
-        ids = model.generate(**inputs, max_new_tokens=max_new_tokens, streamer=listener, do_sample=False)
-        rest.__exit__(None, None, None)
-    whole = inputs["input_ids"].shape[1]
-    answer = tokenizer.decode(ids[0, whole:], skip_special_tokens=True)
-    return Reply(question, answer, whole, whole - video.n + len(video), ids.shape[1] - whole, stages.seconds)
+        ids = model.generate(**inputs, max_new_tokens=max_new_tokens, streamer=streamer, do_sample=False)
+        decoding.__exit__(None, None, None)
+    length = inputs["input_ids"].shape[1]
+    answer = tokenizer.decode(ids[0, length:], skip_special_tokens=True)
+    return Reply(question, answer, length, length - video.n + len(video), ids.shape[1] - length, timer.seconds)
 
 
 class Session:
-    """A model that is asked about videos, and what it costs."""
+    """A loaded model with its tokenizer, for questions about videos."""
 
     def __init__(self, source: str, device: str | None = None) -> None:
         self.source = source
-        self.tokenizer = prompts.tokenizer(source)  # what is wrong with it shows before weights are loaded
+        self.tokenizer = load_tokenizer(source)  # before the weights, so that errors show early
         self.model = load_model(source, device)
 
-    def take(self, video: Captured) -> Captured:
-        """A video that was captured before."""
-        return replace(video, made={**video.made, "seconds": {}})  # none of that is spent now
+    def capture(self, video: Any, **settings: Any) -> Captured:
+        """Capture a video; arguments are those of `floc.capture`."""
+        if self.model.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.model.device)
+        return capture(self.model, video, source=self.source, **settings)
 
-    def capture(
-        self,
-        path: Path,
-        dial: dict[str, Any],
-        spec: methods.Spec,
-        fps: float | None,
-        max_frames: int | None,
-        progress: Callable[[float], None],
-    ) -> Captured:
-        """Look at a video."""
-        _forget_peak(self.model.device)
-        return capture(
-            self.model,
-            path,
-            **dial,
-            method=spec.method,
-            fps=fps,
-            max_frames=max_frames,
-            source=self.source,
-            progress=progress,
-            **spec.options,
-        )
+    def reuse(self, video: Captured) -> Captured:
+        """Return a stored video without the seconds that its capture took."""
+        return replace(video, made={**video.made, "seconds": {}})
 
     def ask(
         self, video: Captured, question: str, max_new_tokens: int, on_text: Callable[[str], object]
     ) -> dict[str, Any]:
-        """One question: what was answered, and all that there is to say of it, as JSON takes it."""
+        """Ask one question; return the answer and its cost, JSON-serialisable."""
         reply = ask(self.model, self.tokenizer, video, question, max_new_tokens=max_new_tokens, on_text=on_text)
-        looked = {name: each for name, each in video.made.get("seconds", {}).items() if name != "total"}
+        stages = {name: value for name, value in video.made.get("seconds", {}).items() if name != "total"}
         return {
             **asdict(reply),
             "tokens": video.n,
             "kept": len(video),
-            "seconds": {**looked, **reply.seconds},
+            "seconds": {**stages, **reply.seconds},
             "peak_bytes": peak_bytes(self.model.device),
         }
 
 
-def _forget_peak(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
 def peak_bytes(device: torch.device) -> int:
-    """The most memory that was in use: of a GPU what its tensors took, else of the process."""
+    """Return the peak memory: of the tensors on a GPU, else of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     scale = 1 if sys.platform == "darwin" else 1024
