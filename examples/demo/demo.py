@@ -59,7 +59,7 @@ def show(
         f"from {first:.1f} s to {last:.1f} s."
     )
     with progress("reading it") as bar:
-        film = load_tokens(made.path, fps=None, encoder=encoder, with_filmstrip=True, progress=bar)
+        film = load_tokens(made.path, fps=None, encoder=encoder, with_thumbnails=True, progress=bar)
     t, h, w, _ = film.tokens.shape
     truth = patches_with_keys(film, made.sightings)
     screen.print(f"Encoder {film.encoder.name}: {t * h * w:,} tokens; {len(truth)} of them show the keys.\n")

@@ -10,7 +10,7 @@ import torch
 
 from floc import methods
 from floc.budget import Budget
-from floc.compress import compress
+from floc.compression import compress
 from floc.kept import Kept
 from floc.tokens import TokenGrid
 

@@ -16,7 +16,7 @@ import torch
 
 from floc.captured.recipe import Recipe, merge_values
 from floc.captured.segments import SegmentTokens
-from floc.compress import compress
+from floc.compression import compress
 from floc.encoders.base import FrameTokens
 from floc.streaming.stream import Stream
 

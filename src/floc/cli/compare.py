@@ -66,7 +66,7 @@ def compare(
     for name in names:  # what is wrong with them shows before a long film is read
         floc.methods.parse(name)
     comparing.stops_for(listed(ratios), n=1)
-    film = filmed(video, fps, max_frames, encoder, device, with_filmstrip=True)
+    film = filmed(video, fps, max_frames, encoder, device, with_thumbnails=True)
     with progress_bar("comparing") as show:
         made = report.make(
             film,

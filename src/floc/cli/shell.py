@@ -152,7 +152,7 @@ def filmed(
     encoder: str | None,
     device: str | None,
     *,
-    with_filmstrip: bool = False,
+    with_thumbnails: bool = False,
 ) -> EncodedVideo:
     """Read and encode a video, with a bar, and say what was found."""
     from floc.encoders.load import MAX_FRAMES, load_tokens
@@ -164,7 +164,7 @@ def filmed(
             max_frames=MAX_FRAMES if max_frames is None else max_frames,
             encoder=encoder or "auto",
             device=device,
-            with_filmstrip=with_filmstrip,
+            with_thumbnails=with_thumbnails,
             progress=show,
         )
     if encoder in (None, "auto"):

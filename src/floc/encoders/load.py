@@ -27,9 +27,9 @@ class EncodedVideo(VideoTokens):
 
     video: Video
     encoder: Encoder
-    filmstrip: Filmstrip | None  # small pictures, if wanted
+    thumbnails: Filmstrip | None  # small pictures, if wanted
 
-    def about(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Describe how the tokens were made; JSON-serialisable."""
         return {"video": self.video.about(), "encoder": self.encoder.name}
 
@@ -54,7 +54,7 @@ def load_tokens(
     max_frames: int | None = MAX_FRAMES,
     encoder: str | Encoder = "auto",
     device: str | None = None,
-    with_filmstrip: bool = False,
+    with_thumbnails: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> EncodedVideo:
     """Read a video and encode it, with one batch of frames in memory at a time.
@@ -65,7 +65,7 @@ def load_tokens(
         max_frames: limit on the frames, spread evenly over the video; None is no limit.
         encoder: an encoder, or its name for `floc.encoders.get`.
         device: where the named encoder runs.
-        with_filmstrip: keep small pictures, for a report.
+        with_thumbnails: keep small pictures, for a report.
         progress: called with the share of the frames that is done.
     """
     from floc.video import check_file, read
@@ -74,16 +74,16 @@ def load_tokens(
     network = base.get(encoder, device=device) if isinstance(encoder, str) else encoder
     video = read(path, fps=fps, max_frames=max_frames, size=network.frame_size, batch=BATCH)
     frames: Iterable[Frames] = video
-    filmstrip = None
-    if with_filmstrip:
+    thumbnails = None
+    if with_thumbnails:
         from floc.report.filmstrip import Filmstrip
 
-        filmstrip = Filmstrip(video.planned, every=network.frames_per_token, seen=network.crop)
-        frames = filmstrip.watch(video)
+        thumbnails = Filmstrip(video.planned, every=network.frames_per_token, seen=network.crop)
+        frames = thumbnails.watch(video)
     encoded = base.encode(
         frames,
         network,
         planned=video.planned,
         progress=None if progress is None else lambda done: progress(min(1.0, done / max(1, video.planned))),
     )
-    return EncodedVideo(encoded.tokens, encoded.times_s, video, network, filmstrip)
+    return EncodedVideo(encoded.tokens, encoded.times_s, video, network, thumbnails)

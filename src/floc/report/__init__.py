@@ -55,7 +55,7 @@ def make(
     """Compare methods on a film, and write the page, whole or not at all.
 
     Args:
-        film: from `floc.encoders.load.load_tokens`, with its filmstrip.
+        film: from `floc.encoders.load.load_tokens`, with its thumbnails.
         methods: their names, with options where wanted: "floc", "floc:detail=1".
         ratios: kept / total.
         path: the .html file.
@@ -65,8 +65,8 @@ def make(
         opens_at: the frame to show first; by default the one of which the first method keeps most.
         progress: called with what is being done and the share that is done.
     """
-    if film.filmstrip is None:
-        raise ValueError("a report needs the film's pictures; load it with with_filmstrip=True")
+    if film.thumbnails is None:
+        raise ValueError("a report needs the film's pictures; load it with with_thumbnails=True")
     show = progress or (lambda _, __: None)
     tokens, times_s = film.tokens, film.times_s
     comparison = compare(tokens, methods, ratios, progress=lambda what, share: show(what, 0.8 * share))
@@ -81,10 +81,10 @@ def make(
         notes=[*film.video.warnings, *notes, *comparison.notes],
         grid=(t, h, w),
         times_s=times_s,
-        frames=film.filmstrip.within,
+        frames=film.thumbnails.within,
         image_mime=MIME,
-        image_width=film.filmstrip.width,
-        image_height=film.filmstrip.height,
+        image_width=film.thumbnails.width,
+        image_height=film.thumbnails.height,
         stops=[(stop.label, stop.ratio, stop.budget) for stop in comparison.stops],
         methods=[_method(contender) for contender in comparison.contenders],
         opens_at=(_busiest(comparison.contenders[0]) if opens_at is None else opens_at, 0),
@@ -92,7 +92,7 @@ def make(
     )
     text = page(data, LIMIT_BYTES).encode()
     write_atomic(path, lambda temporary: temporary.write_bytes(text))
-    written = [] if figures is None else plots.save(figures, comparison, times_s, film.filmstrip, projection)
+    written = [] if figures is None else plots.save(figures, comparison, times_s, film.thumbnails, projection)
     return Report(comparison, path, len(text), written)
 
 
