@@ -146,7 +146,7 @@ def test_a_quiet_stretch_is_asked_with_what_it_has(store: floc.Store) -> None:
 def test_a_store_answers_as_the_video_does(tmp_path: Path) -> None:
     """What is ingested with a model's tower is what `floc ask` would have captured, and replayed without the film."""
     pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc-video[hf]'")
-    from tests.integrations.transformers.test_ask import save
+    from tests.integrations.transformers.checkpoints import save
 
     (film,) = make_films(tmp_path / "films", 1, seconds=12)
     (tmp_path / "model").mkdir()

@@ -14,7 +14,7 @@ import torch
 
 import floc
 from floc.integrations.transformers import FAMILIES, prompts
-from floc.integrations.transformers.shorten import is_attached
+from floc.integrations.transformers.hooks import is_attached
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "models"
@@ -53,7 +53,7 @@ def _light(set_threads: Callable[[int], None]) -> None:
 
 @ALL
 def test_the_first_snippet_gives_two_answers(kind: str, film: Path, tmp_path: Path) -> None:
-    from tests.integrations.transformers.test_ask import save
+    from tests.integrations.transformers.checkpoints import save
 
     said: list[str] = []
     names: dict[str, Any] = {"print": said.append}

@@ -35,7 +35,7 @@ def _a_model_and_a_film(folder: Path) -> dict[str, Any]:
     import floc
     from examples.demo.film import render
     from floc.integrations.transformers.ask import Session
-    from tests.integrations.transformers.test_ask import save
+    from tests.integrations.transformers.checkpoints import save
 
     render(folder / "talk.mp4", seconds=8, fps=4, width=128, height=72)
     session = Session(str(save("qwen2_5_vl", folder)), "cpu")

@@ -4,7 +4,7 @@ A transformers model replaces placeholder tokens by visual features, in order. A
 and the grid of each video, how a prompt about a video is written, and how frames are prepared.
 
 `floc.attach` and captures of prepared inputs need only the first part. `write_video` enables prompts (`floc ask`), and
-`frames` enables captures of video files. The tests run over this table; docs/models shows how to add a family.
+`frames` enables captures of video files. The tests run over this table; docs/reference/models.md shows how to add one.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def find_family(config: Any) -> ModelFamily:
     if model_type not in FAMILIES:
         raise ValueError(
             f"floc does not support video models of type {model_type!r}; it supports: {', '.join(sorted(FAMILIES))} "
-            "(docs/models/README.md shows how to add one)"
+            "(docs/reference/models.md shows how to add one)"
         )
     return FAMILIES[model_type]
 
