@@ -20,20 +20,14 @@ import floc
 from floc import Captured, Store
 from floc.archive.cutting import Stretch, cut, joined
 from floc.captured.identity import Identity
-from floc.captured.segments import FrameLog, SegmentTokens, join_segments
+from floc.captured.segments import FrameLog, join_segments
 from tests.archive.making import MODEL, film, piece, put, row
 
 
 def as_captured(parts: Sequence[Captured]) -> Captured:
     """What `floc.capture` makes of segments."""
-    kept = [
-        SegmentTokens(
-            part.features, part.indices, part.order, part.gains, part.deep, part.shape, True, part.made["coverage"], {}
-        )
-        for part in parts
-    ]
     log = FrameLog(1, [part.times_s for part in parts], 1.0, 0.0)  # type: ignore[misc]
-    return join_segments(kept, MODEL, log, {})
+    return join_segments(parts, log, {})
 
 
 def by_hand(parts: Sequence[Captured], start_s: float, end_s: float) -> list[tuple[Any, ...]]:

@@ -93,7 +93,7 @@ class Captured:
             raise ValueError(f"method {self.made.get('method')!r} keeps no nested order; capture again at {target}")
         if count > len(self):
             raise ValueError(
-                f"{target} needs {count} tokens, but only {len(self)} were kept; capture again with a larger budget"
+                f"{target} needs {count} tokens, {len(self)} were kept; capture again with a larger budget"
             )
         first = self.order[:count]
         places = first.sort().values

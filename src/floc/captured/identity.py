@@ -20,21 +20,10 @@ ROUNDING = 0.008  # relative tolerance of a value: a model in bfloat16 is the sa
 OUTLIERS = 0.02  # share of the values that may differ more
 
 # Keys of a vision config that shape the features. Releases of transformers add and rename other keys.
-_SHAPING_KEYS = {
-    "hidden_size",
-    "embed_dim",
-    "depth",
-    "num_hidden_layers",
-    "num_heads",
-    "num_attention_heads",
-    "intermediate_size",
-    "patch_size",
-    "spatial_merge_size",
-    "temporal_patch_size",
-    "image_size",
-    "out_hidden_size",
-    "deepstack_visual_indexes",
-}
+_SHAPING_KEYS = (
+    "hidden_size embed_dim depth num_hidden_layers num_heads num_attention_heads intermediate_size patch_size "
+    "spatial_merge_size temporal_patch_size image_size out_hidden_size deepstack_visual_indexes"
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +47,7 @@ class Identity:
         hidden_size = config.get_text_config().hidden_size
         shaping = {
             "kind": config.model_type,
-            "vision": {name: vision[name] for name in sorted(_SHAPING_KEYS & vision.keys())},
+            "vision": {name: vision[name] for name in sorted(_SHAPING_KEYS.split()) if name in vision},
             "hidden_size": hidden_size,
         }
         return cls(

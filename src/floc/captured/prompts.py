@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from floc._checks import check_choice
-from floc.families import FAMILIES, ModelFamily
+from floc.families import FAMILIES
 from floc.families.pretrained import load_part, read_json
 from floc.families.writers import SampledVideo
 
@@ -76,10 +76,11 @@ def prompt(
             + ("use the template of the model's processor" if marker not in text else "remove it from the question")
         )
     assert family.write_video is not None
+    newlines = 0 if family.newline is None else 1
     # if the template wrote the token that opens every text, the tokenizer must not add another
     is_opened = tokenizer.bos_token is not None and text.startswith(tokenizer.bos_token)
     encoded = tokenizer(
-        text.replace(marker, family.write_video(video, marker, tokenizer)),
+        text.replace(marker, family.write_video(video, marker, tokenizer) + marker * newlines),
         add_special_tokens=not is_opened,
         return_tensors="pt",
         verbose=False,  # it would warn about the length, which is before compression
@@ -87,7 +88,7 @@ def prompt(
     ids = encoded["input_ids"]  # [1, L]
     placeholder = getattr(config, family.placeholder)
     is_video = ids == placeholder
-    expected = math.prod(video.shape) + (family.newline is not None)
+    expected = math.prod(video.shape) + newlines
     if is_video.sum() != expected:
         raise ValueError(
             f"the prompt must have {expected} tokens with id {placeholder}, the config's {family.placeholder}, but has "
@@ -96,17 +97,12 @@ def prompt(
     inputs = {"input_ids": ids, "attention_mask": encoded["attention_mask"]}
     if family.has_grid_positions:
         inputs["mm_token_type_ids"] = is_video * VIDEO_TYPE
-    return inputs | _build_grid_inputs(family, config, video)
-
-
-def _build_grid_inputs(family: ModelFamily, config: Any, video: SampledVideo) -> dict[str, torch.Tensor]:
-    if family.frames != "patches":
-        return {}
-    merge = VIDEO_LLAMA_3_MERGE if family.takes_merge_sizes else config.vision_config.spatial_merge_size
-    slices, rows, columns = video.shape
-    inputs = {"video_grid_thw": torch.tensor([[slices, rows * merge, columns * merge]])}
-    if family.takes_merge_sizes:
-        inputs["video_merge_sizes"] = torch.tensor([merge])
+    if family.frames == "patches":
+        merge = VIDEO_LLAMA_3_MERGE if family.takes_merge_sizes else config.vision_config.spatial_merge_size
+        slices, rows, columns = video.shape
+        inputs["video_grid_thw"] = torch.tensor([[slices, rows * merge, columns * merge]])
+        if family.takes_merge_sizes:
+            inputs["video_merge_sizes"] = torch.tensor([merge])
     if family.takes_slice_seconds:
         inputs["second_per_grid_ts"] = torch.tensor([video.frames_per_slice / video.fps])
     return inputs

@@ -69,15 +69,7 @@ class Recipe:
 
 
 def merge_values(values: torch.Tensor, kept: Kept) -> torch.Tensor:
-    """Select or merge other features of the tokens as the tokens themselves were.
-
-    Args:
-        values: [n, D], one row per input token.
-        kept: what was kept of the tokens.
-
-    Returns:
-        [K, D], for merged tokens the mean.
-    """
+    """Select other features [n, D] of the tokens as the tokens were selected: [K, D], for merged tokens the mean."""
     if not kept.merged:
         return values[torch.as_tensor(kept.indices)]
     represents = torch.as_tensor(kept.represents)

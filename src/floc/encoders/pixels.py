@@ -12,16 +12,10 @@ learning or centring:
   second and fourth harmonic of their direction. An edge counts 1 well above `EDGE` and 0 well below, so sensor noise is
   no structure and exposure hardly matters.
 
-Cosines measured at one frame per second of four videos (street camera, indoor camera, handheld street, animation):
-
-- a cell and itself with sensor noise (5 grey levels): above 0.98 for 99% of the cells of every video;
-- a cell and itself with 6% more exposure: above 0.96 for 90%, and 0.86 for 99%;
-- a cell and itself four seconds later, fixed cameras: above 0.99 for half, above 0.90 for 90%;
-- two random cells of a video: median 0.30 to 0.61, lowest tenth 0 to 0.2, highest tenth 0.7 to 0.9.
-
-Ranks agree with those of MobileNetV2 as far as colour and edges can (Spearman 0.26 to 0.49). Widths and weights come
-from a coarse sweep for this, for exposure and for small objects; results are flat around them. Random features of
-colour and position (kernel means) had the same ranks, but small objects stood out less.
+Cosines measured on four videos (street camera, indoor camera, handheld street, animation): a cell and itself with
+sensor noise (5 grey levels) above 0.98 for 99% of the cells; with 6% more exposure above 0.96 for 90%; four seconds
+later, fixed cameras, above 0.90 for 90%; two random cells of a video, median 0.30 to 0.61. Widths and weights come from
+a coarse sweep, and results are flat around them.
 """
 
 from __future__ import annotations

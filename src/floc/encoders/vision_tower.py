@@ -1,11 +1,8 @@
 """The vision encoder and projector of a transformers model: tokens as its language model would see them.
 
 The language model is built without layers, so their weights are not read, and the rest of it is dropped after loading.
-The video reader resizes frames to the size that the model's preprocessor file asks for, so pixels differ a little from
-those of the model's processor. The rest of the preprocessing is done here, because the processors need torchvision.
-
-Limit: some models, such as Qwen3-VL and GLM-V, bound the pixels of a whole video. That bound is unknown before the
-video is read, so every frame may have as many pixels as a single frame.
+The processors need torchvision, so frames are prepared here: the video reader resizes them, hence pixels differ a
+little, and a limit on the pixels of a whole video (Qwen3-VL, GLM-V) is replaced by one on the pixels of a frame.
 """
 
 from __future__ import annotations

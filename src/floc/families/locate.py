@@ -41,17 +41,13 @@ class PromptVideo:
 
 
 def assign_videos(counts: Sequence[int], sizes: Sequence[int]) -> list[list[int]] | None:
-    """Return the videos of each row, or None if they do not fit.
+    """Return the videos of each row from the rows' and the videos' token counts, or None if they do not fit.
 
     Videos are in the order of the rows. If there are more tokens than videos, each row was repeated equally often, or
     every row has all videos.
 
     >>> assign_videos([5, 0, 9], [5, 4, 5]), assign_videos([5, 5, 4, 4], [5, 4]), assign_videos([9, 9], [5, 4])
     ([[0], [], [1, 2]], [[0], [0], [1], [1]], [[0, 1], [0, 1]])
-
-    Args:
-        counts: video tokens of each row.
-        sizes: tokens of each video.
     """
     filled = [row for row, count in enumerate(counts) if count]
     videos: list[list[int]] = [[] for _ in counts]

@@ -10,13 +10,7 @@ from typing import Any, Literal
 
 
 def load_part(part: Literal["config", "tokenizer"], source: str, purpose: str) -> Any:
-    """Load the config or the tokenizer of a model.
-
-    Args:
-        part: what to load.
-        source: folder or hub id.
-        purpose: what needs it, for the error if transformers is not installed.
-    """
+    """Load the config or the tokenizer of a model; `purpose` names what needs transformers, for the error."""
     try:
         import transformers
     except ImportError as error:
@@ -32,13 +26,7 @@ def load_part(part: Literal["config", "tokenizer"], source: str, purpose: str) -
 
 
 def read_json(source: str, file: str, *, ignore_offline: bool = False) -> dict[str, Any]:
-    """Read a JSON file of a model; return {} if the model has no such file.
-
-    Args:
-        source: folder or hub id.
-        file: name of the file.
-        ignore_offline: treat a file that cannot be reached as missing.
-    """
+    """Read a JSON file of a model; return {} if it has none or, with `ignore_offline`, the hub cannot be reached."""
     from transformers.utils import cached_file
 
     path = cached_file(

@@ -16,19 +16,8 @@ from typing import Any, Literal
 
 import torch
 
-from floc.families import writers
-from floc.families.locate import (
-    Arguments,
-    PromptVideo,
-    Shape,
-    assign_videos,
-    find_labelled_frames,
-    find_marked_videos,
-    read_grids,
-    read_labelled_grids,
-    read_llava_next_grids,
-    read_llava_onevision_grids,
-)
+from floc.families import locate, writers
+from floc.families.locate import Arguments, PromptVideo, Shape
 from floc.families.writers import SampledVideo
 
 
@@ -46,9 +35,8 @@ class ModelFamily:
     has_grid_positions: bool = False  # positions are (t, y, x), and the model needs mm_token_type_ids
     # how prompts are written
     marker: str = "<video>"  # what the chat template writes for a video, unless the tokenizer names another token
-    write_video: Callable[[SampledVideo, str, Any], str] | None = (
-        None  # video, marker, tokenizer -> marker's replacement
-    )
+    # video, marker, tokenizer -> the text that replaces the marker; None if prompts are not supported
+    write_video: Callable[[SampledVideo, str, Any], str] | None = writers.write_tokens
     takes_merge_sizes: bool = False  # the model needs `video_merge_sizes`
     takes_slice_seconds: bool = False  # the model needs `second_per_grid_ts`
     # how frames are prepared
@@ -71,13 +59,7 @@ class ModelFamily:
         return encoded.get("image" if self.takes_images else "video") is not None
 
     def mask_tokens(self, config: Any, ids: torch.Tensor, *, has_images: bool = True) -> torch.Tensor:
-        """Return [B, L] bool, True at the tokens of videos.
-
-        Args:
-            config: of the model.
-            ids: [B, L].
-            has_images: False if the family takes frames as images, and the prompt has no other images.
-        """
+        """Return [B, L] bool, True at the tokens of videos; `has_images` is False if all images are frames."""
         if self.find_tokens is None or (self.takes_images and not has_images):
             return ids == getattr(config, self.placeholder)
         return self.find_tokens(config, ids)
@@ -100,7 +82,7 @@ class ModelFamily:
         extra = 0 if self.newline is None else 1
         counts = mask.sum(1).tolist()
         sizes = [math.prod(shape) + extra for shape in grids]
-        rows = assign_videos(counts, sizes)
+        rows = locate.assign_videos(counts, sizes)
         if rows is None:
             raise ValueError(
                 f"the rows of the prompt have {counts} video tokens, but the videos, {list(grids)} in slices, rows "
@@ -127,22 +109,23 @@ def find_family(config: Any) -> ModelFamily:
     return FAMILIES[model_type]
 
 
-_QWEN2 = ModelFamily(
-    read_grids,
-    has_grid_positions=True,
-    marker="<|video_pad|>",
-    write_video=writers.write_tokens,
-    frames="patches",
-)
+_QWEN2 = ModelFamily(locate.read_grids, has_grid_positions=True, marker="<|video_pad|>", frames="patches")
 _QWEN3 = replace(_QWEN2, write_video=writers.write_qwen3_vl, limits_whole_video=True)
 _GLM = replace(
     _QWEN3,
     placeholder="image_token_id",
-    find_tokens=find_marked_videos,
+    find_tokens=locate.find_marked_videos,
     marker="<|video|>",
     write_video=writers.write_glm4v,
 )
 _GLM_PREPARED = replace(_GLM, write_video=None, frames=None)
+_LABELLED = ModelFamily(
+    locate.read_labelled_grids,
+    pixels="pixel_values",
+    placeholder="image_token_id",
+    find_tokens=locate.find_labelled_frames,
+    frames="squares",
+)
 
 FAMILIES: dict[str, ModelFamily] = {
     "qwen2_vl": _QWEN2,
@@ -156,34 +139,14 @@ FAMILIES: dict[str, ModelFamily] = {
     "glmga": _GLM_PREPARED,
     "glm_ocr": _GLM_PREPARED,
     "video_llama_3": ModelFamily(
-        read_grids,
+        locate.read_grids,
         marker="<|video_pad|>",
         write_video=writers.write_video_llama_3,
         takes_merge_sizes=True,
         frames="patches",
     ),
-    "llava_next_video": ModelFamily(read_llava_next_grids, write_video=writers.write_tokens, frames="squares"),
-    "llava_onevision": ModelFamily(
-        read_llava_onevision_grids,
-        newline="image_newline",
-        write_video=writers.write_tokens_and_newline,
-        frames="squares",
-    ),
-    "internvl": ModelFamily(
-        read_labelled_grids,
-        pixels="pixel_values",
-        placeholder="image_token_id",
-        find_tokens=find_labelled_frames,
-        write_video=writers.write_internvl,
-        frames="squares",
-        is_unbatched=True,
-    ),
-    "smolvlm": ModelFamily(
-        read_labelled_grids,
-        pixels="pixel_values",
-        placeholder="image_token_id",
-        find_tokens=find_labelled_frames,
-        write_video=writers.write_smolvlm,
-        frames="squares",
-    ),
+    "llava_next_video": ModelFamily(locate.read_llava_next_grids, frames="squares"),
+    "llava_onevision": ModelFamily(locate.read_llava_onevision_grids, newline="image_newline", frames="squares"),
+    "internvl": replace(_LABELLED, write_video=writers.write_internvl, is_unbatched=True),
+    "smolvlm": replace(_LABELLED, write_video=writers.write_smolvlm),
 }

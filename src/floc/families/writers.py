@@ -1,8 +1,6 @@
 """Write the text that takes the place of a video's marker in a prompt, as the family's processor does.
 
-The texts are those of transformers since 5.10. In older releases, the frames of Qwen3-VL also replaced the start and
-end tokens around the marker. VideoLLaMA3's processor drops tokens of frames that resemble the frame before, unless
-`use_token_compression=False`; here the prompt has all tokens, and the method decides what to drop.
+The texts are those of transformers since 5.10, for VideoLLaMA3 with `use_token_compression=False`.
 """
 
 from __future__ import annotations
@@ -57,16 +55,10 @@ def write_tokens(video: SampledVideo, marker: str, tokenizer: Any) -> str:
     return marker * math.prod(video.shape)
 
 
-def write_tokens_and_newline(video: SampledVideo, marker: str, tokenizer: Any) -> str:
-    """All tokens in one row, and a placeholder for the newline."""
-    return marker * (math.prod(video.shape) + 1)
-
-
 def write_qwen3_vl(video: SampledVideo, marker: str, tokenizer: Any) -> str:
     """Each slice after its time."""
     start = getattr(tokenizer, "vision_start_token", "<|vision_start|>")
-    end = getattr(tokenizer, "vision_end_token", "<|vision_end|>")
-    frame = start + marker * video.tokens_per_slice + end
+    frame = start + marker * video.tokens_per_slice + getattr(tokenizer, "vision_end_token", "<|vision_end|>")
     return "".join(f"<{time_s:.1f} seconds>{frame}" for time_s in video.middles_s)
 
 

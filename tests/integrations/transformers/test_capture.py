@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import floc
-from floc.captured import selectors
+from floc.captured import segments
 from floc.tokens import Frames
 from tests.integrations.transformers.helpers import CLOSE, RATIO, create_prompt, record_bare_call
 from tests.integrations.transformers.zoo import Image, Text, Video, prompt, side, transformers, without_pixels
@@ -49,11 +49,11 @@ def test_long_video_is_compressed_in_segments(kind: str, budget: dict[str, Any],
     (clip,) = example.clips
     tokens = call["inputs_embeds"][0, clip.places].view(*clip.shape, -1)
     cells = int(np.prod(side(kind)))
-    monkeypatch.setattr(selectors, "SEGMENT_TOKENS", 64)
-    monkeypatch.setattr(selectors, "SEGMENT_FRAMES", 2)
+    monkeypatch.setattr(segments, "SEGMENT_TOKENS", 64)
+    monkeypatch.setattr(segments, "SEGMENT_FRAMES", 2)
     video = floc.capture(bare, example.inputs, **budget)
     # by hand: each part of the video with its share
-    step = selectors.segment_frames(cells, 37)
+    step = segments.segment_frames(cells, 37)
     assert step * cells <= 64
     spent, expected = 0, []
     for start in range(0, 37, step):
@@ -80,7 +80,7 @@ def test_long_video_is_compressed_in_segments(kind: str, budget: dict[str, Any],
 def test_long_video_with_a_budget_equals_a_stream(kind: str, block: Any, models, monkeypatch) -> None:
     bare, example = models[kind, "sdpa"], create_prompt(kind, slices=37)
     everything = floc.capture(bare, example.inputs, ratio=1)
-    monkeypatch.setattr(selectors, "SEGMENT_TOKENS", 64)
+    monkeypatch.setattr(segments, "SEGMENT_TOKENS", 64)
     video = floc.capture(bare, example.inputs, budget=31, block=block)
     stream = floc.Stream(budget=31, block=block, dedupe=2)
     stream.push(everything.features.view(*everything.shape, -1))

@@ -40,7 +40,7 @@ from floc.archive.store import Store
 from floc.archive.tables import Damaged, StoreError, video_id
 from floc.captured.identity import Identity
 from floc.captured.recipe import merge_values
-from floc.captured.segments import FrameLog, SegmentTokens, join_segments
+from floc.captured.segments import FrameLog, capture_kept, join_segments
 from floc.captured.timing import StageTimer
 from floc.encoders.base import Encoder, FrameTokens, group_frames
 from floc.encoders.vision_tower import VisionTower
@@ -183,9 +183,9 @@ class Keeper:
         with stages.measure("choose"):
             tokens, *deep = (torch.cat(each) for each in zip(*(each.all for each in seen), strict=True))
             kept = self.brief.order.recipe()(tokens)
-            part = SegmentTokens.from_kept(kept, [merge_values(each.flatten(0, 2), kept) for each in deep])
+            part = capture_kept(kept, self.brief.model, [merge_values(each.flatten(0, 2), kept) for each in deep])
         log = FrameLog(joined, times, about["fps"], about["duration_s"])
-        captured = join_segments([part], self.brief.model, log, {})
+        captured = join_segments([part], log, {})
         with stages.measure("write"):
             piece = self.store.write_piece(span.video, number, captured)
         release_memory()  # else it scatters, piece after piece

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,18 +18,6 @@ from floc.families import find_family
 from floc.families.pretrained import first_line, hide_progress, load_part
 from floc.integrations.transformers.capture import capture
 from floc.integrations.transformers.replay import replay
-
-
-@dataclass(frozen=True)
-class Reply:
-    """An answer and its cost."""
-
-    question: str
-    answer: str
-    prompt_tokens: int  # of the whole prompt, before compression
-    read_tokens: int  # that the language model read
-    answer_tokens: int
-    seconds: dict[str, float]  # "prefill" up to the first token, "answer" for the others
 
 
 def load_model(source: str, device: str | None = None) -> Any:
@@ -51,59 +39,6 @@ def load_model(source: str, device: str | None = None) -> Any:
         raise ValueError(f"{source}: the model cannot be moved to {target!r}: {first_line(error)}") from error
 
 
-@torch.no_grad()
-def ask(
-    model: Any,
-    tokenizer: Any,
-    video: Captured,
-    question: str,
-    *,
-    history: Sequence[tuple[str, str]] = (),
-    max_new_tokens: int = 256,
-    on_text: Callable[[str], object] = lambda text: None,
-) -> Reply:
-    """Ask one question about a captured video.
-
-    Args:
-        model: the model that it was captured with.
-        tokenizer: of the model.
-        video: from `floc.capture` or `floc.load`.
-        question: text of the question.
-        history: earlier questions with their answers.
-        max_new_tokens: limit on the tokens of the answer.
-        on_text: called with parts of the answer as they are generated.
-    """
-    from transformers import TextStreamer
-
-    timer = StageTimer(model.device)
-    prefill, decoding = timer.measure("prefill"), timer.measure("answer")
-
-    class TimedStreamer(TextStreamer):
-        """Ends the prefill at the first token, and passes text on."""
-
-        tokens = -1  # the prompt is put first
-
-        def put(self, value: torch.Tensor) -> None:
-            self.tokens += 1
-            if self.tokens == 1:
-                prefill.__exit__(None, None, None)
-                decoding.__enter__()
-            super().put(value)
-
-        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-            on_text(text)
-
-    inputs = video.inputs(model, tokenizer, question, history)
-    streamer = TimedStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
-    with replay(model, video):
-        prefill.__enter__()
-        ids = model.generate(**inputs, max_new_tokens=max_new_tokens, streamer=streamer, do_sample=False)
-        decoding.__exit__(None, None, None)
-    length = inputs["input_ids"].shape[1]
-    answer = tokenizer.decode(ids[0, length:], skip_special_tokens=True)
-    return Reply(question, answer, length, length - video.n + len(video), ids.shape[1] - length, timer.seconds)
-
-
 class Session:
     """A loaded model with its tokenizer, for questions about videos."""
 
@@ -122,22 +57,64 @@ class Session:
         """Return a stored video without the seconds that its capture took."""
         return replace(video, made={**video.made, "seconds": {}})
 
+    @torch.no_grad()
     def ask(
         self, video: Captured, question: str, max_new_tokens: int, on_text: Callable[[str], object]
     ) -> dict[str, Any]:
-        """Ask one question; return the answer and its cost, JSON-serialisable."""
-        reply = ask(self.model, self.tokenizer, video, question, max_new_tokens=max_new_tokens, on_text=on_text)
+        """Ask one question about a captured video.
+
+        Args:
+            video: captured with this model.
+            question: text of the question.
+            max_new_tokens: limit on the tokens of the answer.
+            on_text: called with parts of the answer as they are generated.
+
+        Returns:
+            The answer, the tokens of the prompt before and after compression, seconds by stage ("prefill" ends with the
+            first token) and peak memory; JSON-serialisable.
+        """
+        from transformers import TextStreamer
+
+        timer = StageTimer(self.model.device)
+        prefill, decoding = timer.measure("prefill"), timer.measure("answer")
+
+        class TimedStreamer(TextStreamer):
+            """Ends the prefill at the first token, and passes text on."""
+
+            tokens = -1  # the prompt is put first
+
+            def put(self, value: torch.Tensor) -> None:
+                self.tokens += 1
+                if self.tokens == 1:
+                    prefill.__exit__(None, None, None)
+                    decoding.__enter__()
+                super().put(value)
+
+            def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+                on_text(text)
+
+        inputs = video.inputs(self.model, self.tokenizer, question)
+        streamer = TimedStreamer(self.tokenizer, skip_prompt=True, skip_special_tokens=True)
+        with replay(self.model, video):
+            prefill.__enter__()
+            ids = self.model.generate(**inputs, max_new_tokens=max_new_tokens, streamer=streamer, do_sample=False)
+            decoding.__exit__(None, None, None)
+        length = inputs["input_ids"].shape[1]
         stages = {name: value for name, value in video.made.get("seconds", {}).items() if name != "total"}
         return {
-            **asdict(reply),
+            "question": question,
+            "answer": self.tokenizer.decode(ids[0, length:], skip_special_tokens=True),
+            "prompt_tokens": length,
+            "read_tokens": length - video.n + len(video),
+            "answer_tokens": ids.shape[1] - length,
+            "seconds": {**stages, **timer.seconds},
             "tokens": video.n,
             "kept": len(video),
-            "seconds": {**stages, **reply.seconds},
-            "peak_bytes": peak_bytes(self.model.device),
+            "peak_bytes": _peak_bytes(self.model.device),
         }
 
 
-def peak_bytes(device: torch.device) -> int:
+def _peak_bytes(device: torch.device) -> int:
     """Return the peak memory: of the tensors on a GPU, else of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)

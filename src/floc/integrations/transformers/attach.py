@@ -9,19 +9,19 @@ import torch
 from floc.captured.recipe import Recipe
 from floc.families.locate import PromptVideo
 from floc.integrations.transformers.cut import VideoSelection
-from floc.integrations.transformers.hooks import DecoderHooks, HookHandle, Positions
+from floc.integrations.transformers.hooks import DecoderHooks, Positions
 from floc.kept import Kept
 
 
-class AttachHandle(HookHandle):
+class AttachHandle(DecoderHooks):
     """FLoC on a model, until it is detached."""
 
     def __init__(self, model: Any, recipe: Recipe, positions: Positions) -> None:
         self.recipe = recipe
         self.last: list[Kept] = []  # one for each distinct video of the last prompt
-        super().__init__(DecoderHooks(model, self._select, positions))
+        super().__init__(model, positions)
 
-    def _select(self, videos: list[PromptVideo], embeds: torch.Tensor) -> list[VideoSelection | None]:
+    def select(self, videos: list[PromptVideo], embeds: torch.Tensor) -> list[VideoSelection | None]:
         self.last = []
         selections: list[VideoSelection | None] = []
         grids: list[torch.Tensor] = []
@@ -62,8 +62,7 @@ def attach(
 ) -> AttachHandle:
     """Let a transformers video model read only the visual tokens that best represent each video.
 
-    Use it as a context manager, or call `detach` on the returned handle. FLoC works by hooks, which are removed
-    afterwards, also after an exception; classes and weights of the model do not change.
+    Use it as a context manager, or call `detach` on the returned handle. Both restore the model.
 
         with floc.attach(model, ratio=1/8) as handle:
             answer = model.generate(**inputs)

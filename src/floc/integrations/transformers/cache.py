@@ -59,10 +59,7 @@ class CacheLayout:
     def cut_attention(self, mask: Any, cut: DecoderCut | None, is_static: bool) -> Any:
         """Cut a prepared attention mask [B, 1, Q, length], or several by kind of layer, on both axes.
 
-        Args:
-            mask: tensor, dict of tensors, or None.
-            cut: of this call's queries; None if all stay.
-            is_static: keep the width, for a static cache.
+        A static cache keeps the width of the mask.
         """
         if isinstance(mask, dict):
             return {kind: self.cut_attention(part, cut, is_static) for kind, part in mask.items()}

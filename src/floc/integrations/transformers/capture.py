@@ -13,8 +13,7 @@ import torch
 from floc.captured.captured import Captured
 from floc.captured.identity import Identity
 from floc.captured.recipe import Recipe
-from floc.captured.segments import FrameLog, SegmentTokens, join_segments
-from floc.captured.selectors import create_selector
+from floc.captured.segments import FrameLog, create_selector, join_segments
 from floc.captured.timing import StageTimer
 from floc.encoders.base import FrameTokens, group_frames
 from floc.encoders.layouts import encode_patches, encode_squares
@@ -71,11 +70,11 @@ def capture(
             f"method {method!r} needs the length of the video to share out a budget; pass a file or a list of frames, "
             "not an iterator"
         )
-    segments: list[SegmentTokens] = []
+    segments: list[Captured] = []
     selector = None
     done = 0
     for batch in encoded:
-        selector = selector or create_selector(recipe, batch, planned)
+        selector = selector or create_selector(recipe, identity, batch, planned)
         with timer.measure("select"):
             segments += selector.add(batch)
         done += len(batch.tokens)
@@ -85,7 +84,7 @@ def capture(
         raise ValueError("no frames to capture: the video is empty")
     with timer.measure("select"):
         segments += selector.finish()
-    return join_segments(segments, identity, frames, {**timer.seconds, "total": time.perf_counter() - started})
+    return join_segments(segments, frames, {**timer.seconds, "total": time.perf_counter() - started})
 
 
 def _encode_frames(
@@ -96,15 +95,10 @@ def _encode_frames(
     timer: StageTimer,
     log: FrameLog,
 ) -> tuple[int, Iterator[FrameTokens]]:
-    """Encode a video file, or frames; return the expected number of slices (0 if unknown) and their tokens.
+    """Encode a video file, or frames, and fill in the log.
 
-    Args:
-        model: of transformers.
-        inputs: file or frames.
-        sampling: fps and max_frames, for a file.
-        source: folder or hub id with the preprocessor file.
-        timer: measures decoding and encoding.
-        log: is filled in with the frames' times and metadata.
+    Returns:
+        The expected number of slices, 0 if unknown, and their tokens, a few frames at a time.
     """
     tower = wrap_model(model, source)
     per_slice = log.frames_per_slice = tower.frames_per_token

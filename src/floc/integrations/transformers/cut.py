@@ -37,12 +37,9 @@ class DecoderCut(NamedTuple):
 
 
 def plan_cut(selected: Sequence[tuple[PromptVideo, VideoSelection]], embeds: torch.Tensor, mask: Any) -> DecoderCut:
-    """Lay out the tokens that stay, filled up on the side where the prompt is padded.
+    """Lay out the tokens of [B, L, D] embeddings that stay, filled up on the side where the prompt is padded.
 
-    Args:
-        selected: the videos with dropped tokens.
-        embeds: [B, L, D].
-        mask: attention mask of the call; padding is dropped if it has two axes.
+    A mask of two axes marks padding, which is dropped too.
     """
     length = embeds.shape[1]
     dropped = torch.zeros(embeds.shape[:2], dtype=torch.bool, device=embeds.device)

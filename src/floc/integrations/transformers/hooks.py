@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Sequence
-from types import TracebackType
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 Positions = Literal["keep", "compact"]
 POSITIONS = ("keep", "compact")
-# the videos of a prompt and its [B, L, D] embeddings -> a selection for each video, None if all of its tokens stay
-SelectTokens = Callable[[list[PromptVideo], torch.Tensor], list[VideoSelection | None]]
 
 
 class CallState(threading.local):
@@ -38,15 +36,16 @@ class CallState(threading.local):
     tower: tuple[torch.Tensor, torch.Tensor | None] | None = None  # last grids and merge sizes of the vision encoder
 
 
-class DecoderHooks:
-    """The hooks on one model, until they are removed."""
+class DecoderHooks(ABC):
+    """The hooks on one model, as a context manager or until `detach`."""
 
-    def __init__(
-        self, model: Any, select: SelectTokens, positions: Positions = "keep", shapes: Sequence[Shape] | None = None
-    ) -> None:
+    @abstractmethod
+    def select(self, videos: list[PromptVideo], embeds: torch.Tensor) -> list[VideoSelection | None]:
+        """Select the tokens of each video of a prompt with embeddings [B, L, D]; None keeps all tokens."""
+
+    def __init__(self, model: Any, positions: Positions, shapes: Sequence[Shape] | None = None) -> None:
         """Args:
         model: a video model of transformers, with or without its language head.
-        select: selects the tokens of the videos in a prompt.
         positions: "keep" the positions of the tokens, or make them "compact", without gaps.
         shapes: grids of videos without pixels, in the order of the prompt; None if videos have pixels.
         """
@@ -67,7 +66,6 @@ class DecoderHooks:
         self.base, decoder = model.base_model, model.get_decoder()
         if is_attached(self.base):
             raise RuntimeError("floc is already attached to this model; detach it first, or leave its with block")
-        self.select = select
         self.positions = positions
         self.shapes = shapes
         self.signature = inspect.signature(self.base.forward)
@@ -84,11 +82,17 @@ class DecoderHooks:
             if "grid_thw" in inspect.signature(tower.forward).parameters:
                 self.hooks.append(tower.register_forward_pre_hook(self.before_tower, with_kwargs=True))
 
-    def remove(self) -> None:
-        """Restore the model."""
+    def detach(self) -> None:
+        """Restore the model; may be called twice."""
         for hook in self.hooks:
             hook.remove()
         self.hooks = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.detach()
 
     def before_model(self, base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remember the arguments of a call with videos."""
@@ -195,25 +199,6 @@ class DecoderHooks:
         if cut is None:
             return positions
         return positions.take_along_dim(cut.columns.expand(*positions.shape[:-1], -1), -1)
-
-
-class HookHandle:
-    """Hooks on a model, as a context manager or until `detach`."""
-
-    def __init__(self, hooks: DecoderHooks) -> None:
-        self._hooks = hooks
-
-    def detach(self) -> None:
-        """Restore the model; may be called twice."""
-        self._hooks.remove()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.detach()
 
 
 def is_attached(base: Any) -> bool:

@@ -11,28 +11,23 @@ from floc.captured.captured import Captured
 from floc.captured.identity import Identity
 from floc.families.locate import PromptVideo
 from floc.integrations.transformers.cut import VideoSelection
-from floc.integrations.transformers.hooks import DecoderHooks, HookHandle, Positions
+from floc.integrations.transformers.hooks import DecoderHooks, Positions
 
 
-class ReplayHandle(HookHandle):
+class ReplayHandle(DecoderHooks):
     """Captured videos in a model, until it is detached."""
 
     def __init__(self, model: Any, videos: Sequence[Captured], positions: Positions) -> None:
         identity = Identity.from_model(model)
         for video in videos:
             video.model.require(identity)
-        device = model.device
-        self.selections = [
-            VideoSelection(
-                video.indices.to(device),
-                video.features.to(device),
-                deep=[layer.to(device) for layer in video.deep],
-            )
-            for video in videos
-        ]
-        super().__init__(DecoderHooks(model, self._select, positions, shapes=[video.shape for video in videos]))
+        self.selections = []
+        for video in videos:
+            indices, features, *deep = (part.to(model.device) for part in (video.indices, video.features, *video.deep))
+            self.selections.append(VideoSelection(indices, features, deep=deep))
+        super().__init__(model, positions, [video.shape for video in videos])
 
-    def _select(self, videos: list[PromptVideo], embeds: torch.Tensor) -> list[VideoSelection | None]:
+    def select(self, videos: list[PromptVideo], embeds: torch.Tensor) -> list[VideoSelection | None]:
         return [self.selections[video.index] for video in videos]
 
 
