@@ -187,10 +187,15 @@ def group_frames(frames: Iterable[Frames], size: int) -> Iterator[Frames]:
         yield Frames(np.concatenate([rest.pixels, repeated]), rest.times_s)  # times of real frames only
 
 
-def _require_frames(batch: Frames, shape: tuple[int, ...] | None) -> None:
-    pixels = batch.pixels
+def require_rgb(pixels: np.ndarray) -> None:
+    """Raise ValueError unless frames are [B, height, width, 3] uint8."""
     if pixels.ndim != 4 or pixels.shape[-1] != 3 or pixels.dtype != np.uint8:
         raise ValueError(f"frames must be [B, height, width, 3] uint8 RGB, got {pixels.shape} {pixels.dtype}")
+
+
+def _require_frames(batch: Frames, shape: tuple[int, ...] | None) -> None:
+    pixels = batch.pixels
+    require_rgb(pixels)
     if len(batch.times_s) != len(pixels):
         raise ValueError(f"every frame needs a time, got {len(pixels)} frames and {len(batch.times_s)} times")
     if shape is not None and pixels.shape[1:] != shape:

@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 
+from floc.encoders.base import require_rgb
+
 CELL = 32  # pixels on a side: the stride of MobileNetV2's last feature map
 MAX_CELLS = 144  # of a frame: 9 x 16 for a wide screen
 
@@ -39,8 +41,7 @@ class CellLayout:
 
 def require_cells(pixels: np.ndarray) -> None:
     """Raise ValueError unless frames [B, height, width, 3] are uint8 and consist of whole cells."""
-    if pixels.ndim != 4 or pixels.shape[-1] != 3 or pixels.dtype != np.uint8:
-        raise ValueError(f"frames must be [B, height, width, 3] uint8 RGB, got {pixels.shape} {pixels.dtype}")
+    require_rgb(pixels)
     height, width = pixels.shape[1:3]
     if height % CELL or width % CELL or not height or not width:
         raise ValueError(

@@ -153,21 +153,19 @@ def _encode_prepared(model: Any, inputs: Mapping[str, Any], timer: StageTimer) -
             "alone"
         )
 
-    @torch.no_grad()
-    def encode_slices(start: int, count: int) -> FrameTokens:
-        if inputs.get("video_grid_thw") is None:
-            return encode_squares(family, model.base_model, pixels.flatten(0, -4)[start : start + count])
-        per_slice = len(pixels) // slices
-        patches = pixels[start * per_slice : (start + count) * per_slice]
-        merge = math.isqrt(per_slice // (rows * columns))
-        takes_merge_sizes = inputs.get("video_merge_sizes") is not None
-        shape = (count, rows, columns)
-        return encode_patches(model.base_model, patches, shape, merge, takes_merge_sizes=takes_merge_sizes)
-
     def encode() -> Iterator[FrameTokens]:
+        base, per_slice = model.base_model, len(pixels) // slices  # of patches
         for start in range(0, slices, STEP):
-            with timer.measure("vision"):
-                encoded = encode_slices(start, min(STEP, slices - start))
+            stop = min(slices, start + STEP)
+            with timer.measure("vision"), torch.no_grad():
+                if inputs.get("video_grid_thw") is None:
+                    encoded = encode_squares(family, base, pixels.flatten(0, -4)[start:stop])
+                else:
+                    patches = pixels[start * per_slice : stop * per_slice]
+                    merge = math.isqrt(per_slice // (rows * columns))
+                    takes_merge_sizes = inputs.get("video_merge_sizes") is not None
+                    shape = (stop - start, rows, columns)
+                    encoded = encode_patches(base, patches, shape, merge, takes_merge_sizes=takes_merge_sizes)
             yield encoded
 
     return slices, encode()
