@@ -12,73 +12,75 @@ from rich.console import Console
 from rich.table import Table
 
 from floc._format import format_time
-from floc.cli.shell import app, maybe_listed, parsed_block, require_folder, screen, status_line, stoppable
+from floc.cli import options
+from floc.cli.application import command
+from floc.cli.output import catch_stop, print_note, print_warning, screen, show_status
 
 if TYPE_CHECKING:
-    from floc.evaluation import Status
+    from floc.evaluation import Cell, EvalStatus, ResultFolder
 
-LINE_EVERY_S = 60.0  # where there is no terminal to show one line that changes
+COLUMNS = ("model", "frames", "tokens", "16:9", "kept", "cells", "done", "GPU h", "read h")
+GROUP = ("model", "max_frames", "fps", "ratio", "budget", "limit", "more", "lmms")  # what the cells of a row share
+OUTPUT = ("--output", "-o", "--out")
+Text = str | None
 
 
-@app.command(
-    "eval",
-    epilog="Examples: floc eval --paper table1 --dry-run\n\n"
-    "floc eval --models qwen2.5-vl-7b --methods full,floc,divprune --ratios 1/8 --limit 100 --gpus 0,1",
+def _option(metavar: str | None, text: str, default: str = "", *names: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=f"{text} [dim](default: {default})[/]" if default else text)
+
+
+def _split(text: str | None) -> list[str] | None:
+    return None if text is None else options.split_list(text)
+
+
+@command(
+    "floc eval --paper table1 --dry-run",
+    "floc eval --models qwen2.5-vl-7b --methods full,floc,divprune --ratio 1/8 --limit 100 --gpus 0,1",
+    name="eval",
 )
 def evaluate(
-    models: Annotated[
-        str | None, typer.Option(help="Names, or NAME=FOLDER for weights there. [dim](qwen2.5-vl-7b)[/]")
-    ] = None,
+    models: Annotated[Text, _option("NAMES", "Names, or NAME=FOLDER for other weights.", "qwen2.5-vl-7b")] = None,
     methods: Annotated[
-        str | None,
-        typer.Option(help="See `floc methods`; full: all tokens. [dim](full,floc,floc-paper,frame_uniform,random)[/]"),
+        Text, _option("NAMES", "Names; full: all tokens.", "full,floc,floc-paper,frame_uniform,random")
     ] = None,
-    ratios: Annotated[str | None, typer.Option(help="Kept / total. [dim](1/8,1/16,1/32)[/]")] = None,
+    ratio: Annotated[
+        Text, _option("RATIOS", "Shares of the tokens to keep.", "1/8,1/16,1/32", "--ratio", "--ratios")
+    ] = None,
     tasks: Annotated[
-        str | None,
-        typer.Option(help="Of lmms-eval. [dim](videomme,mlvu_dev,longvideobench_val_v,egoschema_subset)[/]"),
+        Text, _option("NAMES", "Of lmms-eval.", "videomme,mlvu_dev,longvideobench_val_v,egoschema_subset")
     ] = None,
-    paper: Annotated[
-        str | None, typer.Option(help="A table of the paper with its settings: table1, table2, supp, table4-6, table8.")
-    ] = None,
-    max_frames: Annotated[int | None, typer.Option(help="Of a video. [dim](as the paper for each model)[/]")] = None,
-    fps: Annotated[float | None, typer.Option(help="Frames a second. [dim](spread evenly)[/]")] = None,
-    budget: Annotated[int | None, typer.Option(help="Tokens to keep of a video, in place of ratios.")] = None,
-    block: Annotated[
-        str | None, typer.Option(help="Of methods with blocks: frames, scene or none. [dim](32; clusterings: 8)[/]")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(help="Only so many questions of a task, to try it out.")] = None,
-    gpus: Annotated[
-        str | None, typer.Option(help="A process for each: 0,1; 0+1,2+3: two for each process. [dim](all)[/]")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the results: finished cells there are never run again.")] = Path(
-        "floc-eval"
-    ),
-    retry: Annotated[bool, typer.Option("--retry", help="Run cells again that failed.")] = False,
-    model_args: Annotated[
-        str, typer.Option(help="For the model of lmms-eval: max_pixels=100352,positions=compact.")
-    ] = "",
-    lmms: Annotated[str, typer.Option(help="Further arguments for lmms-eval, as one text.")] = "",
+    paper: Annotated[Text, _option("NAME", "A table and its settings: table1, table2, supp, table4-6, table8.")] = None,
+    max_frames: Annotated[int | None, _option("N", "Read at most N frames of a video.", "as in the paper")] = None,
+    fps: Annotated[float | None, _option("N", "Frames per second.", "evenly spaced frames")] = None,
+    budget: Annotated[int | None, _option("N", "Number of tokens to keep of a video, instead of --ratio.")] = None,
+    block: Annotated[Text, _option("FRAMES", "Frames per block, 'scene' or 'none'.", "32; clusterings: 8")] = None,
+    limit: Annotated[int | None, _option("N", "Questions per task, to try it out.", "all")] = None,
+    gpus: Annotated[Text, _option("GPUS", "One process per entry: 0,1, or 0+1,2+3 for two GPUs each.", "all")] = None,
+    output: Annotated[
+        Path, _option("FOLDER", "Folder of the results; finished cells are not run again.", "", *OUTPUT)
+    ] = Path("floc-eval"),
+    retry: Annotated[bool, _option(None, "Run failed cells again.", "", "--retry")] = False,
+    model_args: Annotated[str, _option("ARGS", "For lmms-eval's model: max_pixels=100352,positions=compact.")] = "",
+    lmms: Annotated[str, _option("ARGS", "More arguments for lmms-eval, as one text.")] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan, its tokens, its time; run nothing.")
+        bool, _option(None, "Show cells, tokens, hours, downloads; run nothing.", "", "--dry-run")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report, or the plan, as JSON on stdout.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Evaluate models and methods on benchmarks, each number beside the paper's.
+    """Evaluate models and methods on benchmarks, and compare with the paper's numbers.
 
-    A cell is a model with a method and a ratio on a task: one run of lmms-eval, on one GPU. What was stopped or killed
-    goes on where it was. The report is report.md and report.json in the folder, brought up to date by every cell.
+    A cell is one model with one method and one ratio on one task: one run of lmms-eval. Run the same command again to
+    continue after a stop. Every cell updates report.md and report.json in the folder.
     """
     from floc import evaluation
-    from floc.evaluation import downloads, preview
 
     if block is not None:
-        parsed_block(block)
-    wish = evaluation.Wish(
-        models=maybe_listed(models),
-        methods=maybe_listed(methods),
-        ratios=maybe_listed(ratios),
-        tasks=maybe_listed(tasks),
+        options.parse_block(block)
+    plan_options = evaluation.PlanOptions(
+        models=_split(models),
+        methods=_split(methods),
+        ratios=_split(ratio),
+        tasks=_split(tasks),
         budget=budget,
         block=block,
         max_frames=max_frames,
@@ -87,61 +89,67 @@ def evaluate(
         more=model_args,
         lmms=lmms,
     )
-    cells = evaluation.grid(wish) if paper is None else evaluation.from_paper(paper, wish)
-    require_folder(out)
-    folder = evaluation.Folder(out)
-    workers = evaluation.processes(gpus)
+    cells = evaluation.plan_grid(plan_options) if paper is None else evaluation.plan_paper(paper, plan_options)
+    options.check_folder(output)
+    folder = evaluation.ResultFolder(output)
+    workers = evaluation.parse_gpus(gpus)
     if dry_run:
-        plan = preview.preview(cells, folder, evaluation.lmms, workers[0])
+        plan = evaluation.preview.preview_plan(cells, folder, evaluation.build_command, workers[0])
         print(json.dumps(plan)) if as_json else _show_plan(plan)
-        return
-    if waiting := evaluation.pending(cells, folder, retry=retry):
-        if needed := downloads.missing(waiting):
-            raise ValueError(downloads.explain(needed))
-        evaluation.require_lmms_eval()
-    line = functools.partial(_cells_in_a_line, workers=len(workers))
-    with stoppable() as stopped, status_line(line, LINE_EVERY_S) as show:
-        status = evaluation.run(
+    else:
+        _run_cells(cells, folder, workers, retry=retry, as_json=as_json)
+
+
+def _run_cells(cells: list[Cell], folder: ResultFolder, gpus: list[str], *, retry: bool, as_json: bool) -> None:
+    from floc import evaluation
+
+    if pending := evaluation.list_pending(cells, folder, retry=retry):
+        evaluation.preview.check_downloads(pending)
+        evaluation.check_lmms_eval()
+    format_line = functools.partial(_format_status, workers=len(gpus))
+    with catch_stop() as is_stopped, show_status(format_line) as show:
+        status = evaluation.run_cells(
             cells,
             folder,
-            evaluation.lmms,
-            gpus=workers,
+            evaluation.build_command,
+            gpus=gpus,
             retry=retry,
-            show=show,
-            stopped=stopped,
-            finished=lambda cell: evaluation.report.write(folder),
+            on_poll=show,
+            should_stop=is_stopped,
+            on_finish=lambda cell: evaluation.report.write_report(folder),
         )
-    page, data = evaluation.report.write(folder)
+    page, data = evaluation.report.write_report(folder)
     print(data.read_text() if as_json else page.read_text(), end="")
-    screen.print(line(status), markup=False, soft_wrap=True)
-    screen.print(f"written  {page}, {data}", markup=False, soft_wrap=True)
+    screen.print(format_line(status), markup=False, soft_wrap=True)
+    print_note(f"wrote {page} and {data}")
     if status.failed:
-        screen.print("cells failed: see the report for why; --retry runs them again", style="red", markup=False)
-    if stopped():
-        screen.print("stopped: the same command goes on from here")
+        print_warning("some cells failed: the report says why; --retry runs them again")
+    if is_stopped():
+        print_warning("stopped: run the same command to continue")
     if status.done < status.cells:
         raise typer.Exit(1)
 
 
-def _cells_in_a_line(status: Status, workers: int) -> str:
+def _format_status(status: EvalStatus, workers: int) -> str:
     parts = [f"{status.done} of {status.cells} cells done", f"{len(status.running)} running"]
     if status.failed:
         parts.append(f"{status.failed} failed")
-    left_s = status.left_s(workers)
+    left_s = status.estimate_left(workers)
     if left_s is not None and status.to_do + len(status.running):
         parts.append(f"about {format_time(left_s)} left")
-    running = [f"{cell.model} {cell.method} {cell.dial} {cell.task}" for cell in list(status.running.values())]
+    running = [f"{cell.model} {cell.method} {cell.size} {cell.task}" for cell in list(status.running.values())]
     return "  ".join([*parts, *running])
 
 
 def _show_plan(plan: dict[str, Any]) -> None:
-    from floc.evaluation import preview
-
     out = Console(highlight=False)
     table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("model", "frames", "tokens", "16:9", "kept", "cells", "done", "GPU h", "read h"):
+    for name in COLUMNS:
         table.add_column(name, justify="left" if name == "model" else "right", no_wrap=True)
-    for cells in preview.groups(plan["cells"]):
+    groups: dict[tuple, list[dict[str, Any]]] = {}
+    for cell in plan["cells"]:
+        groups.setdefault(tuple(cell[name] for name in GROUP), []).append(cell)
+    for cells in groups.values():
         first = cells[0]
         table.add_row(
             first["model"],
@@ -150,34 +158,26 @@ def _show_plan(plan: dict[str, Any]) -> None:
             f"{first['film_tokens']:,}",
             f"{first['kept']:,}" + (f" ({first['ratio']})" if first["ratio"] else ""),
             str(len(cells)),
-            str(sum(each["state"] == "done" for each in cells)),
-            *_hours(cells),
+            str(sum(cell["state"] == "done" for cell in cells)),
+            *_format_hours(cells),
         )
-    table.add_row("all", *[""] * 4, str(len(plan["cells"])), "", *_hours(plan["cells"]))
+    table.add_row("all", *[""] * 4, str(len(plan["cells"])), "", *_format_hours(plan["cells"]))
     out.print(table)
-    for line in _plan_in_words(plan):
-        out.print(line, markup=False, soft_wrap=True)
-    if plan["missing"]:
-        out.print("\nTo download first:", style="bold")
-        for each in plan["missing"]:
-            out.print(f"  {each['get']}", markup=False, soft_wrap=True)
-
-
-def _hours(cells: list[dict[str, Any]]) -> list[str]:
-    """What cells take together, of the GPU and of reading, where it is known of all of them."""
-    times = ([each[name] for each in cells] for name in ("computing_s", "reading_s"))
-    return ["-" if None in each else f"{sum(each) / 3600:.1f}" for each in times]
-
-
-def _plan_in_words(plan: dict[str, Any]) -> list[str]:
-    methods = dict.fromkeys(
-        each["method"] + (f" (T = {each['block']})" if each["block"] else "") for each in plan["cells"]
-    )
-    time_from = plan["estimate"] or "not known: the measured seconds are in benchmarks/results of a checkout"
-    return [
-        f"methods: {', '.join(methods)}",
-        f"tasks: {', '.join(dict.fromkeys(each['task'] for each in plan['cells']))}",
-        "tokens: the most that a video has; 16:9: what a long film of that shape has; kept: of the most",
-        *(f"assumed of {each}" for each in plan["assumed"]),
-        f"time: {time_from}",
+    methods = [cell["method"] + (f" (T = {cell['block']})" if cell["block"] else "") for cell in plan["cells"]]
+    lines = [
+        f"methods: {', '.join(dict.fromkeys(methods))}",
+        f"tasks: {', '.join(dict.fromkeys(cell['task'] for cell in plan['cells']))}",
+        "tokens: of a video, at most; 16:9: of a 1280 x 720 video; kept: of the maximum",
+        *(f"assumed: {text}" for text in plan["assumed"]),
+        f"hours: {plan['estimate']}",
+        *(["", "Download first:"] if plan["missing"] else []),
+        *(f"  {download['get']}" for download in plan["missing"]),
     ]
+    for line in lines:
+        out.print(line, markup=False, soft_wrap=True)
+
+
+def _format_hours(cells: list[dict[str, Any]]) -> list[str]:
+    """Return the GPU hours and reading hours of cells, or "-" if a task has no estimate."""
+    columns = ([cell[name] for cell in cells] for name in ("computing_s", "reading_s"))
+    return ["-" if None in seconds else f"{sum(seconds) / 3600:.1f}" for seconds in columns]
