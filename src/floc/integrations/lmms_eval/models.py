@@ -46,7 +46,8 @@ class CompressedModel(lmms):
         super().__init__(**arguments.wrapped)
         self.recipe = arguments.recipe
         self.floc_contexts = ExitStack()
-        self.floc_contexts.enter_context(floc.attach(self.model, recipe=arguments.recipe, positions=arguments.positions))
+        attached = floc.attach(self.model, recipe=arguments.recipe, positions=arguments.positions)
+        self.floc_contexts.enter_context(attached)
         if arguments.sampling.is_given:
             self.floc_contexts.enter_context(self.wrapped_model.override_sampling(self, arguments.sampling))
 
