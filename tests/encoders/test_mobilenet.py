@@ -25,10 +25,10 @@ def _frames(name: str, times_s: list[float]) -> np.ndarray:
     if not (DATA / name).exists():
         pytest.skip(f"no footage at {DATA / name}; set FLOC_DATA")
     left, frames = list(times_s), []
-    with av.open(str(DATA / name)) as film:
-        stream = film.streams.video[0]
+    with av.open(str(DATA / name)) as container:
+        stream = container.streams.video[0]
         width, height = cells.CellLayout().frame_size(stream.width, stream.height)
-        for frame in film.decode(stream):
+        for frame in container.decode(stream):
             if frame.time >= left[0]:
                 frames.append(frame.to_ndarray(format="rgb24", width=width, height=height))
                 left.pop(0)
@@ -123,7 +123,7 @@ def test_network_equals_that_of_the_paper() -> None:
         + [(160, 7)] * 3
         + [(320, 7), (1280, 7)]
     )
-    # 3.4 M in the paper, of which 1280 x 1000 and 1000 are the classifier's
+    # 3.4 M in the paper with the classifier, which has 1280 x 1000 and 1000
     assert sum(weight.numel() for weight in network.parameters()) == 2_223_872
 
 

@@ -142,15 +142,17 @@ def _expected(kind: str, model: Any, pixels: np.ndarray) -> torch.Tensor:
         if kind == "llava_next_video":  # 49 x 28 -> the centre 24 x 24
             frames = frames[:, :, 2:26, 12:36]
         if kind.startswith("llava"):
-            found = model.get_video_features(frames[None]).pooler_output[0]
+            features = model.get_video_features(frames[None]).pooler_output[0]
         elif kind == "internvl":
-            found = model.get_image_features(frames).pooler_output
+            features = model.get_image_features(frames).pooler_output
         else:
-            found = model.get_image_features(frames[None]).pooler_output
-            found = found[0] if isinstance(found, list) else found  # one tensor per prompt in newer releases
+            features = model.get_image_features(frames[None]).pooler_output
+            features = (
+                features[0] if isinstance(features, list) else features
+            )  # one tensor per prompt in newer releases
         if kind == "llava_onevision":
-            found = found[: len(frames) * 9]  # newer releases append a newline
-        return found.reshape(len(frames), 3, 3, -1)
+            features = features[: len(frames) * 9]  # newer releases append a newline
+        return features.reshape(len(frames), 3, 3, -1)
     if len(frames) % 2:
         frames = torch.cat([frames, frames[-1:]])
     patches = [
@@ -162,8 +164,8 @@ def _expected(kind: str, model: Any, pixels: np.ndarray) -> torch.Tensor:
         for dx in (0, 4)
     ]
     t, h, w = len(frames) // 2, frames.shape[2] // 4, frames.shape[3] // 4
-    (found,) = model.get_video_features(torch.stack(patches), torch.tensor([[t, h, w]])).pooler_output
-    return found.reshape(t, h // 2, w // 2, -1)
+    (features,) = model.get_video_features(torch.stack(patches), torch.tensor([[t, h, w]])).pooler_output
+    return features.reshape(t, h // 2, w // 2, -1)
 
 
 @pytest.mark.parametrize("kind", MODELS)

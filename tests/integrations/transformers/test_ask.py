@@ -21,8 +21,8 @@ QUESTION = "What is on the table?"
 
 
 @pytest.fixture(scope="module")
-def film(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("film") / "clip.mp4"
+def clip(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("clip") / "clip.mp4"
     rng = np.random.default_rng(0)
     with av.open(path, "w") as out:
         stream = out.add_stream("mpeg4", rate=4)
@@ -49,9 +49,9 @@ def run(*arguments: object) -> Any:
 
 
 @pytest.mark.parametrize("kind", PROCESSORS)
-def test_answer_equals_capture_and_replay(kind: str, film: Path, models) -> None:
+def test_answer_equals_capture_and_replay(kind: str, clip: Path, models) -> None:
     folder = models[kind]
-    done = run(film, QUESTION, "--model", folder, "--max-new-tokens", 6, "--json", "--fps", 2)
+    done = run(clip, QUESTION, "--model", folder, "--max-new-tokens", 6, "--json", "--fps", 2)
     assert done.exit_code == 0, done.stderr
     (reply,) = json.loads(done.stdout)
     assert reply["kept"] == max(1, round(reply["tokens"] / 8))
@@ -62,7 +62,7 @@ def test_answer_equals_capture_and_replay(kind: str, film: Path, models) -> None
 
     # by hand: capture, build the prompt, replay
     session = asking.Session(str(folder), "cpu")
-    video = floc.capture(session.model, film, ratio=1 / 8, fps=2, source=str(folder))
+    video = floc.capture(session.model, clip, ratio=1 / 8, fps=2, source=str(folder))
     with floc.replay(session.model, video):
         inputs = video.inputs(session.model, session.tokenizer, QUESTION)
         ids = session.model.generate(**inputs, max_new_tokens=6, do_sample=False)
@@ -71,10 +71,10 @@ def test_answer_equals_capture_and_replay(kind: str, film: Path, models) -> None
     assert QUESTION in session.tokenizer.decode(inputs["input_ids"][0])
 
 
-def test_saves_a_file_and_asks_it_again(film: Path, models, tmp_path: Path) -> None:
+def test_saves_a_file_and_asks_it_again(clip: Path, models, tmp_path: Path) -> None:
     folder = models["qwen2_5_vl"]
     saved = tmp_path / "clip.floc"
-    done = run(film, QUESTION, "And then?", "--model", folder, "--max-new-tokens", 4, "-o", saved, "--ratio", "1/4")
+    done = run(clip, QUESTION, "And then?", "--model", folder, "--max-new-tokens", 4, "-o", saved, "--ratio", "1/4")
     assert done.exit_code == 0, done.stderr
     first, second = (line for line in done.stdout.split("\n") if line)
     assert str(saved) in done.stderr.replace("\n", "")
@@ -87,36 +87,36 @@ def test_saves_a_file_and_asks_it_again(film: Path, models, tmp_path: Path) -> N
     assert smaller_reply["seconds"].keys() == {"prefill", "answer"}  # no time was spent on capturing
 
 
-def test_table_fits_a_narrow_screen(film: Path, models, monkeypatch) -> None:
+def test_table_fits_a_narrow_screen(clip: Path, models, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     done = run(
-        film, "One?", "Two, with quite a few more words?", "--model", models["qwen2_5_vl"], "--max-new-tokens", 2
+        clip, "One?", "Two, with quite a few more words?", "--model", models["qwen2_5_vl"], "--max-new-tokens", 2
     )
     assert "visual tokens" in done.stderr
     assert "peak memory, GB" in done.stderr
     assert done.stderr.count(" 8 ") >= 1, done.stderr
 
 
-def test_method_with_its_own_parameters(film: Path, models) -> None:
+def test_method_with_its_own_parameters(clip: Path, models) -> None:
     method = "sttm:spatial_threshold=0.85,temporal_threshold=0.75"
-    done = run(film, "?", "--model", models["qwen2_5_vl"], "--max-new-tokens", 1, "--json", "--method", method)
+    done = run(clip, "?", "--model", models["qwen2_5_vl"], "--max-new-tokens", 1, "--json", "--method", method)
     assert done.exit_code == 0, done.stderr
 
 
-def test_compare_also_asks_with_all_tokens(film: Path, models) -> None:
-    done = run(film, QUESTION, "--model", models["qwen3_vl"], "--max-new-tokens", 3, "--compare", "--json")
+def test_compare_also_asks_with_all_tokens(clip: Path, models) -> None:
+    done = run(clip, QUESTION, "--model", models["qwen3_vl"], "--max-new-tokens", 3, "--compare", "--json")
     kept, whole = json.loads(done.stdout)
     assert (whole["kept"], whole["read_tokens"]) == (whole["tokens"], whole["prompt_tokens"])
     assert kept["tokens"] == whole["tokens"] > 7 * kept["kept"]
     # the bare model on the same pixels gives the same answer
     session = asking.Session(str(models["qwen3_vl"]), "cpu")
-    video = floc.capture(session.model, film, ratio=1, source=session.source)
+    video = floc.capture(session.model, clip, ratio=1, source=session.source)
     inputs = video.inputs(session.model, session.tokenizer, QUESTION)
     from floc.encoders.vision_tower import wrap_model
     from floc.video import read
 
     tower = wrap_model(session.model, session.source)
-    pixels = np.concatenate([batch.pixels for batch in read(film, fps=1, size=tower.frame_size)])
+    pixels = np.concatenate([batch.pixels for batch in read(clip, fps=1, size=tower.frame_size)])
     images = ((torch.from_numpy(pixels).float() - tower.mean) / tower.std).permute(0, 3, 1, 2)
     layout: Any = tower.layout
     t, h, w = video.shape
@@ -130,23 +130,23 @@ def test_compare_also_asks_with_all_tokens(film: Path, models) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{film}", "?", "--model", "{empty}"], "not a folder or hub id with a tokenizer"),
-        (["{film}", "?", "--model", "{model}", "--ratio", "3"], "ratio must be in"),
-        (["{film}", "?", "--model", "{model}", "--method", "nope"], "unknown method"),
-        (["{film}", "?", "--model", "{model}", "-o", "a.txt"], ".floc file"),
+        (["{clip}", "?", "--model", "{empty}"], "not a folder or hub id with a tokenizer"),
+        (["{clip}", "?", "--model", "{model}", "--ratio", "3"], "ratio must be in"),
+        (["{clip}", "?", "--model", "{model}", "--method", "nope"], "unknown method"),
+        (["{clip}", "?", "--model", "{model}", "-o", "a.txt"], ".floc file"),
         (["no.mp4", "?", "--model", "{model}"], "no.mp4"),
         (["no.floc", "?", "--model", "{model}"], "no such file"),
         (["no.floc", "?", "--model", "{model}", "--compare"], "needs the video itself"),
         (["no.floc", "?", "--model", "{model}", "--fps", "2"], "already captured"),
-        (["{film}", "?", "--model", "{model}", "--device", "cuda:9"], "cannot be moved to"),
-        (["{film}", "?", "--model", "{llama}"], "does not support video models of type 'llama'"),
-        (["{film}", "?", "--model", "{weightless}"], "its weights cannot be loaded"),
-        (["{film}", "?", "--model", "{unprepared}"], "has no preprocessor file"),
+        (["{clip}", "?", "--model", "{model}", "--device", "cuda:9"], "cannot be moved to"),
+        (["{clip}", "?", "--model", "{llama}"], "does not support video models of type 'llama'"),
+        (["{clip}", "?", "--model", "{weightless}"], "its weights cannot be loaded"),
+        (["{clip}", "?", "--model", "{unprepared}"], "has no preprocessor file"),
     ],
 )
-def test_errors_are_one_line(arguments: list[str], message: str, film: Path, models, tmp_path: Path) -> None:
+def test_errors_are_one_line(arguments: list[str], message: str, clip: Path, models, tmp_path: Path) -> None:
     folder = models["qwen2_5_vl"]
-    places = {"film": film, "model": folder, "empty": tmp_path}
+    places = {"clip": clip, "model": folder, "empty": tmp_path}
     for name, missing in {"weightless": "model.safetensors", "unprepared": "preprocessor_config.json"}.items():
         places[name] = tmp_path / name
         places[name].mkdir()

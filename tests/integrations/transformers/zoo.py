@@ -281,10 +281,10 @@ def _words(rng: np.random.Generator, count: int) -> list[int]:
 
 
 def _expand(ids: tuple[int, ...], rng: np.random.Generator) -> Iterator[int]:
-    for each in ids:
+    for token in ids:
         # timestamps and numbers differ in length
-        length = rng.integers(2, 5) if each == LABEL else rng.integers(1, 4)
-        yield from _words(rng, int(length)) if each in (LABEL, NUMBER) else [each]
+        length = rng.integers(2, 5) if token == LABEL else rng.integers(1, 4)
+        yield from _words(rng, int(length)) if token in (LABEL, NUMBER) else [token]
 
 
 def _write_video(writing: Writing, row: _Row, video: Video, rng: np.random.Generator) -> None:
@@ -339,8 +339,8 @@ def _count_views(image: Image) -> int:
 
 
 def _check(kind: str, rows: list[list[Text | Video | Image]]) -> None:
-    videos = [each for row in rows for each in row if isinstance(each, Video)]
-    images = [each for row in rows for each in row if isinstance(each, Image)]
+    videos = [part for row in rows for part in row if isinstance(part, Video)]
+    images = [part for row in rows for part in row if isinstance(part, Image)]
     if kind not in GRIDS:
         for video in videos:
             if (video.rows, video.columns) != side(kind):
@@ -367,7 +367,7 @@ def prompt(kind: str, rows: list[list[Text | Video | Image]], seed: int = 0) -> 
             elif isinstance(part, Video):
                 _write_video(FAMILIES[kind][1], row, part, rng)
             else:
-                _write_image(kind, row, part, alone=sum(isinstance(each, Image) for each in parts) == 1)
+                _write_image(kind, row, part, alone=sum(isinstance(other, Image) for other in parts) == 1)
         written.append(row)
     length = max(len(row.ids) for row in written)
     pads = [length - len(row.ids) for row in written]
@@ -397,31 +397,31 @@ def _grid_pixels(
 ) -> dict[str, torch.Tensor]:
     """Return patches in one tensor, and grids in patches."""
     frames = 1 if kind == "video_llama_3" else 2  # per slice
-    found: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     for name, pixel_values, type_ in (("image", "pixel_values", Image), ("video", "pixel_values_videos", Video)):
         # VideoLLaMA3 merges patches of videos only
         merge = 1 if (kind, name) == ("video_llama_3", "image") else MERGE
         grids = [
-            (getattr(each, "slices", 1), each.rows * merge, each.columns * merge)
+            (getattr(part, "slices", 1), part.rows * merge, part.columns * merge)
             for row in rows
-            for each in row
-            if isinstance(each, type_)
+            for part in row
+            if isinstance(part, type_)
         ]
         if not grids:
             continue
-        found[f"{name}_grid_thw"] = torch.tensor(grids)
-        found[pixel_values] = _noise(rng, sum(t * h * w for t, h, w in grids), 3 * frames * PATCH * PATCH)
+        tensors[f"{name}_grid_thw"] = torch.tensor(grids)
+        tensors[pixel_values] = _noise(rng, sum(t * h * w for t, h, w in grids), 3 * frames * PATCH * PATCH)
         if kind == "video_llama_3":
-            found[f"{name}_merge_sizes"] = torch.full((len(grids),), merge)
+            tensors[f"{name}_merge_sizes"] = torch.full((len(grids),), merge)
         if name == "video" and kind == "video_llama_3":
             # noise changes everywhere, so the processor drops no token
-            found["video_compression_mask"] = torch.ones(
+            tensors["video_compression_mask"] = torch.ones(
                 sum(t * h * w for t, h, w in grids) // merge**2, dtype=torch.bool
             )
         if name == "video" and kind == "qwen2_5_vl":
             # some releases round 1.5 s to 1 s, others count 6 ticks of 1/4 s
-            found["second_per_grid_ts"] = torch.tensor([(1.0, 2.0, 1.5)[i % 3] for i in range(len(grids))])
-    return found
+            tensors["second_per_grid_ts"] = torch.tensor([(1.0, 2.0, 1.5)[i % 3] for i in range(len(grids))])
+    return tensors
 
 
 def _stacked_pixels(
@@ -429,47 +429,47 @@ def _stacked_pixels(
 ) -> dict[str, torch.Tensor]:
     """Return videos [n, slices, 3, side, side] and images [n, tiles, 3, side, side], filled up with zeros."""
     pixels = _pixels(kind)
-    found = {}
-    videos = [each for row in rows for each in row if isinstance(each, Video)]
+    tensors = {}
+    videos = [part for row in rows for part in row if isinstance(part, Video)]
     if videos:
-        found["pixel_values_videos"] = _noise(rng, len(videos), videos[0].slices, 3, pixels, pixels)
-    images = [[each for each in row if isinstance(each, Image)] for row in rows]
+        tensors["pixel_values_videos"] = _noise(rng, len(videos), videos[0].slices, 3, pixels, pixels)
+    images = [[part for part in row if isinstance(part, Image)] for row in rows]
     if any(images):
         counts = [
             1 if kind == "llava_onevision" and len(row) > 1 else 1 + _tiles(image)[0] * _tiles(image)[1]
             for row in images
             for image in row
         ]
-        found["pixel_values"] = torch.zeros(len(counts), max(counts), 3, pixels, pixels)
+        tensors["pixel_values"] = torch.zeros(len(counts), max(counts), 3, pixels, pixels)
         for index, count in enumerate(counts):
-            found["pixel_values"][index, :count] = _noise(rng, count, 3, pixels, pixels)
-        found["image_sizes"] = torch.tensor(
+            tensors["pixel_values"][index, :count] = _noise(rng, count, 3, pixels, pixels)
+        tensors["image_sizes"] = torch.tensor(
             [[tiles * pixels for tiles in _tiles(image)] for row in images for image in row]
         )
         if kind == "llava_onevision":
-            found["batch_num_images"] = torch.tensor([len(row) for row in images])
-    return found
+            tensors["batch_num_images"] = torch.tensor([len(row) for row in images])
+    return tensors
 
 
 def _frame_pixels(
     kind: str, rows: list[list[Text | Video | Image]], rng: np.random.Generator
 ) -> dict[str, torch.Tensor]:
     """Return frames and tiles in one tensor, in the order of the prompt."""
-    parts = [[each for each in row if not isinstance(each, Text)] for row in rows]
+    parts = [[part for part in row if not isinstance(part, Text)] for row in rows]
     if not any(parts):
         return {}
-    if kind == "smolvlm" and not any(isinstance(each, Image) for row in parts for each in row):
-        parts = [[each] for row in parts for each in row]  # one line per video if there are only videos
-    counts = [sum(each.slices if isinstance(each, Video) else _count_views(each) for each in row) for row in parts]
+    if kind == "smolvlm" and not any(isinstance(part, Image) for row in parts for part in row):
+        parts = [[part] for row in parts for part in row]  # one line per video if there are only videos
+    counts = [sum(part.slices if isinstance(part, Video) else _count_views(part) for part in row) for row in parts]
     if kind == "internvl":
         return {"pixel_values": _noise(rng, sum(counts), 3, PIXELS, PIXELS)}
     # [lines, max frames, 3, side, side]; frames of zeros are ignored
     frames = torch.zeros(len(counts), max(counts), 3, PIXELS, PIXELS)
-    seen = torch.zeros(len(counts), max(counts), PIXELS, PIXELS, dtype=torch.int64)
+    mask = torch.zeros(len(counts), max(counts), PIXELS, PIXELS, dtype=torch.int64)
     for index, count in enumerate(counts):
         frames[index, :count] = _noise(rng, count, 3, PIXELS, PIXELS)
-        seen[index, :count] = 1
-    return {"pixel_values": frames, "pixel_attention_mask": seen}
+        mask[index, :count] = 1
+    return {"pixel_values": frames, "pixel_attention_mask": mask}
 
 
 def without_pixels(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -169,8 +169,8 @@ class DecoderHooks(ABC):
         """Select tokens and cut the decoder's arguments in place; return None if all tokens stay."""
         embeds = kwargs["inputs_embeds"]
         videos = self.family.find_videos(self.config, arguments, self.shapes)
-        selections = self.select(videos, embeds)
-        selected = [(video, choice) for video, choice in zip(videos, selections, strict=True) if choice is not None]
+        pairs = zip(videos, self.select(videos, embeds), strict=True)
+        selected = [(video, selection) for video, selection in pairs if selection is not None]
         if not selected:
             return None
         cut = plan_cut(selected, embeds, kwargs.get("attention_mask"))
