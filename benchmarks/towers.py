@@ -20,8 +20,7 @@ from benchmarks import answer, harness
 from benchmarks.tables import Echo, Table, number, where
 from floc import encoders
 from floc._format import markdown_table
-from floc.encoders.layouts import PatchLayout
-from floc.encoders.vision_tower import VisionTower
+from floc.encoders.vision_tower import PatchLayout, VisionTower
 
 FILM = (1920, 1080)
 BATCH = 16

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from floc._checks import check_choice
-from floc.encoders.layouts import PatchLayout
+from floc.encoders.vision_tower import PatchLayout
 
 MERGE = 2  # patches along a token, in all models with patches
 

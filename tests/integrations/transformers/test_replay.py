@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import floc
-from floc.encoders.layouts import encode_squares
+from floc.encoders.vision_tower import encode_squares
 from floc.integrations.transformers import FAMILIES
 from tests.integrations.transformers.helpers import (
     ALL,

@@ -16,8 +16,7 @@ from floc.captured.recipe import Recipe
 from floc.captured.segments import FrameLog, create_selector, join_segments
 from floc.captured.timing import StageTimer
 from floc.encoders.base import FrameTokens, group_frames
-from floc.encoders.layouts import encode_patches, encode_squares
-from floc.encoders.vision_tower import STEP, wrap_model
+from floc.encoders.vision_tower import STEP, encode_patches, encode_squares, wrap_model
 from floc.families import find_family
 from floc.tokens import Frames
 
