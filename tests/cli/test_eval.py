@@ -69,7 +69,7 @@ def test_dry_run_of_unknown_task_has_no_hours(weights: str, monkeypatch, capsys)
 
 
 def test_missing_weights_are_an_error(weights: str, tmp_path: Path, monkeypatch, capsys) -> None:
-    assert run(monkeypatch, "eval", "--tasks", "videomme", "--out", "here") == 2
+    assert run(monkeypatch, "eval", "--tasks", "videomme", "--output", "here") == 2
     output = capsys.readouterr()
     assert "hf download Qwen/Qwen2.5-VL-7B-Instruct " in output.err
     assert "hf download lmms-eval/Video-MME --repo-type dataset " in output.err
@@ -79,8 +79,8 @@ def test_missing_weights_are_an_error(weights: str, tmp_path: Path, monkeypatch,
 
 
 def test_run_ends_with_a_report(weights: str, notes: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    command = ["eval", "--models", weights, "--methods", "full,floc-paper,random", "--ratios", "1/8"]
-    command += ["--tasks", "videomme", "--out", "here"]
+    command = ["eval", "--models", weights, "--methods", "full,floc-paper,random", "--ratio", "1/8"]
+    command += ["--tasks", "videomme", "--output", "here"]
     assert run(monkeypatch, *command) == 1
     output = capsys.readouterr()
     assert output.out == (tmp_path / "here/report.md").read_text()
@@ -104,11 +104,11 @@ def test_run_ends_with_a_report(weights: str, notes: Path, tmp_path: Path, monke
     [
         (["--models", "qwen"], "unknown model 'qwen'"),
         (["--paper", "table9"], "unknown --paper 'table9'"),
-        (["--ratios", "1/8", "--budget", "5"], "ratios or a budget, not both"),
+        (["--ratio", "1/8", "--budget", "5"], "ratios or a budget, not both"),
         (["--block", "some"], "--block must be a number of frames"),
         (["--methods", ","], "methods is an empty list"),
         (["--models", "qwen2.5-vl-7b=nowhere"], "nowhere has no config.json"),
-        (["--out", "tiny/config.json"], "tiny/config.json"),
+        (["--output", "tiny/config.json"], "tiny/config.json"),
         (["--models", "qwen2.5-vl-7b=tiny", "--gpus", "0,0", "--tasks", "x"], "--gpus must name each GPU once"),
     ],
 )
