@@ -29,7 +29,7 @@ from floc import (  # noqa: E402
     video,
 )
 from floc.budget import Budget  # noqa: E402
-from floc.encoders.pixels import Pixels  # noqa: E402
+from floc.encoders.pixels import PixelEncoder  # noqa: E402
 from floc.streaming.watch import Status, Watch, begin  # noqa: E402
 from floc.video import live  # noqa: E402
 from tests.video.conftest import make_film  # noqa: E402
@@ -152,12 +152,14 @@ def test_another_file_goes_on_where_the_one_before_ended(film: Path, folder: Pat
 
 
 def test_frames_in_pairs_are_not_split_by_a_stop(film: Path, tmp_path: Path) -> None:
-    class Pairs(Pixels):
+    class Pairs(PixelEncoder):
+        frames_per_token = 2
+
         def __call__(self, pixels: np.ndarray) -> np.ndarray:
             tokens = super().__call__(pixels)
             return (tokens[::2] + tokens[1::2]) / 2
 
-    pairs = Pairs("pairs", frames_per_token=2)
+    pairs = Pairs("pairs")
     for name, stops in (("once", [1e9]), ("twice", [7, 1e9])):
         for seconds in stops:
             (tmp_path / name).mkdir(exist_ok=True)

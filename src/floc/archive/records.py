@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from floc.captured.identity import Identity
-from floc.integrations.transformers.families import Shape
+from floc.captured.captured import Shape
 
 VideoStatus = Literal["done", "failed"]
 
