@@ -84,6 +84,6 @@ def write_long_video(path: Path, hours: float) -> tuple[Any, int]:
             float(count),
         )
         pieces.append(store.write_piece("long", place, captured))
-    planned = VideoPlan(VideoFile("long.mkv", 0, 0.0), "long", "synthetic", (), float(slices), 1.0, 1, {})
-    store.commit(pieces, [build_stored_video(job, planned, pieces, True, {}, {})])
+    plan = VideoPlan(VideoFile("long.mkv", 0, 0.0), "long", "synthetic", (), float(slices), 1.0, 1, {})
+    store.commit(pieces, [build_stored_video(job, plan, pieces, True, {}, {})])
     return store, slices
