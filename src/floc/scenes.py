@@ -88,7 +88,7 @@ def from_scenedetect(
 
     Args:
         path: the video.
-        times_s: [T] when each sampled frame is shown, ascending: `footage.load(path).footage.times_s`.
+        times_s: [T] when each sampled frame is shown, ascending: `load_tokens(path).times_s`.
         shortest, longest: as for `split`.
     """
     _require_lengths(shortest, longest)

@@ -26,8 +26,8 @@ def test_grid_runs_and_resumes(name: str, tmp_path: Path) -> None:
         folder.mkdir()
     tiny.write(MODELS[name], weights)
     films.write_task(task)
-    command = ["-m", "floc", "eval", "--models", f"{name}={weights}", "--tasks", "keys", "--ratios", "1/8", "--json"]
-    command += ["--max-frames", "8", "--out", str(tmp_path / "out"), "--lmms", f"--include_path {task}"]
+    command = ["-m", "floc", "eval", "--models", f"{name}={weights}", "--tasks", "keys", "--ratio", "1/8", "--json"]
+    command += ["--max-frames", "8", "--output", str(tmp_path / "out"), "--lmms", f"--include_path {task}"]
     output = run(*command, "--methods", "full,floc", kind=MODELS[name], home=tmp_path / "hub")
     report = json.loads((tmp_path / "out/report.json").read_text())
     assert report["failed"] == [], output
