@@ -58,7 +58,12 @@ def get(name: str) -> Any:
 
 def options(name: str) -> tuple[str, ...]:
     """List the options of a method."""
-    return tuple(defaults(name))
+    return _list_options(get(name))
+
+
+@cache
+def _list_options(method: type) -> tuple[str, ...]:  # cached: it would take longer than some methods
+    return tuple(field.name for field in fields(method) if field.init)
 
 
 def defaults(name: str) -> dict[str, object]:
