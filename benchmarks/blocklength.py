@@ -31,7 +31,6 @@ LENGTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 BASELINE = "32"
 WAYS: dict[str, dict[str, Any]] = {
     **{str(length): {"block": length} for length in LENGTHS},
-    "32, global": {"block": 32, "allocate": "global"},
     "32, dedupe=2": {"block": 32, "dedupe": 2},
     "32, dedupe=4": {"block": 32, "dedupe": 4},
     "scene": {"block": "scene"},

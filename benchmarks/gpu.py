@@ -30,7 +30,7 @@ from floc.budget import Budget
 from floc.evaluation import paper
 
 if TYPE_CHECKING:
-    from floc.selection.gpu.run import Window
+    from floc.selection.gpu.run import DeviceWindow
     from floc.selection.gpu.similarity import Rows
 
 REAL = Path("benchmarks/cache/mobilenet-tokens.npy")  # [T, N, D] float16 tokens of real footage, where there are some
@@ -210,7 +210,7 @@ def _check(case: Case, tokens: torch.Tensor) -> float:
     sizes = _sizes(case)
     made = steps = 0
     if len(sizes) == 1 or case.options.get("dedupe", 2) == 1:
-        plan = run.block_plan(sizes, case.budget, True, run.LIMIT_BYTES, tokens.device)
+        plan = run.plan_blocks(sizes, case.budget, run.LIMIT_BYTES, tokens.device)
         found = []
         for start, sets in plan.parts:
             matrix = torch.empty(sets.elements, dtype=torch.int16, device=tokens.device)
@@ -222,10 +222,10 @@ def _check(case: Case, tokens: torch.Tensor) -> float:
                 found.append(torch_greedy.greedy(each[None].contiguous(), depth)[0][0])
         expected = plan.lists.start[plan.order] + torch.cat(found)[plan.order]
     else:
-        windows = floc.methods.get("floc")(**case.options).windows(tokens, case.budget)
-        [window] = run.window_plan(sizes, tuple(windows), case.budget, tokens.device).windows
+        windows = floc.methods.get("floc")(**case.options).plan_windows(tokens, case.budget)
+        [window] = run.plan_windows(sizes, tuple(windows), case.budget, tokens.device).windows
         _check_first_pass(case, window.rows(rows), window, detail)
-        survivors = run.survivors(window.rows(rows), window, detail)
+        survivors = run.select_survivors(window.rows(rows), window, detail)
         [matrix] = window.second.matrices(survivors.matrix)
         chosen = torch_greedy.greedy(matrix[None].contiguous(), case.budget, survivors.weights[None])[0][0]
         picked = greedy.greedy(survivors.matrix, window.second, survivors.weights)
@@ -237,7 +237,7 @@ def _check(case: Case, tokens: torch.Tensor) -> float:
     return made / max(1, steps)
 
 
-def _check_first_pass(case: Case, rows: Rows, window: Window, detail: float) -> None:
+def _check_first_pass(case: Case, rows: Rows, window: DeviceWindow, detail: float) -> None:
     """Compare what each block chose before enough had survived with the torch backend's greedy."""
     from floc.selection.gpu import greedy, similarity
     from floc.selection.gpu.steps import Enough
@@ -267,7 +267,7 @@ def _stages(case: Case, tokens: torch.Tensor, small: bool) -> tuple[float, float
     flat = tokens.reshape(-1, tokens.shape[-1])
     n, dim = flat.shape
     sizes, detail = _sizes(case), float(case.options.get("detail", 2))
-    plan = run.block_plan(sizes, case.budget, True, run.LIMIT_BYTES, tokens.device)
+    plan = run.plan_blocks(sizes, case.budget, run.LIMIT_BYTES, tokens.device)
     cells = float(sum(size**2 for size in sizes))
     bytes_, flops = 2.0 * n * dim + 2 * cells, cells * dim  # half of the products: a matrix is its own transpose
 
@@ -280,14 +280,14 @@ def _stages(case: Case, tokens: torch.Tensor, small: bool) -> tuple[float, float
 
     def everything() -> object:
         if not second:
-            return run.in_blocks(flat, sizes, case.budget, detail, shared=True)
-        return run.in_two_passes(flat, sizes, windows, case.budget, detail)
+            return run.rank_in_blocks(flat, sizes, case.budget, detail)
+        return run.rank_in_two_passes(flat, sizes, windows, case.budget, detail)
 
     second = len(sizes) > 1 and case.options.get("dedupe", 2) > 1
     spent = _median_ms(similarities, small)
     if second:
-        windows = floc.methods.get("floc")(**case.options).windows(tokens, case.budget)
-        [window] = run.window_plan(sizes, tuple(windows), case.budget, tokens.device).windows
+        windows = floc.methods.get("floc")(**case.options).plan_windows(tokens, case.budget)
+        [window] = run.plan_windows(sizes, tuple(windows), case.budget, tokens.device).windows
         m = window.survivors
         bytes_, flops = bytes_ + 2 * 2 * m * dim + 4 * m * m, flops + 2 * m * m * dim
         candidates = Rows.of(flat[:m].half())

@@ -20,7 +20,7 @@ from benchmarks.blocks import Shape
 from benchmarks.second_pass import KINDS, count_of
 from benchmarks.tables import Echo, Table
 from floc._format import markdown_table
-from floc.streaming.bounded import Bounded
+from floc.streaming.bounded import BoundedPast
 
 FILM = {"intel_person.mp4": 3.0}  # frames a second: 419 of a fixed camera, whose whole can still be one set
 RATIO = "1/32"
@@ -46,7 +46,7 @@ class Way:
             return kept, int(dedupe > 1)
         assert self.block is not None, "a stream has blocks"
         stream = floc.Stream(budget=budget, block=self.block, dedupe=self.survivors, detail=1)
-        assert isinstance(stream._past, Bounded), "it has a budget"
+        assert isinstance(stream._past, BoundedPast), "it has a budget"
         stream._past.most = math.ceil(self.room * budget)
         stream.push(film.tokens)
         return stream.close(), 1 + stream._past.reductions

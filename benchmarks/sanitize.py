@@ -14,7 +14,7 @@ if __name__ == "__main__":
     tokens = torch.randn(21, 5, 40, generator=made, device=device)
     tokens[10:] = tokens[0] + 0.3 * torch.randn(11, 5, 40, generator=made, device=device)
     for dtype in (torch.bfloat16, torch.float32):
-        for options in ({}, {"dedupe": 1}, {"block": None}, {"dedupe": 1, "allocate": "global"}):
+        for options in ({}, {"dedupe": 1}, {"block": None}):
             given = {"block": 8} | options
             kept = floc.compress(tokens.to(dtype), ratio="1/4", backend="gpu", **given)
             assert len(set(kept.indices.tolist())) == 26

@@ -159,13 +159,14 @@ def test_wrong_picks_are_not_timed(no_peers, monkeypatch):
 
 def test_second_pass_checks_coverage_against_the_tokens():
     import floc
+    from floc.representatives import KnownRepresentation
 
     tokens = Shape(40, 2, 3, 16).tokens()
     kept = floc.compress(tokens, ratio=1 / 8)
     second_pass._check(tokens, kept, len(kept))
-    wrong = replace(kept.standing, coverage=kept.coverage + 0.01)
+    wrong = KnownRepresentation(kept.represents, kept.coverage + 0.01)
     with pytest.raises(AssertionError, match="is reported"):
-        second_pass._check(tokens, replace(kept, standing=wrong), len(kept))
+        second_pass._check(tokens, replace(kept, representation=wrong), len(kept))
 
 
 def test_uniform_in_time_is_on_budget_and_spread():

@@ -84,7 +84,7 @@ def test_a_nested_order_holds_the_smaller_answers(tokens: np.ndarray, name: str)
 def test_looking_at_it_sets_off_nothing(tokens: np.ndarray, name: str) -> None:
     kept = compress(tokens, name, budget=105)
     known = "coverage" in repr(kept)
-    assert known == (kept.path is not None)
+    assert known == (kept.ranking is not None)
     assert f"coverage {kept.coverage:.4f}" in repr(kept)
 
 

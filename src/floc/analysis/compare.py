@@ -24,8 +24,8 @@ from floc.budget import Budget
 from floc.compress import compress
 from floc.kept import Kept
 from floc.representatives import (
-    AssignedRepresentatives,
-    NearestRepresentatives,
+    AssignedRepresentation,
+    NearestRepresentation,
     compute_cosines,
     find_nearest_of_prefixes,
     find_principal_directions,
@@ -115,7 +115,7 @@ def compare(
             until = min([*(each for each in asked if each > place), len(stops)])
             show(f"{spec.label} at {stops[place].label}", (at + done / len(asked)) / len(specs))
             with _noting(f"{spec.label} at {stops[place].label}", notes):
-                answers, near = judge.standing(_answers(tokens, spec, stops[place:until]))
+                answers, near = judge.represent(_answers(tokens, spec, stops[place:until]))
                 contender.kept.update(zip(range(place, until), answers, strict=False))
                 contender.measures[place] = judge.measure(answers[0], near)
         if contender.kept:
@@ -193,12 +193,12 @@ class _Judge:
         self.grid = grid
         self.searched = False  # whether anything had to be looked for so
 
-    def standing(self, answers: list[Kept]) -> tuple[list[Kept], np.ndarray]:
+    def represent(self, answers: list[Kept]) -> tuple[list[Kept], np.ndarray]:
         """The same nested answers, with the nearest as representatives where the method does not know them.
 
         Also, for every token, the place of the nearest in the first answer.
         """
-        if not isinstance(answers[0].standing, NearestRepresentatives):
+        if not isinstance(answers[0].representation, NearestRepresentation):
             return answers, self._nearest(to_tensor(answers[0].features), [len(answers[0])])[0]
         # what is kept in more answers comes first, so that each is a prefix, and one product serves them all
         sets = [to_numpy(kept.indices) for kept in answers]
@@ -209,13 +209,13 @@ class _Judge:
         places = self._nearest(
             features[torch.from_numpy(order).to(features.device)], [len(each) for each in sets[::-1]]
         )
-        standings = []
+        representations = []
         for kept, indices, near in zip(answers, sets, places[::-1], strict=True):
             represents = np.searchsorted(indices, flat[near])
             represents[indices] = np.arange(len(indices))
-            standings.append(AssignedRepresentatives(self.grid.tokens, to_tensor(kept.features), represents))
-        found = [replace(kept, standing=standing) for kept, standing in zip(answers, standings, strict=True)]
-        return found, standings[0].represents
+            representations.append(AssignedRepresentation(self.grid.tokens, to_tensor(kept.features), represents))
+        found = [replace(kept, representation=each) for kept, each in zip(answers, representations, strict=True)]
+        return found, representations[0].represents
 
     def measure(self, kept: Kept, near: np.ndarray) -> Measures:
         """All that is measured of an answer, where `near` [n] is the place of the kept token nearest to each."""

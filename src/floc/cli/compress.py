@@ -40,7 +40,6 @@ def compress(
     dedupe: Annotated[float | None, typer.Option(help="Survivors a kept token, 1: no second pass. (floc: 2)")] = None,
     detail: Annotated[float | None, typer.Option(help="Weight of what is badly covered, 1: none. (floc: 2)")] = None,
     metric: Annotated[str | None, typer.Option(help="cosine or gaussian. (floc: cosine)")] = None,
-    allocate: Annotated[str | None, typer.Option(help="uniform or global, over blocks. (floc: uniform)")] = None,
     backend: Annotated[str | None, typer.Option(help="auto, cpu, gpu, torch or reference. (floc: auto)")] = None,
     fps: Fps = None,
     max_frames: MaxFrames = None,
@@ -63,8 +62,8 @@ def compress(
         output = unused(Path(f"{source.stem}.kept.safetensors"))
     if output is not None:
         require_writable(output, ".safetensors", source)
-    names = ("dedupe", "detail", "metric", "allocate", "backend")
-    options: dict[str, Any] = dict(zip(names, (dedupe, detail, metric, allocate, backend), strict=True))
+    names = ("dedupe", "detail", "metric", "backend")
+    options: dict[str, Any] = dict(zip(names, (dedupe, detail, metric, backend), strict=True))
     given = {name: value for name, value in options.items() if value is not None}
     if block is not None:
         given["block"] = parsed_block(block)

@@ -27,7 +27,7 @@ from floc.cli.shell import (
 )
 
 if TYPE_CHECKING:
-    from floc.streaming.watch import Status, Watch
+    from floc.streaming.recorder import StreamRecorder, StreamStatus
 
 LINE_EVERY_S = 10.0  # where there is no terminal to show one line that changes
 
@@ -64,7 +64,7 @@ def stream(
     made by `floc ask`; here tokens come from an encoder.) Ctrl-C ends it and writes the last segment and the state.
     """
     from floc import encoders
-    from floc.streaming import watch
+    from floc.streaming.recorder import open_recorder
     from floc.video import live
 
     dial = Budget.parse(ratio, budget, None)
@@ -82,7 +82,7 @@ def stream(
         options["block"] = parsed_block(block)
     if half_life is not None:
         options["half_life_s"] = half_life
-    watched = watch.begin(source, network, dial, **options)
+    watched = open_recorder(source, network, dial, **options)
     if encoder in (None, "auto"):
         screen.print(f"encoder: {network.name}", style="dim", markup=False)
     if watched.resumes:
@@ -114,7 +114,7 @@ def _segment_folder(given: Path | None) -> Path:
     return folder
 
 
-def _in_a_line(status: Status) -> str:
+def _in_a_line(status: StreamStatus) -> str:
     parts = [
         format_time(status.time_s),
         f"{status.frames:,} {'frame' if status.frames == 1 else 'frames'}",
@@ -127,7 +127,7 @@ def _in_a_line(status: Status) -> str:
     return "  ".join(parts)
 
 
-def _show_watched(watched: Watch) -> None:
+def _show_watched(watched: StreamRecorder) -> None:
     if watched.kept is None:
         screen.print("no new frame; nothing was written")
         return

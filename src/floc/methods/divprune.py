@@ -13,8 +13,9 @@ from floc.blocks import BlockSpec
 from floc.kept import Kept
 from floc.methods.base import Facts
 from floc.methods.registry import register
-from floc.ranking import Choice, joined
+from floc.ranking import Ranking
 from floc.representatives import TILE_BYTES, normalize
+from floc.selection.engine import History, Solution
 from floc.tokens import TokenGrid
 
 MATRIX_BYTES = 1 << 30  # the largest matrix of cosines to hold; above it a row is computed when it is needed
@@ -47,10 +48,10 @@ class DivPrune:
             _farthest(normalize(grid.frames(span)), int(k)) if k else None
             for span, k in zip(spans, blocks.share_budget(sizes, budget), strict=True)
         ]
-        return grid.along(joined(choices, sizes), budget)
+        return grid.keep_ranked(Ranking.merge(choices, sizes), budget)
 
 
-def _farthest(x: torch.Tensor, k: int) -> Choice:
+def _farthest(x: torch.Tensor, k: int) -> Solution:
     """Choose k of [n, D] tokens at length 1."""
     n = len(x)
     matrix = x @ x.T if 4 * n * n <= MATRIX_BYTES else None
@@ -63,8 +64,8 @@ def _farthest(x: torch.Tensor, k: int) -> Choice:
         row = matrix[picks[i]] if matrix is not None else x @ x[picks[i]]
         closest = row.clone() if i == 0 else torch.maximum(closest, row, out=closest)
         closest[picks[: i + 1]] = torch.inf  # never again, also where nothing is left that differs
-    token, rank, cosine = _history(x, x[picks])
-    return Choice(picks.cpu().numpy(), distances.double().cpu().numpy(), token, rank, cosine, next_gain=None)
+    history = History(*_history(x, x[picks]))
+    return Solution(picks.cpu().numpy(), distances.double().cpu().numpy(), None, history)
 
 
 def _closest_other(x: torch.Tensor, matrix: torch.Tensor | None) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What both pasts of a stream share: the frames they are given, how they choose from them, and what they are asked."""
+"""What both kinds of a stream's past share: their input, how they select from it, and their interface."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from floc.selection.engine import Engine, Job, Solution
 from floc.selection.objective import Similarity
 
 
-class Piece(NamedTuple):
-    """Some frames, one after another, that are chosen from together."""
+class StreamBlock(NamedTuple):
+    """Consecutive frames that are selected from together."""
 
     tokens: torch.Tensor  # [t, H, W, D]
     times: np.ndarray  # [t] seconds
@@ -30,44 +30,48 @@ class Piece(NamedTuple):
         return self.tokens.shape[1] * self.tokens.shape[2]
 
 
-class Chooser(NamedTuple):
-    """The engine, and what it is asked for."""
+class Selector(NamedTuple):
+    """The engine and the similarity that a stream selects with."""
 
     engine: Engine
     similarity: Similarity
-    dim: int | None  # features that are compared, the first ones; None: all
+    dim: int | None  # number of features to compare, the first ones; None: all
 
-    def compared(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[n, D] of [n, D and more]"""
+    def crop(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the features of [n, D] tokens that are compared."""
         return tokens if self.dim is None else tokens[:, : self.dim].contiguous()
 
-    def choose(self, tokens: torch.Tensor, count: int, *, with_cosines: bool) -> Solution:
-        """Choose from one set of [n, D] tokens."""
+    def select(self, tokens: torch.Tensor, count: int, *, with_cosines: bool) -> Solution:
+        """Select from one set of [n, D] tokens."""
         (solution,) = self.engine.solve([Job(tokens, count)], self.similarity, with_cosines=with_cosines)
         return solution
 
 
 class Past(Protocol):
-    """All blocks that are complete, as far as they are remembered."""
+    """The complete blocks of a stream, as far as they are stored."""
 
-    def add(self, chooser: Chooser, block: Piece) -> None:
-        """One more block."""
+    def add(self, selector: Selector, block: StreamBlock) -> None:
+        """Add a block."""
         ...
 
-    def kept(
-        self, chooser: Chooser, rest: Sequence[Piece], cells: tuple[int, int], numpy_dtype: np.dtype | None
+    def keep(
+        self, selector: Selector, rest: Sequence[StreamBlock], cells: tuple[int, int], numpy_dtype: np.dtype | None
     ) -> Kept:
-        """What is kept of all blocks and of the rest, which is not a part of the past yet."""
+        """Return the kept tokens of all blocks and of `rest`, which is not added.
+
+        Args:
+            cells: Rows and columns of a frame.
+        """
         ...
 
-    def about(self) -> dict[str, Any]:
-        """What is saved of it beside its tensors, as JSON takes it."""
+    def metadata(self) -> dict[str, Any]:
+        """Return the JSON-serialisable part of the state to save."""
         ...
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """Its tensors; none where there was no block yet."""
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors to save; none before the first block."""
         ...
 
-    def restore(self, state: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> None:
-        """Become what was saved."""
+    def restore(self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, Any]) -> None:
+        """Restore a saved state."""
         ...

@@ -20,7 +20,7 @@ from floc.encoders.base import group_frames
 from floc.encoders.vision_tower import STEP, Visual, around, of_frames, of_patches
 from floc.integrations.transformers.families import Shape, family_of
 from floc.integrations.transformers.stages import Stages
-from floc.representatives import Representation, SummedRepresentatives
+from floc.representatives import AssignedRepresentation, NearestRepresentation
 from floc.tokens import Frames
 
 
@@ -115,9 +115,8 @@ class KeptPart:
         kept = part.kept
         arrays = (torch.as_tensor(each) for each in (kept.features, kept.indices, kept.order, kept.gains))
         features, indices, order, gains = arrays
-        known = isinstance(
-            kept.standing, Representation | SummedRepresentatives
-        )  # else it would cost more than choosing did
+        # computing the coverage of these would cost more than the selection did
+        known = not isinstance(kept.representation, AssignedRepresentation | NearestRepresentation)
         return cls(
             features,
             indices,

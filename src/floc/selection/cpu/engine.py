@@ -19,15 +19,14 @@ from floc._system import count_threads, single_threaded_blas
 from floc.selection.cpu import gaussian, greedy, rows, tiles
 from floc.selection.engine import (
     CLOSEST,
-    NO_HISTORY,
     History,
     Job,
     Solution,
     Targets,
     Tick,
+    build_solution,
     no_tick,
-    solution_of,
-    until_next,
+    split_next_gain,
 )
 from floc.selection.objective import Similarity
 
@@ -83,9 +82,9 @@ class CpuEngine:
         with _workers() as pool:
             matrix = _rectangular(pool, source, targets, similarity, sigma, tick)
         chosen = greedy.lazily(matrix, min(budget + 1, len(matrix)), targets.weights)
-        picks, gains, next_gain = until_next(*chosen, budget)
+        picks, gains, next_gain = split_next_gain(*chosen, budget)
         if not with_history:
-            return Solution(picks, gains, next_gain, NO_HISTORY, sigma)
+            return Solution(picks, gains, next_gain, None, sigma)
         token, rank, _ = greedy.history(matrix, picks)
         closest = greedy.closest(matrix, picks, min(CLOSEST, budget))
         return Solution(picks, gains, next_gain, History(token, rank, None), sigma, closest)
@@ -272,5 +271,5 @@ def _choose(
         return out
 
     picks, gains, raises = greedy.from_symmetric(matrix, min(budget + 1, len(matrix)), traced=budget)
-    choice = until_next(picks, gains, budget)
-    return solution_of(choice, raises, matrix.diagonal(), similarity, sigma, cosines, with_cosines=with_cosines)
+    choice = split_next_gain(picks, gains, budget)
+    return build_solution(choice, raises, matrix.diagonal(), similarity, sigma, cosines, with_cosines=with_cosines)

@@ -16,15 +16,14 @@ import torch.nn.functional as F
 from floc.selection import reference
 from floc.selection.engine import (
     CLOSEST,
-    NO_HISTORY,
     History,
     Job,
     Solution,
     Targets,
     Tick,
+    build_solution,
     no_tick,
-    solution_of,
-    until_next,
+    split_next_gain,
 )
 from floc.selection.objective import SCALE, Similarity
 from floc.selection.torch import greedy
@@ -55,7 +54,7 @@ class TorchEngine:
                 raises = _history(matrix, choice[0])
                 cosines = partial(self._cosines_within, job.tokens)
                 tick(job.tokens.numel() * len(job.tokens) / 2)
-                yield solution_of(choice, raises, own, similarity, sigma, cosines, with_cosines=with_cosines)
+                yield build_solution(choice, raises, own, similarity, sigma, cosines, with_cosines=with_cosines)
 
     def _cosines_within(self, tokens: torch.Tensor, i: np.ndarray, j: np.ndarray) -> np.ndarray:
         return self.cosines(tokens, i, tokens, j)
@@ -86,7 +85,7 @@ class TorchEngine:
         tick(candidates.numel() * len(lengths))
         [(picks, gains, next_gain)] = self._choose([matrix], [budget], targets.weights)
         if not with_history:
-            return Solution(picks, gains, next_gain, NO_HISTORY, sigma)
+            return Solution(picks, gains, next_gain, None, sigma)
         token, rank, _ = _history(matrix, picks)
         rows = matrix[torch.from_numpy(picks).to(matrix.device)]  # [k, N]
         closest = rows.topk(min(CLOSEST, budget), 0).indices.T.cpu().numpy()
@@ -129,7 +128,7 @@ class TorchEngine:
         )
         picks_all, gains_all = picks.cpu().numpy(), gains.cpu().numpy()
         return [
-            until_next(picks_all[b, :size], gains_all[b, :size], budget)
+            split_next_gain(picks_all[b, :size], gains_all[b, :size], budget)
             for b, (budget, size) in enumerate(zip(budgets, sizes, strict=True))
         ]
 
@@ -147,7 +146,7 @@ class ReferenceEngine(TorchEngine):
     ) -> list[tuple[np.ndarray, np.ndarray, int]]:
         hosted = [matrix.cpu().numpy() for matrix in matrices]
         return [
-            until_next(*reference.greedy(matrix, min(budget + 1, len(matrix)), weights), budget)
+            split_next_gain(*reference.greedy(matrix, min(budget + 1, len(matrix)), weights), budget)
             for matrix, budget in zip(hosted, budgets, strict=True)
         ]
 
