@@ -25,6 +25,7 @@ from floc import encoders, scenes
 from floc._format import markdown_table
 from floc.synthetic import film_and_cuts
 
+ROUNDING_S = 0.0005  # containers round times to milliseconds
 # seconds at which another shot begins, by eye; PySceneDetect 0.7 finds the same
 KNOWN_CUTS_S: dict[str, list[float]] = {
     "bbb480.mp4": [11.875, 15.75, 23.042],
@@ -114,7 +115,7 @@ def _first_frames(times_s: np.ndarray, cuts_s: Sequence[float]) -> list[int]:
     >>> _first_frames(np.arange(10.0), [1.2, 3.04, 3.5, 9.68])
     [2, 4]
     """
-    first = np.searchsorted(times_s, np.array(cuts_s) - scenes.ROUNDING_S)
+    first = np.searchsorted(times_s, np.array(cuts_s) - ROUNDING_S)
     return np.unique(first[first < len(times_s)]).tolist()
 
 

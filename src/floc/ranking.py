@@ -34,11 +34,12 @@ class Ranking:
     picks: np.ndarray  # [P] int64 flat token index
     gains: np.ndarray  # [P] float64
     group: np.ndarray  # [P] int64, the group of each pick
+    rank: np.ndarray  # [P] int64, the rank of each pick in its group
     group_sizes: np.ndarray  # [G] int64 tokens in each group
     next_gains: np.ndarray | None  # [G] float64, the gain of each group's best further pick; None if unknown
     shared: bool  # whether a budget is shared among groups by size; else it takes the first picks of the order
     history: History | None  # the changes of representatives; None if unknown
-    openings: np.ndarray | None = None  # [G, 2] float64, each group's first two gains; None if all picks are here
+    openings: np.ndarray | None = None  # [G, 2] float64, each group's first two gains, if the budget is not shared
 
     @classmethod
     def merge(
@@ -81,10 +82,12 @@ class Ranking:
             picks=np.concatenate([offsets[g] + s.picks for g, s in present])[concatenated],
             gains=np.concatenate([s.gains for _, s in present])[concatenated],
             group=group,
+            rank=rank,
             group_sizes=sizes,
             next_gains=next_gains,
             shared=shared,
             history=_merge_histories(present, offsets, starts, concatenated, rising) if with_history else None,
+            openings=None if shared else np.array([np.append(s.gains, s.next_gain or 0)[:2] for _, s in present]),
         )
 
     @property
@@ -97,7 +100,7 @@ class Ranking:
         if not self.shared:
             return np.arange(len(self.picks)) < count
         room = np.bincount(self.group, minlength=len(self.group_sizes))
-        return self._rank_in_group() < blocks.share_budget(self.group_sizes, count, room)[self.group]
+        return self.rank < blocks.share_budget(self.group_sizes, count, room)[self.group]
 
     def truncate(self, count: int) -> Ranking:
         """Drop the picks that a budget of `count` does not keep."""
@@ -112,13 +115,14 @@ class Ranking:
         history = None
         if self.history is not None:
             remains = kept[self.history.rank]
-            token, rank, cosine = (column[remains] for column in self.history)
+            token, rank, cosine = (column[remains] for column in self.history)  # type: ignore[index]  # has cosines
             history = History(token, (kept.cumsum() - 1)[rank], cosine)
         return replace(
             self,
             picks=self.picks[kept],
             gains=self.gains[kept],
             group=self.group[kept],
+            rank=self.rank[kept],
             next_gains=next_gains,
             history=history,
         )
@@ -170,23 +174,10 @@ class Ranking:
             if count == 1 or (len(present) == len(self.group_sizes) and first.max() < count):
                 limit = _limit(self.gains, self.next_gains.max(), count, int(first.max()) if count > 1 else 0)
             else:
-                openings = self._find_openings() if self.openings is None else self.openings
-                limit = openings[:, 0].sum() + count * openings[:, 1].max()
+                assert self.openings is not None
+                limit = self.openings[:, 0].sum() + count * self.openings[:, 1].max()
         value = self.gains[kept].sum()
         return float(min(1.0, value / limit)) if limit > 0 else 1.0
-
-    def _rank_in_group(self) -> np.ndarray:
-        by_group = np.argsort(self.group, kind="stable")
-        counts = np.bincount(self.group, minlength=len(self.group_sizes))
-        rank = np.empty(len(self.group), np.int64)
-        rank[by_group] = np.arange(len(self.group)) - np.repeat(counts.cumsum() - counts, counts)
-        return rank
-
-    def _find_openings(self) -> np.ndarray:
-        """Return [G, 2], the first two gains of each group that has picks."""
-        assert self.next_gains is not None
-        groups = np.unique(self.group)
-        return np.array([np.append(self.gains[self.group == g], self.next_gains[g])[:2] for g in groups])
 
 
 def _merge_histories(
@@ -202,7 +193,7 @@ def _merge_histories(
     histories = [(g, s.history) for g, s in present if s.history is not None]
     token = np.concatenate([offsets[g] + history.token for g, history in histories])
     rank = np.concatenate([place[starts[g] + history.rank] for g, history in histories])
-    cosine = np.concatenate([history.cosine for _, history in histories])  # type: ignore[arg-type]  # requested
+    cosine = np.concatenate([history.cosine for _, history in histories])
     if not rising:
         return History(*find_improvements(token, rank, cosine))
     by_rank = np.argsort(rank, kind="stable")

@@ -2,6 +2,14 @@
 
 Facility-location selection knows them when it is done. For other methods they are computed on first use: that takes the
 product of all tokens with all kept ones, which can cost more than the method itself.
+
+A `Representation` has these attributes; kept tokens are numbered by ascending index:
+
+    represents  [n] int64, the place of every token's representative; None if it is not known any more
+    coverage    mean cosine of tokens and their representatives
+    bound       lower bound on f(kept) / f(best selection), or None
+    ranking     the nested order, which holds the results for smaller budgets, or None
+    is_known    whether `coverage` needs no product of tokens
 """
 
 from __future__ import annotations
@@ -10,7 +18,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -21,45 +29,13 @@ from floc._tiles import TILE_BYTES, iterate_tiles
 from floc.ranking import DeviceRanking, Ranking, find_nearest_place
 
 
-class Representation(Protocol):
-    """The representatives of all tokens among the kept ones. Kept tokens are numbered by ascending index."""
-
-    @property
-    def represents(self) -> np.ndarray | None:
-        """[n] int64, the place of every token's representative; None if not known any more."""
-        ...
-
-    @property
-    def coverage(self) -> float:
-        """Mean cosine of tokens and their representatives."""
-        ...
-
-    @property
-    def bound(self) -> float | None:
-        """Lower bound on f(kept) / f(best selection); None if there is none."""
-        ...
-
-    @property
-    def ranking(self) -> Ranking | None:
-        """The nested order with the results for smaller budgets; None if there is none."""
-        ...
-
-    @property
-    def is_known(self) -> bool:
-        """Whether `coverage` needs no product of tokens, or was computed before."""
-        ...
-
-    def shrink(self, places: np.ndarray, ranking: Ranking | None) -> Representation:
-        """Return the representation by the kept tokens at some places only; `ranking` is truncated to them."""
-        ...
-
-
 class _Base:
     @property
     def is_known(self) -> bool:
         return "coverage" in self.__dict__  # a field, or cached
 
     def shrink(self, places: np.ndarray, ranking: Ranking | None) -> Representation:
+        """Return the representation by the kept tokens at some places only; `ranking` is truncated to them."""
         raise ValueError("these tokens have no nested order; call floc.compress again")
 
 
@@ -192,6 +168,11 @@ class SummedRepresentation(_Base):
 
     def shrink(self, places: np.ndarray, ranking: Ranking | None) -> Representation:
         return replace(self, kept=self.kept[torch.from_numpy(places).to(self.kept.device)])
+
+
+Representation: TypeAlias = (
+    KnownRepresentation | RankedRepresentation | NearestRepresentation | AssignedRepresentation | SummedRepresentation
+)
 
 
 def find_nearest(tokens: torch.Tensor, kept: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

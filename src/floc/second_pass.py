@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from floc import blocks
+from floc._arrays import to_numpy
 from floc.ranking import Ranking, find_improvements
 from floc.selection.backends import check_headroom
 from floc.selection.engine import Engine, History, Solution, Targets, Tick
@@ -200,25 +201,26 @@ class SurvivorSelection(NamedTuple):
     picks: np.ndarray  # [count] int64 places, most important first
     gains: np.ndarray  # [count] float64, what each added, in tokens
     heir: np.ndarray  # [M] int64, for every survivor the rank of the pick that represents it
+    targets: tuple[torch.Tensor, np.ndarray]  # [M, D] directions and [M] lengths of the sums
 
 
 def select_survivors(
     engine: Engine,
     similarity: Similarity,
     survivors: torch.Tensor,
-    directions: torch.Tensor,
-    lengths: np.ndarray,
+    sums: torch.Tensor,
     count: int,
 ) -> SurvivorSelection:
     """Select among a stream's survivors; many of them in windows of consecutive survivors, merged by gain.
 
     Args:
         survivors: [M, D or more] tokens; the first D features are compared.
-        directions: [M, D] unit vectors of the sums of tokens that the survivors represent.
-        lengths: [M] lengths of these sums.
+        sums: [M, D] of the normalised tokens that each survivor represents.
         count: Number of survivors to select.
     """
-    total, dim = directions.shape
+    total, dim = sums.shape
+    norms = torch.linalg.vector_norm(sums, dim=1)
+    directions, lengths = sums / norms.clamp(min=1e-30)[:, None], to_numpy(norms).astype(np.float64)
     # as fine as the limit on their sum allows
     scale = min(float(WEIGHT_SCALE), WEIGHT_LIMIT / max(1.0, float(lengths.sum())))
     weights = np.rint(lengths * scale).astype(np.int64)
@@ -241,4 +243,4 @@ def select_survivors(
         picks[members] = window.start + solution.picks[rank[members]]
         gains[members] = solution.gains[rank[members]] / (SCALE * scale)
         heir[window] = members[solution.history.representatives(window.stop - window.start, len(members))]
-    return SurvivorSelection(picks, gains, heir)
+    return SurvivorSelection(picks, gains, heir, (directions, lengths))

@@ -1,14 +1,12 @@
-"""What both kinds of a stream's past share: their input, how they select from it, and their interface."""
+"""What both kinds of a stream's past share: blocks of frames, and how they select from them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from floc.kept import Kept
 from floc.selection.engine import Engine, Job, Solution
 from floc.selection.objective import Similarity
 
@@ -45,33 +43,3 @@ class Selector(NamedTuple):
         """Select from one set of [n, D] tokens."""
         (solution,) = self.engine.solve([Job(tokens, count)], self.similarity, with_cosines=with_cosines)
         return solution
-
-
-class Past(Protocol):
-    """The complete blocks of a stream, as far as they are stored."""
-
-    def add(self, selector: Selector, block: StreamBlock) -> None:
-        """Add a block."""
-        ...
-
-    def keep(
-        self, selector: Selector, rest: Sequence[StreamBlock], cells: tuple[int, int], numpy_dtype: np.dtype | None
-    ) -> Kept:
-        """Return the kept tokens of all blocks and of `rest`, which is not added.
-
-        Args:
-            cells: Rows and columns of a frame.
-        """
-        ...
-
-    def metadata(self) -> dict[str, Any]:
-        """Return the JSON-serialisable part of the state to save."""
-        ...
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the tensors to save; none before the first block."""
-        ...
-
-    def restore(self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
-        ...

@@ -33,7 +33,7 @@ from floc.selection.objective import METRICS, Metric, Similarity
 from floc.streaming.bounded import DEDUPE, BoundedPast
 from floc.streaming.cutting import EvenCutter, SceneCutter
 from floc.streaming.growing import GrowingPast
-from floc.streaming.past import Past, Selector, StreamBlock
+from floc.streaming.past import Selector, StreamBlock
 from floc.tokens import TokenGrid
 
 FORMAT = 2
@@ -113,9 +113,9 @@ class Stream:
         self._is_timed = False  # whether the caller gives times
         self._is_closed = False
         self.note: dict[str, Any] = {}  # JSON-serialisable data of the caller, saved with the stream
-        self._past: Past = (
-            GrowingPast(self._budget) if budget is None else BoundedPast(int(budget), float(dedupe), half_life_s)
-        )
+        self._past: GrowingPast | BoundedPast = GrowingPast(self._budget)
+        if budget is not None:
+            self._past = BoundedPast(int(budget), float(dedupe), half_life_s)
 
     def __repr__(self) -> str:
         return f"Stream({self._budget}, {self.frames} frames so far)"

@@ -230,9 +230,10 @@ def _build_ranking(
     picked_gains = gains.index_select(0, order).double() / unit
 
     def fetch() -> Ranking:
-        lists, values = plan.lists, gains.cpu().numpy() / unit
+        lists, values, places = plan.lists, gains.cpu().numpy() / unit, order.cpu().numpy()
         ends = lists.ends
         begins = ends - lists.counts
+        group = np.repeat(np.arange(len(ends)), lists.depths)[places]
 
         def take(places: np.ndarray) -> np.ndarray:
             """Return [G], the gain at one place per group; 0 past the end of the group."""
@@ -241,7 +242,8 @@ def _build_ranking(
         return Ranking(
             flat.cpu().numpy(),
             picked_gains.cpu().numpy(),
-            np.repeat(np.arange(len(ends)), lists.depths)[order.cpu().numpy()],
+            group,
+            places - begins[group],
             sizes,
             take(following.cpu().numpy()),
             shared,
@@ -270,7 +272,7 @@ def plan_blocks(sizes: tuple[int, ...], budget: int, limit_bytes: int, device: t
     depths = np.minimum(shares + 1, counts)  # one more for the bound
     starts = counts.cumsum() - counts
     parts = []
-    for group in _group_blocks(sizes, limit_bytes):
+    for group in blocks.pack_blocks(2 * counts * (counts + 64), limit_bytes):  # by the bytes of their matrices
         part = slice(group[0], group[-1] + 1)
         sets = Sets(sizes[part], sizes[part], _to_ints(depths[part]), True, device)
         parts.append((int(starts[part.start]), sets))
@@ -335,18 +337,6 @@ def plan_windows(
     depths = tuple(window.second.depths[0] for window in planned)
     lists = _PickLists(depths, _to_ints(counts.cumsum() - counts), device)
     return WindowPlan(planned, lists, torch.arange(budget).to(device), torch.tensor([budget], device=device))
-
-
-def _group_blocks(sizes: Sequence[int], limit_bytes: int) -> list[range]:
-    """Group consecutive blocks whose matrices take at most `limit_bytes` together, unless one alone takes more."""
-    groups, start, used = [], 0, 0
-    for b, size in enumerate(sizes):
-        matrix_bytes = 2 * size * (size + 64)
-        if b > start and used + matrix_bytes > limit_bytes:
-            groups.append(range(start, b))
-            start, used = b, 0
-        used += matrix_bytes
-    return [*groups, range(start, len(sizes))]
 
 
 def _to_ints(values: Sequence[int] | np.ndarray) -> tuple[int, ...]:
