@@ -26,7 +26,6 @@ WAYS = [
     dict(),
     dict(method="floc-paper"),
     dict(block=None),
-    dict(dedupe=1, allocate="global"),
     dict(block=2),  # so many blocks that there are a few programs for each
     dict(block=2, dedupe=1),
 ]
@@ -215,9 +214,7 @@ def test_tokens_that_are_not_finite_are_named_when_the_device_is_waited_for(toke
         _ = kept.coverage
 
 
-@pytest.mark.parametrize(
-    "options", [dict(), dict(dedupe=1), dict(method="floc-paper"), dict(dedupe=1, allocate="global")], ids=str
-)
+@pytest.mark.parametrize("options", [dict(), dict(dedupe=1), dict(method="floc-paper")], ids=str)
 def test_a_longer_film_in_blocks_equals_the_reference(options: dict) -> None:
     """Blocks of 1,920 tokens, which is what the engine is for."""
     made = torch.from_numpy(film(80, 6, 10, dim=256, seed=4)).to(torch.bfloat16)

@@ -55,8 +55,6 @@ ONE_PASS = [
     dict(dedupe=1),
     dict(method="floc-paper"),
     dict(dedupe=1, detail=3),
-    dict(dedupe=1, allocate="global"),
-    dict(dedupe=1, allocate="global", detail=1),
     dict(dedupe=1, block="scene"),
     dict(dedupe=1, block=[0, 1, 4]),
     dict(block=None),
@@ -80,7 +78,7 @@ def test_two_passes(tokens: torch.Tensor, options: dict, device: torch.device) -
     assert_represented_by_the_closest(got, tokens, groups=[N])
 
 
-@pytest.mark.parametrize("options", [dict(), dict(dedupe=1), dict(dedupe=1, allocate="global")], ids=str)
+@pytest.mark.parametrize("options", [dict(), dict(dedupe=1)], ids=str)
 @pytest.mark.parametrize("budget", [1, 3, 9, 10], ids=["one", "less than blocks", "all but one", "all"])
 def test_budgets_at_the_ends(tokens: torch.Tensor, options: dict, budget: int, device: torch.device) -> None:
     five_blocks = tokens[:5, :1]
@@ -92,21 +90,24 @@ def test_budgets_at_the_ends(tokens: torch.Tensor, options: dict, budget: int, d
     assert got.coverage == pytest.approx(want.coverage, abs=1e-3)
 
 
-def test_a_certificate_where_some_blocks_have_no_pick(tokens: torch.Tensor, device: torch.device) -> None:
-    options = dict(budget=2, block=1, dedupe=1, allocate="global")
-    want = floc.compress(tokens[:5, :1], backend="reference", **options)
-    assert floc.compress(tokens[:5, :1].to(device), backend="gpu", **options).bound == pytest.approx(
-        want.bound, abs=1e-3
-    )
-
-
-@pytest.mark.parametrize("options", [dict(method="floc-paper"), dict(dedupe=1, allocate="global")], ids=str)
-def test_blocks_in_several_parts_are_chosen_from_alike(
-    tokens: torch.Tensor, options: dict, device: torch.device, monkeypatch: pytest.MonkeyPatch
+def test_bound_if_some_windows_have_no_pick(
+    tokens: torch.Tensor, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_once = floc.compress(tokens.to(device), budget=9, block=BLOCK, backend="gpu", **options)
+    monkeypatch.setattr("floc.second_pass.SURVIVORS_TOGETHER", 2)
+    options = dict(budget=2, block=1)
+    want = floc.compress(tokens[:5, :1], backend="reference", **options)
+    got = floc.compress(tokens[:5, :1].to(device), backend="gpu", **options)
+    assert len(got.ranking.group_sizes) > 2
+    assert got.bound == pytest.approx(want.bound, abs=1e-3)
+
+
+def test_blocks_in_several_parts_give_the_same_result(
+    tokens: torch.Tensor, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = dict(method="floc-paper", budget=9, block=BLOCK, backend="gpu")
+    at_once = floc.compress(tokens.to(device), **options)
     monkeypatch.setattr(run, "LIMIT_BYTES", 2 * 2 * 8 * (8 + 64))  # two matrices
-    in_parts = floc.compress(tokens.to(device), budget=9, block=BLOCK, backend="gpu", **options)
+    in_parts = floc.compress(tokens.to(device), **options)
     assert torch.equal(in_parts.indices, at_once.indices)
     assert torch.equal(in_parts.order, at_once.order)
     assert torch.equal(in_parts.gains, at_once.gains)
@@ -114,10 +115,10 @@ def test_blocks_in_several_parts_are_chosen_from_alike(
 
 
 def test_several_windows(tokens: torch.Tensor, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("floc.methods.floc.SURVIVORS_TOGETHER", 10)
+    monkeypatch.setattr("floc.second_pass.SURVIVORS_TOGETHER", 10)
     got = floc.compress(tokens.to(device), budget=9, block=BLOCK, backend="gpu")
     assert_same_choice(got, floc.compress(tokens, budget=9, block=BLOCK, backend="reference"))
-    sizes = got.path.group_sizes.tolist()
+    sizes = got.ranking.group_sizes.tolist()
     assert len(sizes) > 1
     assert_represented_by_the_closest(got, tokens, groups=sizes)
 
@@ -128,7 +129,7 @@ def test_every_block_has_a_survivor(device: torch.device) -> None:
     same = [each for each in pairs for _ in range(2)]
     tokens = torch.stack([one, *same, *same]).reshape(17, 1, 1, 5)
     kept = floc.compress(tokens.to(device), budget=5, dedupe=1.4, block=[0, 1, 9], backend="gpu")
-    assert len(kept.path.group_sizes) == 1
+    assert len(kept.ranking.group_sizes) == 1
     assert kept.indices[0] == 0
 
 
@@ -143,7 +144,7 @@ def test_ties_among_survivors_go_to_the_one_that_gained_more(device: torch.devic
 def test_windows_are_those_of_the_plain_engine() -> None:
     tokens = torch.rand(13, 1, 1, 5)
     kept = floc.compress(tokens, budget=4, dedupe=1.5, block=[0, 1, 7], backend="reference")
-    assert len(kept.path.group_sizes) == 1
+    assert len(kept.ranking.group_sizes) == 1
 
 
 def test_windows_are_made_small_enough_for_their_matrices(
@@ -151,8 +152,8 @@ def test_windows_are_made_small_enough_for_their_matrices(
 ) -> None:
     monkeypatch.setattr(engine, "LIMIT_BYTES", 2 * 2 * 8 * 8)  # two matrices
     kept = floc.compress(tokens.to(device), budget=9, block=BLOCK, backend="gpu")
-    assert len(kept.path.group_sizes) > 1
-    assert kept.path.group_sizes.max() <= 16
+    assert len(kept.ranking.group_sizes) > 1
+    assert kept.ranking.group_sizes.max() <= 16
 
 
 def test_representatives_of_one_pass_are_from_the_same_block(tokens: torch.Tensor, device: torch.device) -> None:
@@ -162,7 +163,7 @@ def test_representatives_of_one_pass_are_from_the_same_block(tokens: torch.Tenso
     assert_represented_by_the_closest(empty_block, tokens, groups=[8, 8, 4])
 
 
-@pytest.mark.parametrize("options", [dict(method="floc-paper"), dict(dedupe=1, allocate="global"), dict()], ids=str)
+@pytest.mark.parametrize("options", [dict(method="floc-paper"), dict()], ids=str)
 def test_smaller_budgets_from_the_same_run(tokens: torch.Tensor, options: dict, device: torch.device) -> None:
     got = floc.compress(tokens.to(device), budget=12, block=BLOCK, backend="gpu", **options)
     want = floc.compress(tokens, budget=12, block=BLOCK, backend="reference", **options)
@@ -210,7 +211,7 @@ def test_black_frames_take_nothing_from_a_busy_block(device: torch.device) -> No
     """A block that has nothing to offer makes a first pick all the same, which must not count for more than it is."""
     busy = torch.rand(16, 1, 1, 3, generator=torch.Generator().manual_seed(0))
     tokens = torch.cat([torch.zeros(15, 1, 1, 3), busy])
-    options = dict(budget=16, block=list(range(16)), dedupe=1, detail=1, allocate="global")
+    options = dict(budget=16, block=list(range(16)), detail=1)
     got = floc.compress(tokens.to(device), backend="gpu", **options)
     want = floc.compress(tokens, backend="reference", **options)
     np.testing.assert_array_equal(got.indices.cpu(), want.indices)
