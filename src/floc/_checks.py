@@ -54,7 +54,7 @@ def check_at_least(name: str, value: object, least: float, hint: str = "") -> No
 
     >>> check_at_least("detail", 0.5, 1, " (1 turns it off)")
     Traceback (most recent call last):
-    ValueError: detail must be a finite number of at least 1 (1 turns it off); got 0.5
+    ValueError: detail must be a number, at least 1 and finite (1 turns it off); got 0.5
     """
     if not (is_number(value) and least <= value < math.inf):  # type: ignore[operator]  # it is a number
-        raise ValueError(f"{name} must be a finite number of at least {least}{hint}; got {value!r}")
+        raise ValueError(f"{name} must be a number, at least {least} and finite{hint}; got {value!r}")
