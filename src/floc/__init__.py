@@ -1,17 +1,22 @@
-"""FLoC: keep the few visual tokens of a long video that best stand in for all the others."""
+"""FLoC keeps the few visual tokens of a long video that best represent all the others.
 
+Names are loaded on first use, so that `import floc` and `floc --help` do not import torch.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from floc import methods, scenes
 from floc._version import __version__
-from floc.compress import compress
-from floc.integrations.transformers import Captured, attach, capture, load, replay
-from floc.kept import Kept
-from floc.selection.select import Selection, select
-from floc.streaming.stream import Stream
 
 if TYPE_CHECKING:
+    from floc import methods, scenes
     from floc.archive import Store
+    from floc.captured.captured import Captured, load
+    from floc.compression import compress
+    from floc.integrations.transformers import attach, capture, replay
+    from floc.kept import Kept
+    from floc.selection.select import Selection, select
+    from floc.streaming.stream import Stream
 
 __all__ = [
     "Captured",
@@ -30,10 +35,31 @@ __all__ = [
     "select",
 ]
 
+_MODULES = {
+    "Captured": "floc.captured.captured",
+    "Kept": "floc.kept",
+    "Selection": "floc.selection.select",
+    "Store": "floc.archive.store",
+    "Stream": "floc.streaming.stream",
+    "attach": "floc.integrations.transformers",
+    "capture": "floc.integrations.transformers",
+    "compress": "floc.compression",
+    "load": "floc.captured.captured",
+    "replay": "floc.integrations.transformers",
+    "select": "floc.selection.select",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "Store":  # needs Lance, and nothing else does
-        from floc.archive import Store
+    if name in _MODULES:
+        value = getattr(import_module(_MODULES[name]), name)
+    elif name in ("methods", "scenes"):
+        value = import_module(f"floc.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
-        return Store
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,14 +94,14 @@ def test_blocks_can_follow_scenes(npy: Path, tokens: np.ndarray, monkeypatch, ca
         (["two.safetensors", "--tensor", "c", "--ratio", "1/8"], "no tensor called 'c'; choose one of: a, b"),
         (["tokens.npy", "--tensor", "c", "--ratio", "1/8"], "a .npy file has one array"),
         (["pickled.npy", "--ratio", "1/8"], "pickled.npy: not a readable .npy file"),
-        (["tokens.npy"], "exactly one of ratio=, budget= and coverage="),
+        (["tokens.npy"], "give --ratio, --budget or --coverage"),
         (["tokens.npy", "--ratio", "2"], "ratio must be in (0, 1]"),
-        (["tokens.npy", "--ratio", "1/8", "--budget", "3"], "got ratio='1/8' and budget=3"),
+        (["tokens.npy", "--ratio", "1/8", "--budget", "3"], "only one of them; got --ratio 1/8 and --budget 3"),
         (["tokens.npy", "--ratio", "1/8", "--block", "some"], "--block must be a number of frames"),
         (["tokens.npy", "--ratio", "1/8", "--block", "²"], "--block must be a number of frames"),
         (["tokens.npy", "--ratio", "1/8", "--method", "flcc"], "did you mean 'floc'"),
         (["tokens.npy", "--ratio", "1/8", "-o", "kept.npy"], "name it kept.safetensors"),
-        (["tokens.npy", "--ratio", "1/8", "-o", "no/where.safetensors"], "the folder no does not exist"),
+        (["tokens.npy", "--ratio", "1/8", "-o", "tokens.npy/kept.safetensors"], "tokens.npy is a file; name a folder"),
         (["two.safetensors", "--tensor", "a", "--ratio", "1/8", "-o", "two.safetensors"], "would overwrite the input"),
         (["nan.npy", "--ratio", "1/8"], "nan in frame 1, row 0, column 1"),
     ],
@@ -187,7 +190,89 @@ def test_lists(monkeypatch, capsys) -> None:
     assert capsys.readouterr().out.strip() == floc.__version__
 
 
-@pytest.mark.parametrize("command", ["compress", "compare", "methods", "stream"])
-def test_every_help_has_an_example(command: str, monkeypatch, capsys) -> None:
-    assert run(monkeypatch, command, "--help") == 0
-    assert re.search(f"Examples?: floc {command}", capsys.readouterr().out)
+def list_commands() -> list[tuple[str, ...]]:
+    """List every command, and the commands of groups."""
+    from typer.main import get_command
+
+    root: Any = get_command(cli.app)
+    groups = {name: getattr(command, "commands", None) for name, command in root.commands.items()}
+    return [
+        path for name, group in groups.items() for path in ([(name, child) for child in group] if group else [(name,)])
+    ]
+
+
+@pytest.mark.parametrize("command", list_commands(), ids=" ".join)
+def test_every_help_has_an_example_and_no_bool(command: tuple[str, ...], monkeypatch, capsys) -> None:
+    assert run(monkeypatch, *command, "--help") == 0
+    text = capsys.readouterr().out
+    assert re.search(f"Examples?: floc {' '.join(command)}", text)
+    assert "<bool>" not in text
+    assert "--quiet" in text
+    assert "--verbose" in text
+
+
+def test_help_does_not_import_torch() -> None:
+    code = "import sys; sys.argv = ['floc', '--help']\nfrom floc.cli import main\ntry:\n    main()\nexcept SystemExit:\n    pass\n"
+    code += "print(sorted(name for name in ('torch', 'numpy', 'numba') if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_completion_lists_methods() -> None:
+    environment = {
+        **os.environ,
+        "_FLOC_COMPLETE": "complete_bash",
+        "COMP_WORDS": "floc compress --method flo",
+        "COMP_CWORD": "3",
+    }
+    code = "import sys; sys.argv = ['floc']\nfrom floc.cli import main\nmain()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == ["floc", "floc-paper"]
+
+
+def test_quiet_prints_results_only(npy: Path, monkeypatch, capsys) -> None:
+    assert run(monkeypatch, "compress", npy, "--ratio", "1/8", "--json", "-q") == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert json.loads(printed.out)["stage_seconds"].keys() == {"read", "select"}
+    assert run(monkeypatch, "compress", npy, "--ratio", "1/8", "-q", "-v") == 2
+
+
+def test_verbose_prints_tracebacks(npy: Path, monkeypatch, capsys) -> None:
+    assert run(monkeypatch, "compress", npy, "--ratio", "2", "-v") == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_summary_has_the_time_of_each_stage(npy: Path, monkeypatch, capsys) -> None:
+    out = npy.with_name("new") / "folder" / "kept.safetensors"
+    assert run(monkeypatch, "compress", npy, "--ratio", "1/8", "-o", out) == 0
+    assert re.search(r"read \d+\.\d\d s, select .* s, write .* s; .* s in all", capsys.readouterr().err)
+    assert out.exists()
+
+
+def test_progress_is_printed_as_lines_without_a_terminal(monkeypatch, capsys) -> None:
+    from floc.cli import output
+
+    monkeypatch.setattr(output, "LINE_EVERY_S", 0.0)
+    with output.show_progress("reading talk.mp4") as update:
+        update(0.25)
+        update(0.5, "encoding talk.mp4")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("reading talk.mp4: 25%, about")
+    assert lines[1].startswith("encoding talk.mp4: 50%")
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("pass block=32, or fewer frames", "pass --block 32, or fewer frames"),
+        ("pass backend='auto'", "pass --backend auto"),
+        ("give ratio= or budget=", "give --ratio or --budget"),
+        ("got n=3 and max_frames=7", "got n=3 and --max-frames 7"),
+    ],
+)
+def test_errors_name_options(message: str, expected: str, monkeypatch) -> None:
+    from floc.cli import application
+
+    monkeypatch.setattr(application, "_option_names", {"block", "backend", "ratio", "budget", "max_frames"})
+    assert application._name_options(message) == expected

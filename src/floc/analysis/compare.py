@@ -21,7 +21,7 @@ from floc import analysis, methods
 from floc._arrays import Array, to_numpy, to_tensor
 from floc.analysis.metrics import repetition, sum_coverage, unit_sum, worst_of
 from floc.budget import Budget
-from floc.compress import compress
+from floc.compression import compress
 from floc.kept import Kept
 from floc.representatives import (
     AssignedRepresentation,

@@ -18,7 +18,7 @@ import torch
 
 from floc import methods
 from floc.budget import Budget
-from floc.compress import compress
+from floc.compression import compress
 from floc.encoders.vision_tower import Visual
 from floc.kept import Kept
 from floc.streaming.stream import Stream

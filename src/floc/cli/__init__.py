@@ -1,11 +1,10 @@
-"""The command line: parse, call, print. Results go to stdout, everything else to stderr. A file for each command."""
+"""The command line. One file a command, named as the command."""
 
 from importlib import import_module
 
-from floc.cli.shell import app, main
+from floc.cli.application import app, main
 
 __all__ = ["app", "main"]
 
-# in the order of `floc --help`
-for _name in ("compress", "compare", "ask", "stream", "ingest", "archive", "methods", "evaluate"):
-    import_module(f".{_name}", __name__)
+for _command in ("compress", "ask", "stream", "methods"):  # in the order of `floc --help`
+    import_module(f"floc.cli.{_command}")

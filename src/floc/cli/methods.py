@@ -9,15 +9,18 @@ from rich.console import Console
 from rich.table import Table
 
 import floc
-from floc.cli.shell import app
+from floc.cli.application import command
+from floc.cli.options import complete_method
 
 
-@app.command(epilog="Example: floc methods")
+@command("floc methods", "floc methods longvu")
 def methods(
-    name: Annotated[str | None, typer.Argument(help="One method, to read all that there is to know of it.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="All of them as the page docs/methods.md.")] = False,
+    name: Annotated[
+        str | None, typer.Argument(help="Describe this method in full.", autocompletion=complete_method)
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/reference/methods.md.")] = False,
 ) -> None:
-    """List the methods: what each does, and its options."""
+    """List the compression methods and their options."""
     if markdown:
         print(floc.methods.markdown(), end="")
         return
@@ -25,10 +28,10 @@ def methods(
     if name is not None:
         out.print(floc.methods.manual(name), markup=False)
         return
-    table = Table("method", "kind", "budget", "floor", "what it does", box=None, header_style="bold")
-    for each in floc.methods.names():
-        facts = floc.methods.facts(each)
+    table = Table("method", "kind", "budget", "smallest budget", "what it does", box=None, header_style="bold")
+    for method in floc.methods.names():
+        facts = floc.methods.facts(method)
         budget = "exact" if facts.exact else "at most"
-        table.add_row(each, facts.kind, budget, facts.floor or "-", floc.methods.describe(each))
+        table.add_row(method, facts.kind, budget, facts.floor or "-", floc.methods.describe(method))
     out.print(table)
-    out.print("[dim]floc methods NAME tells the paper, the options and every difference from the published program.[/]")
+    out.print("[dim]`floc methods NAME` describes its paper, its options and its differences from the original.[/]")

@@ -9,112 +9,102 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from floc import files
 from floc._format import format_bytes, format_time
-from floc.budget import Budget
-from floc.cli.shell import (
-    Device,
-    EncoderName,
-    Fps,
-    app,
-    parsed_block,
-    parsed_fps,
-    require_folder,
-    require_place,
-    screen,
-    status_line,
-    stoppable,
-)
+from floc.cli import options
+from floc.cli.application import command
+from floc.cli.output import catch_stop, print_note, print_warning, screen, show_status
 
 if TYPE_CHECKING:
     from floc.streaming.recorder import StreamRecorder, StreamStatus
 
-LINE_EVERY_S = 10.0  # where there is no terminal to show one line that changes
 
-
-@app.command(
-    epilog="Examples: floc stream rtsp://camera/main --budget 4096 --state camera.state\n\n"
-    "floc stream recording.ts --follow --ratio 1/32 --segment 60 -o segments"
+@command(
+    "floc stream rtsp://camera/main --budget 4096 --state camera.state",
+    "floc stream recording.ts --follow --ratio 1/32 --segment 60 -o segments",
 )
 def stream(
     source: Annotated[str, typer.Argument(help="A video, a camera (/dev/video0), or an rtsp:// or http:// address.")],
-    ratio: Annotated[str | None, typer.Option(help="Kept / total: what is kept grows with the video.")] = None,
-    budget: Annotated[int | None, typer.Option(help="How many tokens to keep of all, in bounded memory.")] = None,
-    block: Annotated[str | None, typer.Option(help="Frames chosen from together, or scene. [dim](32)[/]")] = None,
-    half_life: Annotated[
-        float | None, typer.Option(help="--budget: seconds after which the past weighs half. [dim](never)[/]")
-    ] = None,
-    encoder: EncoderName = None,
-    fps: Fps = None,
-    segment: Annotated[float, typer.Option(help="Seconds of video from one segment to the next.")] = 300,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for the segments. [dim](floc-stream, made here)[/]")
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the segments; created if missing.")
+    ] = Path("floc-stream"),
+    ratio: Annotated[
+        str | None, typer.Option(metavar="RATIO", help="Share of the tokens to keep; grows with the video.")
     ] = None,
-    state: Annotated[Path | None, typer.Option(help="Where to go on from, and to save it to at every segment.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="A file still grows (MPEG-TS, Matroska): wait.")] = False,
-    patience: Annotated[float, typer.Option(help="--follow: seconds without growth that end it.")] = 10,
-    seconds: Annotated[float | None, typer.Option(help="Stop after so much of the video. [dim](never)[/]")] = None,
-    device: Device = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was kept last as JSON on stdout.")] = False,
+    budget: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of tokens to keep of the whole video, in bounded memory.")
+    ] = None,
+    block: options.Block = None,
+    half_life: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="With --budget: halve the weight of the past. [dim](default: never)[/]"),
+    ] = None,
+    encoder: options.EncoderName = None,
+    fps: options.Fps = None,
+    segment: Annotated[float, typer.Option(metavar="SECONDS", help="Write a segment this often.")] = 300,
+    state: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Save the stream here; resume from it if it exists.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Wait for more of a file that still grows (MPEG-TS, Matroska).")
+    ] = False,
+    patience: Annotated[
+        float, typer.Option(metavar="SECONDS", help="With --follow: stop after this long without growth.")
+    ] = 10,
+    seconds: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Stop after this much video. [dim](default: never)[/]")
+    ] = None,
+    device: options.Device = None,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Watch a video that may not end, and write what is kept of it as time goes by.
+    """Compress a video that may never end.
 
-    Every segment, segment-000001.safetensors and so on, is what is kept of all that was seen until then, in the format
-    of `floc compress`; the newest is latest.safetensors, too. (.floc files are for one model of transformers and are
-    made by `floc ask`; here tokens come from an encoder.) Ctrl-C ends it and writes the last segment and the state.
+    Each segment (segment-000000.safetensors and so on) holds the tokens kept of everything seen so far, in the format
+    of `floc compress`. latest.safetensors is a copy of the newest one. Ctrl-C writes the last segment and the state.
     """
-    from floc import encoders
+    from floc import encoders, files
     from floc.streaming.recorder import open_recorder
     from floc.video import live
 
-    dial = Budget.parse(ratio, budget, None)
+    target = options.parse_budget(ratio, budget, names="--ratio or --budget")
     for name, value in {"segment": segment, "seconds": seconds, "patience": patience}.items():
         if value is not None and not value > 0:
             raise ValueError(f"--{name} must be a number of seconds above 0, got {value:g}")
-    frames_per_s = parsed_fps(fps)
+    stream_options: dict[str, Any] = {"fps": options.parse_fps(fps), "segment_s": segment, "folder": output}
     live.check(source, follow=follow)
-    folder = _segment_folder(output)
+    options.check_folder(output)
     if state is not None:
-        require_place(state, Path(source))
+        options.check_output(state, Path(source))
+        state.parent.mkdir(parents=True, exist_ok=True)
     network = encoders.get(encoder or "auto", device=device)
-    options: dict[str, Any] = dict(fps=frames_per_s, segment_s=segment, folder=folder, state=state, device=device)
     if block is not None:
-        options["block"] = parsed_block(block)
+        stream_options["block"] = options.parse_block(block)
     if half_life is not None:
-        options["half_life_s"] = half_life
-    watched = open_recorder(source, network, dial, **options)
+        stream_options["half_life_s"] = half_life
+    recorder = open_recorder(source, network, target, state=state, device=device, **stream_options)
     if encoder in (None, "auto"):
-        screen.print(f"encoder: {network.name}", style="dim", markup=False)
-    if watched.resumes:
-        told = f"going on from {state}: {watched.stream.frames} frames until {format_time(watched.read_s)}"
-        screen.print(told, markup=False, soft_wrap=True)
-    with stoppable() as stopped, status_line(_in_a_line, LINE_EVERY_S) as show:
-        watched.run(
+        print_note(f"encoder: {network.name}")
+    if recorder.resumes:
+        print_note(f"resuming {state}: {recorder.stream.frames} frames until {format_time(recorder.read_s)}")
+    with catch_stop() as is_stopped, show_status(_format_status) as show:
+        recorder.run(
             follow=follow,
             patience_s=patience,
             seconds=math.inf if seconds is None else seconds,
-            stopped=stopped,
+            stopped=is_stopped,
             show=show,
-            wrote=lambda path: screen.print(f"written  {path}", style="dim", markup=False, soft_wrap=True),
-            warn=lambda text: screen.print(text, style="yellow", markup=False, soft_wrap=True),
+            wrote=lambda path: print_note(f"written  {path}"),
+            warn=print_warning,
         )
     if as_json:
-        about = {} if watched.kept is None else files.summarize(watched.kept)
-        written = {"segments": [str(each) for each in watched.written], "warnings": watched.warnings}
-        print(json.dumps({**about, "encoder": network.name, **written, "state": None if state is None else str(state)}))
-    _show_watched(watched)
+        summary = {} if recorder.kept is None else files.summarize(recorder.kept)
+        written = {"segments": [str(path) for path in recorder.written], "warnings": recorder.warnings}
+        print(
+            json.dumps({**summary, "encoder": network.name, **written, "state": None if state is None else str(state)})
+        )
+    _print_summary(recorder)
 
 
-def _segment_folder(given: Path | None) -> Path:
-    """The folder to write to. One that was named must be there: a disk that is not mounted is no place for days."""
-    folder = given or Path("floc-stream")
-    require_folder(folder)
-    if given is not None and not given.is_dir():
-        raise ValueError(f"{given}: this folder does not exist; create it first")
-    return folder
-
-
-def _in_a_line(status: StreamStatus) -> str:
+def _format_status(status: StreamStatus) -> str:
     parts = [
         format_time(status.time_s),
         f"{status.frames:,} {'frame' if status.frames == 1 else 'frames'}",
@@ -127,16 +117,16 @@ def _in_a_line(status: StreamStatus) -> str:
     return "  ".join(parts)
 
 
-def _show_watched(watched: StreamRecorder) -> None:
-    if watched.kept is None:
+def _print_summary(recorder: StreamRecorder) -> None:
+    if recorder.kept is None:
         screen.print("no new frame; nothing was written")
         return
-    start_s, end_s = watched.kept.span_s or (0.0, 0.0)
-    count = "1 segment" if len(watched.written) == 1 else f"{len(watched.written)} segments"
-    state = "" if watched.state is None else f", and the state {watched.state}"
+    start_s, end_s = recorder.kept.span_s or (0.0, 0.0)
+    count = "1 segment" if len(recorder.written) == 1 else f"{len(recorder.written)} segments"
+    state = "" if recorder.state is None else f", and the state {recorder.state}"
     screen.print(
-        f"kept {len(watched.kept):,} of {watched.kept.n:,} tokens, {format_time(start_s)} to {format_time(end_s)}; "
-        f"written: {count} to {watched.folder}, the last is {watched.written[-1].name}{state}",
+        f"kept {len(recorder.kept):,} of {recorder.kept.n:,} tokens, {format_time(start_s)} to {format_time(end_s)}; "
+        f"written: {count} to {recorder.folder}, the last is {recorder.written[-1].name}{state}",
         markup=False,
         soft_wrap=True,
     )

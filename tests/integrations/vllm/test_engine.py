@@ -17,7 +17,7 @@ import torch
 vllm = pytest.importorskip("vllm", reason="vLLM is not installed: make test-vllm runs this where it is")
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]  # other packages' warnings
 
-from floc.compress import compress  # noqa: E402
+from floc.compression import compress  # noqa: E402
 from floc.integrations.vllm.settings import Settings  # noqa: E402
 from tests.integrations.vllm import prompts, tiny  # noqa: E402
 from tests.integrations.vllm.studio import JOBS, LONG, QUIET, RATIO, STAMPED_JOBS, Studio, served  # noqa: E402

@@ -1,0 +1,79 @@
+"""Read the pages of the documentation, and prepare what their snippets use."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def read_snippets(page: Path, language: str = "python") -> list[str]:
+    """Return the code blocks of a page."""
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def read_commands(page: Path) -> list[str]:
+    """Return the `floc` command lines of a page, without comments."""
+    lines = [line.split("  #")[0].strip() for block in read_snippets(page, "bash") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("floc ")]
+
+
+def render_video(path: Path) -> Path:
+    """Render a video of 8 seconds."""
+    for package in ("av", "PIL"):
+        pytest.importorskip(package, reason="videos need pip install 'floc-video[video]'")
+    from examples.demo.film import render
+
+    render(path, seconds=8, fps=4, width=128, height=72)
+    return path
+
+
+class FakeProcessor:
+    """Stands in for a model's processor, which needs torchvision: returns inputs for a video of 8 slices."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.video: dict[str, Any] = {}
+
+    def apply_chat_template(self, conversation: list[dict[str, Any]], **arguments: Any) -> Any:
+        from transformers.feature_extraction_utils import BatchFeature
+        from transformers.processing_utils import ProcessorMixin
+
+        from tests.integrations.transformers import zoo
+
+        assert arguments.keys() <= inspect.signature(ProcessorMixin.apply_chat_template).parameters.keys()
+        (turn,) = conversation
+        (self.video,) = (part for part in turn["content"] if part["type"] == "video")
+        made = zoo.prompt(self.kind, [[zoo.Text(4), zoo.Video(8, *zoo.side(self.kind)), zoo.Text(9)]])
+        return BatchFeature(made.inputs)
+
+    def decode(self, ids: torch.Tensor, skip_special_tokens: bool) -> str:
+        return " ".join(map(str, ids.tolist()))
+
+
+def use_tiny_model(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str = "qwen2_5_vl") -> FakeProcessor:
+    """Let `from_pretrained` and `tokenizer` of any model id load a tiny model with random weights."""
+    transformers = pytest.importorskip("transformers", reason="models need pip install 'floc-video[hf]'")
+    from floc.integrations import transformers as integration
+    from tests.integrations.transformers.test_ask import save
+
+    source = save(kind, folder)
+    processor = FakeProcessor(kind)
+    load_model = transformers.AutoModelForImageTextToText.from_pretrained
+    load_tokenizer = integration.tokenizer
+    monkeypatch.setattr(
+        transformers.AutoModelForImageTextToText,
+        "from_pretrained",
+        lambda name, dtype=None, device_map=None: load_model(source, dtype=dtype),
+    )
+    monkeypatch.setattr(transformers.AutoProcessor, "from_pretrained", lambda name: processor)
+    monkeypatch.setattr(integration, "tokenizer", lambda name: load_tokenizer(source))
+    return processor
