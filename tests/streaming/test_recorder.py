@@ -101,7 +101,7 @@ def test_scene_blocks_and_half_life(film: Path, folder: Path, tmp_path: Path, mo
     assert run(monkeypatch, *command, "--block", "scene") == 2
     assert "saved with half_life_s=9.0, and cannot resume with half_life_s=None" in capsys.readouterr().err
     assert run(monkeypatch, *command, "--half-life", 9) == 2
-    assert "saved with block='scene', and cannot resume with block=32" in capsys.readouterr().err
+    assert "saved with --block scene, and cannot resume with --block 32" in capsys.readouterr().err
     assert run(monkeypatch, *command, "--block", "none") == 2
     assert "block of a stream must be" in capsys.readouterr().err
 
@@ -118,9 +118,9 @@ def test_stopped_and_resumed_equals_one_run(film: Path, tmp_path: Path, options,
     twice = (*command, "-o", folders[1], "--state", tmp_path / "a.state")
     assert run(monkeypatch, *twice, "--seconds", 17) == 0
     assert files.read_kept(folders[1] / "latest.safetensors").span_s == (0.0, 16.5)
-    assert "going on" not in capsys.readouterr().err
+    assert "resuming" not in capsys.readouterr().err
     assert run(monkeypatch, *twice) == 0
-    assert "going on from" in (said := capsys.readouterr().err)
+    assert "resuming" in (said := capsys.readouterr().err)
     assert "34 frames until 0:16" in said
     one, two = (files.read_kept(each / "latest.safetensors") for each in folders)
     np.testing.assert_array_equal(one.indices, two.indices)
@@ -135,7 +135,7 @@ def test_resume_with_a_default_given_or_not(film: Path, folder: Path, monkeypatc
     command = (film, "--encoder", "pixels", "-o", folder, "--state", folder.with_name("a.state"))
     assert run(monkeypatch, *command, "--ratio", "1/8", "--seconds", 5) == 0
     assert run(monkeypatch, *command, "--ratio", "0.125", "--block", 32) == 0
-    assert "going on from" in capsys.readouterr().err
+    assert "resuming" in capsys.readouterr().err
 
 
 def test_another_file_continues_where_the_first_ended(film: Path, folder: Path, monkeypatch) -> None:
@@ -361,17 +361,15 @@ def test_errors_are_one_line_and_write_nothing(film: Path, folder: Path, tmp_pat
     before = sorted(tmp_path.iterdir())
     budget = ("--budget", 20, "--encoder", "pixels")
     for arguments, says in [
-        ((film,), "give exactly one of ratio=, budget="),
-        ((film, *budget, "--ratio", "1/8"), "give exactly one of ratio=, budget="),
+        ((film,), "give --ratio or --budget"),
+        ((film, *budget, "--ratio", "1/8"), "give --ratio or --budget, only one of them"),
         ((film, "--budget", 0), "budget must be a whole number of tokens, at least 1"),
         ((film, "--ratio", "3"), "ratio must be in (0, 1]"),
         ((film, *budget, "--segment", 0), "--segment must be a number of seconds above 0, got 0"),
         ((film, *budget, "--seconds", -1), "--seconds must be"),
         ((film, *budget, "--fps", "fast"), "--fps must be a number"),
         ((film, *budget, "--fps", 0), "fps must be a number above 0"),
-        ((film, *budget, "-o", "nowhere"), "nowhere: this folder does not exist; create it first"),
-        ((film, *budget, "-o", film), "that is a file; name a folder"),
-        ((film, *budget, "--state", "nowhere/a.state"), "the folder nowhere does not exist; create it first"),
+        ((film, *budget, "-o", film), "is a file; name a folder"),
         ((film, *budget, "--state", film), "would overwrite the input"),
         ((film, "--budget", 20, "--encoder", "pixel"), "did you mean 'pixels'?"),
         (("nothing.mp4", *budget), "nothing.mp4: no such file"),
@@ -399,7 +397,7 @@ def test_files_of_another_stream_are_not_touched(film: Path, folder: Path, monke
     assert run(monkeypatch, *command, "--budget", 20, "--state", folder.with_name("none")) == 2
     assert "none, the state to resume from, does not exist" in capsys.readouterr().err
     assert run(monkeypatch, *command, "--budget", 30, "--state", state) == 2
-    assert "saved with budget=20, and cannot resume with budget=30" in capsys.readouterr().err
+    assert "saved with --budget 20, and cannot resume with --budget 30" in capsys.readouterr().err
     foreign = folder.with_name("b.state")
     floc.Stream(budget=20).save(foreign)
     assert run(monkeypatch, *command, "--budget", 20, "--state", foreign) == 2
