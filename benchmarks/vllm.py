@@ -39,7 +39,7 @@ SPOKEN = "FLOC "  # before what a process says to the one that asks it; all else
 WATCHED = {
     "none": [],
     "evs": ["_postprocess_video_embeds_evs"],
-    "floc": ["_in_place", "get_mrope_input_positions", "recompute_mrope_positions"],
+    "floc": ["_add_positions", "get_mrope_input_positions", "recompute_mrope_positions"],
 }
 QUESTION = "<|vision_start|><|video_pad|><|vision_end|>What is it?"
 SPECIAL = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>", "<|endoftext|>")
@@ -94,16 +94,16 @@ def _summary(name: str, records: dict[str, list[dict[str, Any]]]) -> dict[str, A
 
 def prompt_ms(slices: int, rounds: int = 20) -> float:
     """What the plugin does to a video's prompt before a worker sees it: count, salt, placeholders, a look at it."""
-    from floc.integrations.vllm.positions import require_marks_of_media
+    from floc.integrations.vllm.positions import check_placeholders
     from floc.integrations.vllm.settings import Settings
 
     mark = 300
 
     def once() -> None:
-        settings = Settings.of({"ratio": "1/8"})
+        settings = Settings.from_dict({"ratio": "1/8"})
         kept = settings.count(slices * SIDE * SIDE)
         assert settings.salt
-        require_marks_of_media([*range(10), *[mark] * kept, *range(10)], (mark, mark + 1), [(10, kept)])
+        check_placeholders([*range(10), *[mark] * kept, *range(10)], (mark, mark + 1), [(10, kept)])
 
     once()
     return statistics.median(_seconds(once) for _ in range(rounds)) * 1e3

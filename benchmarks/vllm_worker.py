@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
 
-from floc.integrations.vllm.plugin import note_pruning_on_cpus
+from floc.integrations.vllm.plugin import work_around_cpu_faults
 
 
 @torch.no_grad()
@@ -29,7 +29,7 @@ def put_noise(loader: DummyModelLoader, model: nn.Module, model_config: Any) -> 
 
 
 DummyModelLoader.load_weights = put_noise
-note_pruning_on_cpus()
+work_around_cpu_faults()
 
 
 class Benched:

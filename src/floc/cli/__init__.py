@@ -6,5 +6,5 @@ from floc.cli.application import app, main
 
 __all__ = ["app", "main"]
 
-for _command in ("compress", "ask", "stream", "methods"):  # in the order of `floc --help`
+for _command in ("compress", "ask", "stream", "eval", "methods"):  # in the order of `floc --help`
     import_module(f"floc.cli.{_command}")

@@ -99,7 +99,9 @@ def command(
             [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
         )
         epilog = "\n\n".join([f"Example{'s' * (len(examples) > 1)}: {examples[0]}", *examples[1:]])
-        group.command(name, cls=_Command, epilog=epilog)(run)
+        paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+        help_text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)  # the terminal wraps lines
+        group.command(name, cls=_Command, help=help_text, epilog=epilog)(run)
         return function
 
     return register

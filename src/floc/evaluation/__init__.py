@@ -1,29 +1,29 @@
-"""`floc eval`: models, methods and ratios on the benchmarks of the paper, each number beside the paper's.
+"""`floc eval`: evaluate models, methods and ratios on the paper's benchmarks, and compare with the paper's numbers.
 
-`plan` says what is to be run, `runner` runs it, a process for each GPU, and `report` shows what came out; `paper` has
-the numbers of the paper's tables. Each cell is one run of lmms-eval.
+`plan` lists the cells, `preview` estimates their cost, `runner` runs them with lmms-eval, `report` shows the scores.
 """
 
 from __future__ import annotations
 
-from floc.evaluation import paper, report
-from floc.evaluation.command import lmms, require_lmms_eval
-from floc.evaluation.folder import Folder
-from floc.evaluation.plan import Cell, Wish, from_paper, grid
-from floc.evaluation.runner import Status, pending, processes, run
+from floc.evaluation import paper, preview, report
+from floc.evaluation.command import build_command, check_lmms_eval, parse_gpus
+from floc.evaluation.plan import Cell, PlanOptions, plan_grid, plan_paper
+from floc.evaluation.results import ResultFolder
+from floc.evaluation.runner import EvalStatus, list_pending, run_cells
 
 __all__ = [
     "Cell",
-    "Folder",
-    "Status",
-    "Wish",
-    "from_paper",
-    "grid",
-    "lmms",
+    "EvalStatus",
+    "PlanOptions",
+    "ResultFolder",
+    "build_command",
+    "check_lmms_eval",
+    "list_pending",
     "paper",
-    "pending",
-    "processes",
+    "parse_gpus",
+    "plan_grid",
+    "plan_paper",
+    "preview",
     "report",
-    "require_lmms_eval",
-    "run",
+    "run_cells",
 ]

@@ -1,9 +1,11 @@
-"""The command that runs a cell: lmms-eval, with a model that `floc.integrations.lmms_eval` adds to it."""
+"""Build the command of a cell: lmms-eval with a model of `floc.integrations.lmms_eval`, on some GPUs."""
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
+import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -12,68 +14,86 @@ from pathlib import Path
 from floc import methods as registry
 from floc.evaluation.plan import FULL, Cell
 
-# (cell, folder for what it writes, GPUs it has, none: the CPU) -> what to run
-Command = Callable[[Cell, Path, Sequence[str]], list[str]]
-# qwen_vl_utils bounds the tokens of a film by MODEL_SEQ_LEN, of which it leaves a tenth for text
-FILM_SHARE, SEQ_LEN = 0.9, 128_000
+# (cell, output folder, GPUs; none: the CPU) -> command
+CommandBuilder = Callable[[Cell, Path, Sequence[str]], list[str]]
+# qwen_vl_utils limits the tokens of a video to this share of MODEL_SEQ_LEN, and the default of that
+VIDEO_SHARE, DEFAULT_SEQ_LEN = 0.9, 128_000
 
 
-def lmms(cell: Cell, folder: Path, gpus: Sequence[str]) -> list[str]:
-    """The command of lmms-eval."""
-    limit = [] if cell.limit is None else ["--limit", str(cell.limit)]
+def check_lmms_eval() -> None:
+    """Raise ImportError if lmms-eval is not installed."""
+    if importlib.util.find_spec("lmms_eval") is None:
+        raise ImportError("floc eval needs lmms-eval: pip install 'floc-video[eval]'")
+
+
+def build_command(cell: Cell, folder: Path, gpus: Sequence[str]) -> list[str]:
+    """Return the command that runs a cell with lmms-eval and writes its results to a folder."""
     return [
-        *_environment(cell),
+        *_set_environment(cell),
         *(sys.executable, "-m", "lmms_eval"),
-        *("--model", cell.told.runs_as, "--model_args", _arguments(cell, gpus)),
+        *("--model", cell.video_model.lmms_model, "--model_args", _format_arguments(cell, gpus)),
         *("--tasks", cell.task, "--batch_size", "1", "--output_path", str(folder), "--log_samples"),
-        *limit,
+        *([] if cell.limit is None else ["--limit", str(cell.limit)]),
         *([] if gpus else ["--device", "cpu"]),
         *shlex.split(cell.lmms),
     ]
 
 
-def gpus_of(process: str) -> list[str]:
-    """The GPUs of a process: "0+1" has two, "" has none."""
-    return [each for each in process.split("+") if each]
+def _set_environment(cell: Cell) -> list[str]:
+    """Raise the token limit of qwen_vl_utils for long videos. It would shrink their frames."""
+    tokens = cell.video_model.count_tokens(cell.max_frames)
+    if tokens <= DEFAULT_SEQ_LEN * VIDEO_SHARE:
+        return []
+    return ["env", f"MODEL_SEQ_LEN={math.ceil(tokens / VIDEO_SHARE)}"]
 
 
-def require_lmms_eval() -> None:
-    """Complain where lmms-eval is not installed."""
-    if importlib.util.find_spec("lmms_eval") is None:
-        raise ImportError("floc eval needs lmms-eval: pip install 'floc-video[eval]'")
-
-
-def _environment(cell: Cell) -> list[str]:
-    """Room for the tokens of a long film, where a model's reader would make its frames smaller."""
-    most = cell.told.most_tokens(cell.max_frames)
-    return ["env", f"MODEL_SEQ_LEN={math.ceil(most / FILM_SHARE)}"] if most > SEQ_LEN * FILM_SHARE else []
-
-
-def _lenient(method: str) -> list[str]:
-    """The options of a method by which it goes as low as it can, where its own program could not go down to a budget.
-
-    The paper has such numbers, and one short film would end a cell.
-    """
-    spec = registry.parse(method)
-    wanted = ["nearest"] if spec.options.get("strict") else ["widen", "nearest"]  # strict is the program to the letter
-    return [name for name in wanted if name in registry.options(spec.method) and name not in spec.options]
-
-
-def _arguments(cell: Cell, gpus: Sequence[str]) -> str:
-    given: dict[str, object] = {"pretrained": cell.weights}
-    given |= {"ratio": cell.ratio} if cell.budget is None else {"budget": cell.budget}
+def _format_arguments(cell: Cell, gpus: Sequence[str]) -> str:
+    """Return `--model_args`."""
+    arguments: dict[str, object] = {"pretrained": cell.weights}
+    arguments |= {"ratio": cell.ratio} if cell.budget is None else {"budget": cell.budget}
     if cell.method != FULL:
-        given["method"] = cell.method
-        if cell.block is not None and "block" not in registry.parse(cell.method).options:
-            given["block"] = cell.block
-        given |= dict.fromkeys(_lenient(cell.method), "true")
-    given["max_frames"] = cell.max_frames
+        spec = registry.parse(cell.method)
+        arguments["method"] = cell.method
+        if cell.block is not None and "block" not in spec.options:
+            arguments["block"] = cell.block
+        # Some methods cannot reach every ratio as published, but the paper has their numbers. Let them go as low as
+        # they can: an error on one short video would end the cell. strict=true excludes widen.
+        lenient = ["nearest"] if spec.options.get("strict") else ["widen", "nearest"]
+        allowed = registry.options(spec.method)
+        arguments |= {name: "true" for name in lenient if name in allowed and name not in spec.options}
+    arguments["max_frames"] = cell.max_frames
     if cell.fps is not None:
-        given["fps"] = f"{cell.fps:g}"
+        arguments["fps"] = f"{cell.fps:g}"
     if len(gpus) != 1:
-        given["device_map"] = "auto" if gpus else "cpu"
-    given |= cell.told.arguments
-    for name, value in given.items():
+        arguments["device_map"] = "auto" if gpus else "cpu"
+    arguments |= cell.video_model.arguments
+    for name, value in arguments.items():
         if "," in str(value):
-            raise ValueError(f"{name}={value}: lmms-eval takes no comma in an argument of a model; rename or move it")
-    return ",".join(f"{name}={value}" for name, value in given.items())
+            raise ValueError(f"{name}={value}: lmms-eval does not support commas in model arguments; rename or move it")
+    return ",".join(f"{name}={value}" for name, value in arguments.items())
+
+
+def parse_gpus(text: str | None) -> list[str]:
+    """Parse --gpus into the GPUs of each worker. The default is one worker per visible GPU, or one without a GPU.
+
+    >>> parse_gpus("0+1,2")
+    ['0+1', '2']
+    """
+    if text is None:
+        import torch
+
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if visible is None:
+            return [str(number) for number in range(torch.cuda.device_count())] or [""]
+        names = [name.strip() for name in visible.split(",")]
+        return [*itertools.takewhile(lambda name: name not in ("", "-1"), names)] or [""]  # CUDA's own rule
+    workers = [name.strip() for name in text.split(",") if name.strip()]
+    names = [name for worker in workers for name in worker.split("+")]
+    if not workers or "" in names or len(set(names)) < len(names):
+        raise ValueError(f"--gpus must name each GPU once, such as 0,1 or 0+1,2+3; got {text!r}")
+    return workers
+
+
+def split_gpus(worker: str) -> list[str]:
+    """Return the GPUs of a worker: "0+1" has two, "" has none."""
+    return [name for name in worker.split("+") if name]

@@ -1,13 +1,12 @@
-"""The numbers in the paper's tables, as data: `paper.json`, a line for a row.
+"""The numbers in the paper's tables, from `paper.json`.
 
-Models, methods, tasks and ratios have the names that `floc eval` gives them; `videomme/short` is a part of a task. What
-does not add up in the paper is printed as it stands there, and told in the notes of its table.
+Models, methods, tasks and ratios have the names of `floc eval`; `videomme/short` is a part of a task. Numbers are as
+printed. Where they contradict each other, the notes of the table say so.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -15,18 +14,18 @@ from typing import Any, NamedTuple
 
 from floc._checks import check_choice
 
-# where an accuracy is looked up, in this order: a score of MLVU in Table 4 is another row's, Table 6 has the right one
+# tables with accuracies, in the order of lookup: Table 4 prints one MLVU score in the wrong row, Table 6 has it right
 ACCURACY = ("table1", "table2", "table6", "table4", "table5", "table8")
-# the paper's FLoC is `floc-paper`; `floc` goes beyond it, and is held against the same number
-AS_IN_THE_PAPER = {"floc": "floc-paper"}
+# `floc-paper` is the paper's FLoC; `floc` goes beyond it and is compared with the same number
+PAPER_METHODS = {"floc": "floc-paper"}
 
 
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     """One table of the paper."""
 
     name: str
-    label: str  # in the paper's source
+    label: str  # in the LaTeX source
     caption: str
     unit: str
     notes: tuple[str, ...]
@@ -34,61 +33,53 @@ class Table:
 
     @property
     def title(self) -> str:
-        """How the paper calls it."""
+        """The table's title, such as "Table 1"."""
         return f"Table {self.name.removeprefix('table')}"
 
 
-class Published(NamedTuple):
-    """A number of the paper, and where it stands."""
+class PaperScore(NamedTuple):
+    """A score in the paper, and the table that has it."""
 
     value: float
     table: str
 
 
-def table(name: str) -> Table:
-    """One table, by its name."""
+@cache
+def tables() -> dict[str, PaperTable]:
+    """Return all tables by name: table1 to table8."""
+    document = json.loads(resources.files(__package__).joinpath("paper.json").read_text(encoding="utf-8"))
+    return {
+        name: PaperTable(name, item["label"], item["caption"], item["unit"], tuple(item["notes"]), tuple(item["rows"]))
+        for name, item in document["tables"].items()
+    }
+
+
+def table(name: str) -> PaperTable:
+    """Return one table by name."""
     check_choice("table of the paper", name, tables())
     return tables()[name]
 
 
 def row(name: str, method: str) -> dict[str, Any]:
-    """The row of a method in a table that has one for each; empty where the table has none.
+    """Return the row of a method in a table with one row per method, or an empty dict.
 
     >>> row("table7", "sttm")["compression_s"]
     0.07
     """
-    return next((each for each in table(name).rows if each["method"] == method), {})
-
-
-@cache
-def tables() -> dict[str, Table]:
-    """All tables, by name: table1 to table8."""
-    return {
-        name: Table(name, each["label"], each["caption"], each["unit"], tuple(each["notes"]), tuple(each["rows"]))
-        for name, each in _document()["tables"].items()
-    }
+    return next((row for row in table(name).rows if row["method"] == method), {})
 
 
 def accuracy(
     model: str, method: str, task: str, *, ratio: str | None = None, budget: int | None = None
-) -> Published | None:
-    """The accuracy in the paper, in percent.
+) -> PaperScore | None:
+    """Return the accuracy in the paper in percent, or None if the paper does not have it.
 
     >>> accuracy("qwen2.5-vl-7b", "floc", "videomme", ratio="1/8")
-    Published(value=63.33, table='table1')
+    PaperScore(value=63.33, table='table1')
     """
-    method = AS_IN_THE_PAPER.get(method, method)
-    for name, row in _rows():
-        same = (row["model"], row["method"], row.get("ratio"), row.get("budget")) == (model, method, ratio, budget)
-        if same and task in row["scores"]:
-            return Published(row["scores"][task], name)
+    key = (model, PAPER_METHODS.get(method, method), ratio, budget)
+    for name in ACCURACY:
+        for row in tables()[name].rows:
+            if (row["model"], row["method"], row.get("ratio"), row.get("budget")) == key and task in row["scores"]:
+                return PaperScore(row["scores"][task], name)
     return None
-
-
-def _rows() -> Iterator[tuple[str, dict[str, Any]]]:
-    return ((name, row) for name in ACCURACY for row in tables()[name].rows)
-
-
-@cache
-def _document() -> dict[str, Any]:
-    return json.loads(resources.files(__package__).joinpath("paper.json").read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
-"""What is to be run: a cell is one model, with one method and one budget, on one task.
+"""Plan an evaluation. A cell is one model with one method and one budget on one task.
 
-Without anything said, a cell has the paper's settings: the frames it reads for the model, and its blocks, 32 frames for
-FLoC and DivPrune and 8 for the clusterings. Those that the paper's tables name are taken from their rows.
+By default a cell has the paper's settings: the frames that the paper reads for the model, and its blocks, 32 frames for
+FLoC and DivPrune and 8 for clusterings.
 """
 
 from __future__ import annotations
@@ -21,93 +21,79 @@ from floc import methods as registry
 from floc._checks import check_choice
 from floc.budget import Budget
 from floc.evaluation import models, paper
-from floc.evaluation.paper import Published
 from floc.evaluation.tasks import TASKS
 
-FULL = "full"  # no compression at all
-MODELS = ("qwen2.5-vl-7b",)
-METHODS = (FULL, "floc", "floc-paper", "frame_uniform", "random")
-RATIOS = ("1/8", "1/16", "1/32")
-OWN = {"pretrained", "ratio", "budget", "coverage", "method", "block", "max_frames", "fps"}  # arguments with options
-PIXELS = ("min_pixels", "max_pixels")
-# arguments of lmms-eval that cells have by other options, or that would change what a cell is about
-SAID = (
+FULL = "full"  # no compression
+DEFAULT_MODELS = ("qwen2.5-vl-7b",)
+DEFAULT_METHODS = (FULL, "floc", "floc-paper", "frame_uniform", "random")
+DEFAULT_RATIOS = ("1/8", "1/16", "1/32")
+# model arguments that `floc eval` sets
+OWN = {"pretrained", "ratio", "budget", "coverage", "method", "block", "max_frames", "fps"}
+# arguments of lmms-eval that `floc eval` sets, or that would change the cell
+LMMS_OWN = (
     *("--config", "--model", "--model_args", "--tasks", "--limit", "--offset"),
     *("--batch_size", "--device", "--output_path", "--log_samples"),
 )
-# what --paper takes, and the tables it stands for; Table 6 are parts of the answers that Table 4 is about
-PAPER = {
-    "table1": ("table1",),
-    "table2": ("table2",),
-    "supp": ("table4", "table5"),
-    "table4": ("table4",),
-    "table5": ("table5",),
-    "table6": ("table6",),
-    "table8": ("table8",),
-}
+# values of --paper -> tables
+PAPER = {"supp": ("table4", "table5"), **{name: (name,) for name in sorted(paper.ACCURACY)}}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of lmms-eval."""
+    """One run of lmms-eval. Result files contain its fields."""
 
     model: str
-    weights: str  # a repository, or a folder
-    method: str  # as `floc.methods.parse` takes it, or FULL
+    weights: str  # a repository or a folder
+    method: str  # for `floc.methods.parse`, or FULL
     task: str
     max_frames: int
-    ratio: str | None = None  # this
+    ratio: str | None = None  # either this
     budget: int | None = None  # or this
     block: str | None = None  # None: the method has no blocks
-    fps: float | None = None  # None: so many frames, spread evenly
-    limit: int | None = None  # only the first questions
-    more: str = ""  # further arguments for the model, as lmms-eval takes them
-    lmms: str = ""  # further arguments for lmms-eval, as a shell takes them
+    fps: float | None = None  # None: max_frames, evenly spaced
+    limit: int | None = None  # of questions
+    more: str = ""  # more model arguments for lmms-eval: NAME=VALUE,NAME=VALUE
+    lmms: str = ""  # more arguments for lmms-eval, in shell syntax
 
     @property
-    def told(self) -> models.Model:
-        """The model, with what it is told."""
-        return models.get(self.model).told(_pairs(self.more))
+    def video_model(self) -> models.VideoModel:
+        """The model, with the cell's arguments."""
+        return models.get(self.model).with_arguments(_parse_arguments(self.more))
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All there is to it, as JSON takes it."""
+        """All fields, JSON-serialisable."""
         return asdict(self)
 
     @property
     def name(self) -> str:
-        """A name for files, another one for other settings."""
-        told = [self.model, self.method, self.dial, self.task]
+        """A file name that is unique to the settings."""
         digest = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:8]
-        return re.sub(r"[^\w.+-]+", "_", "-".join(told)) + f"-{digest}"
+        return re.sub(r"[^\w.+-]+", "_", f"{self.model}-{self.method}-{self.size}-{self.task}") + f"-{digest}"
 
     @property
-    def dial(self) -> str:
-        """How much is kept, in a word."""
+    def size(self) -> str:
+        """The ratio or the budget."""
         return str(self.ratio if self.budget is None else self.budget)
 
-    def kept(self, tokens: int) -> int:
-        """How many of so many tokens are kept."""
+    def count_kept(self, tokens: int) -> int:
+        """Return how many of `tokens` are kept."""
         return Budget.parse(self.ratio, self.budget, None).count(tokens)
 
-    def published(self, part: str | None = None) -> Published | None:
-        """The paper's number for it, or for a part of its task, where it has the paper's settings."""
-        told = paper.accuracy(self.model, self.method, part or self.task, ratio=self.ratio, budget=self.budget)
-        if told is None or self.limit is not None or not self._is_as_in_the_paper():
+    def find_paper_score(self, part: str | None = None) -> paper.PaperScore | None:
+        """Return the paper's score of the task or a part of it, if the cell has the paper's settings."""
+        sampling = _get_paper_sampling(models.get(self.model), self.budget)
+        has_paper_settings = (self.max_frames, self.fps) == sampling and self.block == _get_block(self.method, None)
+        if self.limit is not None or not has_paper_settings:
             return None
-        return told
-
-    def _is_as_in_the_paper(self) -> bool:
-        if self.block != _block(self.method, None):
-            return False
-        return (self.max_frames, self.fps) == _sampling(models.get(self.model), self.budget)
+        return paper.accuracy(self.model, self.method, part or self.task, ratio=self.ratio, budget=self.budget)
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What a user asks for; what is None is the paper's, or the default."""
+class PlanOptions:
+    """What to evaluate. None means the paper's value or the default."""
 
-    models: Sequence[str] | None = None  # names, or NAME=FOLDER for weights elsewhere
+    models: Sequence[str] | None = None  # names, or NAME=FOLDER for other weights
     methods: Sequence[str] | None = None
     ratios: Sequence[str] | None = None
     tasks: Sequence[str] | None = None
@@ -116,20 +102,23 @@ class Wish:
     max_frames: int | None = None
     fps: float | None = None
     limit: int | None = None
-    more: str = ""  # model arguments of lmms-eval: NAME=VALUE,NAME=VALUE
-    lmms: str = ""  # other arguments of lmms-eval, as a shell takes them
+    more: str = ""  # as in Cell
+    lmms: str = ""
 
     def check(self) -> None:
-        """Complain of what would fail after hours."""
+        """Raise ValueError if an option is invalid."""
+        for name in ("models", "methods", "ratios", "tasks"):
+            if getattr(self, name) == []:
+                raise ValueError(f"{name} is an empty list; leave the option out for the defaults")
         for model in self.models or ():
-            models.get(_name(model))
+            models.get(_parse_model(model)[0])
             if model.endswith("="):
-                raise ValueError(f"{model}: no folder is named; write NAME=FOLDER, or the name alone")
+                raise ValueError(f"{model}: the folder is missing; write NAME=FOLDER, or NAME alone")
         for method in self.methods or ():
             if method != FULL:
                 registry.parse(method)
         if self.block is not None:
-            registry.parse(f"floc:block={self.block}")  # it says what is wrong with it
+            registry.parse(f"floc:block={self.block}")  # raises if the block is invalid
         if self.ratios is not None and self.budget is not None:
             raise ValueError(f"give ratios or a budget, not both; got {', '.join(self.ratios)} and {self.budget}")
         for ratio in self.ratios or ():
@@ -141,143 +130,140 @@ class Wish:
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.fps is not None and not 0 < self.fps < math.inf:
-            raise ValueError(f"fps must be a number of frames a second above 0, got {self.fps:g}")
-        for name in set(_pairs(self.more)) & OWN:
-            raise ValueError(f"model arguments: {name} has an option of its own; see floc eval --help")
-        for name, value in _pairs(self.more).items():
-            if owner := next((each for each in registry.names() if name in registry.options(each)), None):
-                raise ValueError(
-                    f"model arguments: {name} is an option of methods; write it there, as in {owner}:{name}={value}"
-                )
-        _check_lmms(self.lmms)
-        for name in ("models", "methods", "ratios", "tasks"):
-            if getattr(self, name) == []:
-                raise ValueError(f"{name}: none is named; leave the option out for the usual ones")
+            raise ValueError(f"fps must be a finite number above 0, got {self.fps:g}")
+        _check_model_arguments(self.more)
+        _check_lmms_arguments(self.lmms)
 
 
-def grid(wish: Wish) -> list[Cell]:
-    """Every model with every method, ratio and task."""
-    wish.check()
-    return _in_order(
-        _cell(wish, model, method, ratio, wish.budget, task)
-        for model in wish.models or MODELS
-        for task in wish.tasks or TASKS
-        for ratio in (wish.ratios or RATIOS if wish.budget is None else (None,))
-        for method in wish.methods or METHODS
+def plan_grid(options: PlanOptions) -> list[Cell]:
+    """Plan every combination of model, task, ratio and method."""
+    options.check()
+    return _unique(
+        _create_cell(options, model, method, ratio, options.budget, task)
+        for model in options.models or DEFAULT_MODELS
+        for task in options.tasks or TASKS
+        for ratio in (options.ratios or DEFAULT_RATIOS if options.budget is None else (None,))
+        for method in options.methods or DEFAULT_METHODS
     )
 
 
-def from_paper(name: str, wish: Wish) -> list[Cell]:
-    """What a table of the paper is made of, or of it what is asked for."""
+def plan_paper(name: str, options: PlanOptions) -> list[Cell]:
+    """Plan the cells of a value of --paper. Options select from its tables, or add to them."""
     check_choice("--paper", name, PAPER)
-    wish.check()
-    tables = [paper.table(each) for each in PAPER[name]]
+    options.check()
+    tables = [paper.table(table) for table in PAPER[name]]
     rows = [row for table in tables for row in table.rows]
-    for model in wish.models or ():
-        check_choice(f"model of --paper {name},", _name(model), _in_order(row["model"] for row in rows))
-    for task in wish.tasks or ():
-        check_choice(f"task of --paper {name},", task, _tasks(rows))
-    return _in_order(cell for table in tables for cell in _of_table(table, wish))
+    for model in options.models or ():
+        check_choice(f"model of --paper {name},", _parse_model(model)[0], _unique(row["model"] for row in rows))
+    for task in options.tasks or ():
+        check_choice(f"task of --paper {name},", task, _list_tasks(rows))
+    return _unique(cell for table in tables for cell in _plan_rows(table.rows, options))
 
 
-def _of_table(table: paper.Table, wish: Wish) -> Iterator[Cell]:
-    for model in wish.models or _in_order(row["model"] for row in table.rows):
-        rows = [row for row in table.rows if row["model"] == _name(model)]
-        for task in [each for each in _tasks(rows) if wish.tasks is None or each in wish.tasks]:
-            for method, ratio, budget in _wished(rows, wish):
-                yield _cell(wish, model, method, ratio, budget, task)
+def _plan_rows(rows: Sequence[dict[str, Any]], options: PlanOptions) -> Iterator[Cell]:
+    for model in options.models or _unique(row["model"] for row in rows):
+        own = [row for row in rows if row["model"] == _parse_model(model)[0]]
+        sizes = _unique((row.get("ratio"), row.get("budget")) for row in own if row["method"] != FULL)
+        if options.ratios is not None or options.budget is not None:
+            sizes = [(ratio, options.budget) for ratio in options.ratios or (None,)]
+        for task in _list_tasks(own):
+            if options.tasks is not None and task not in options.tasks:
+                continue
+            for ratio, budget in sizes:
+                for method in options.methods or _unique(row["method"] for row in own):
+                    yield _create_cell(options, model, method, ratio, budget, task)
 
 
-def _tasks(rows: Iterable[dict[str, Any]]) -> list[str]:
-    """The tasks that rows have scores of, or of their parts."""
-    return _in_order(task.partition("/")[0] for row in rows for task in row["scores"])
+def _list_tasks(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the tasks that rows have scores of, or of their parts."""
+    return _unique(task.partition("/")[0] for row in rows for task in row["scores"])
 
 
-def _wished(rows: Sequence[dict[str, Any]], wish: Wish) -> Iterable[tuple[str, str | None, int | None]]:
-    """Methods with their dials: what is asked for, and else what a model's rows have."""
-    dials = _in_order((row.get("ratio"), row.get("budget")) for row in rows if row["method"] != FULL)
-    if wish.ratios is not None or wish.budget is not None:
-        dials = [(ratio, wish.budget) for ratio in wish.ratios or (None,)]
-    methods = wish.methods or _in_order(row["method"] for row in rows)
-    return [(method, *dial) for dial in dials for method in methods]
-
-
-def _cell(wish: Wish, model: str, method: str, ratio: str | None, budget: int | None, task: str) -> Cell:
-    known = models.get(_name(model))
+def _create_cell(
+    options: PlanOptions, model: str, method: str, ratio: str | None, budget: int | None, task: str
+) -> Cell:
+    name, folder = _parse_model(model)
     if ratio is not None and Fraction(ratio) == 1:
         method = FULL
     if method == FULL:
         ratio, budget = "1", None
-    frames, fps = _sampling(known, budget)
+    frames, fps = _get_paper_sampling(models.get(name), budget)
     return Cell(
-        known.name,
-        _weights(model) or known.repository,
-        method,
-        task,
-        wish.max_frames or frames,
-        None if ratio is None else str(Fraction(ratio)),
-        budget,
-        _block(method, wish.block),
-        wish.fps or fps,
-        wish.limit,
-        wish.more,
-        wish.lmms,
+        model=name,
+        weights=folder or models.get(name).repository,
+        method=method,
+        task=task,
+        max_frames=options.max_frames or frames,
+        ratio=None if ratio is None else str(Fraction(ratio)),
+        budget=budget,
+        block=_get_block(method, options.block),
+        fps=options.fps or fps,
+        limit=options.limit,
+        more=options.more,
+        lmms=options.lmms,
     )
 
 
-def _sampling(model: models.Model, budget: int | None) -> tuple[int, float | None]:
-    """The frames that the paper reads, at most, and how many a second: its budget is for long videos."""
+def _get_paper_sampling(model: models.VideoModel, budget: int | None) -> tuple[int, float | None]:
+    """Return the paper's maximum of frames and frames per second. Table 2, with a budget, has long videos."""
     for row in paper.table("table2").rows:
         if budget is not None and (row["model"], row.get("budget")) == (model.name, budget):
             return row["frames"], row["fps"]
     return model.frames, None
 
 
-def _block(method: str, wished: str | None) -> str | None:
-    """The block of a method that has blocks: what is wished, what its own options say, or its default."""
+def _get_block(method: str, requested: str | None) -> str | None:
+    """Return the block of a method: from its own options, as requested, or its default. None if it has no blocks."""
     if method == FULL:
         return None
     spec = registry.parse(method)
     if "block" not in registry.options(spec.method):
         return None
-    held = spec.options.get("block", registry.defaults(spec.method)["block"])
-    return wished if wished is not None and "block" not in spec.options else str(held).lower()
+    if requested is not None and "block" not in spec.options:
+        return requested
+    return str(spec.options.get("block", registry.defaults(spec.method)["block"])).lower()
 
 
-def _pairs(more: str) -> dict[str, str]:
-    """Further arguments by name."""
-    pairs = [each.strip().partition("=") for each in more.split(",") if each.strip()]
+def _parse_model(model: str) -> tuple[str, str]:
+    """Split NAME=FOLDER into the name and the absolute path of the folder, which is empty without one."""
+    name, _, folder = model.partition("=")
+    return name, str(Path(folder).absolute()) if folder else ""
+
+
+def _parse_arguments(text: str) -> dict[str, str]:
+    """Parse model arguments, NAME=VALUE,NAME=VALUE."""
+    pairs = [pair.strip().partition("=") for pair in text.split(",") if pair.strip()]
     for name, equals, value in pairs:
         if not (name and equals and value):
-            raise ValueError(f"model arguments are NAME=VALUE,NAME=VALUE; got {more!r}")
-        if name in PIXELS and not (value.isascii() and value.isdigit()):
-            raise ValueError(f"model arguments: {name} must be a whole number, got {value!r}")
+            raise ValueError(f"--model-args must be NAME=VALUE,NAME=VALUE; got {text!r}")
+        if name in ("min_pixels", "max_pixels") and not (value.isascii() and value.isdigit()):
+            raise ValueError(f"--model-args: {name} must be a whole number, got {value!r}")
     return {name: value for name, _, value in pairs}
 
 
-def _check_lmms(given: str) -> None:
-    """Complain of arguments for lmms-eval that would make another cell of a cell."""
+def _check_model_arguments(text: str) -> None:
+    """Raise ValueError if model arguments are malformed, or contain what another option sets."""
+    for name, value in _parse_arguments(text).items():
+        if name in OWN:
+            raise ValueError(f"--model-args: {name} has its own option; see floc eval --help")
+        if method := next((method for method in registry.names() if name in registry.options(method)), None):
+            raise ValueError(f"--model-args: {name} is an option of methods; write --methods {method}:{name}={value}")
+
+
+def _check_lmms_arguments(text: str) -> None:
+    """Raise ValueError if arguments for lmms-eval are malformed, or contain what `floc eval` sets."""
     try:
-        words = shlex.split(given)
+        words = shlex.split(text)
     except ValueError as error:
-        raise ValueError(f"--lmms: {error}; got {given!r}") from None
+        raise ValueError(f"--lmms: {error}; got {text!r}") from None
     for word in words:
         name = word.partition("=")[0]
-        # lmms-eval takes the beginning of a name for the name
-        said = next((each for each in SAID if name.startswith("--") and each.startswith(name)), None)
-        if said is not None:
-            raise ValueError(f"--lmms: floc eval says {said} itself, see floc eval --help; got {given!r}")
+        # lmms-eval accepts abbreviations
+        own = next((option for option in LMMS_OWN if name.startswith("--") and option.startswith(name)), None)
+        if own is not None:
+            raise ValueError(f"--lmms: floc eval sets {own} itself, see floc eval --help; got {text!r}")
 
 
-def _name(model: str) -> str:
-    return model.partition("=")[0]
-
-
-def _weights(model: str) -> str | None:
-    """The folder that NAME=FOLDER names, wherever the command is run from the next time."""
-    folder = model.partition("=")[2]
-    return str(Path(folder).absolute()) if folder else None
-
-
-def _in_order(values: Iterable[Any]) -> list[Any]:
+def _unique(values: Iterable[Any]) -> list[Any]:
+    """Remove duplicates and keep the order."""
     return list(dict.fromkeys(values))

@@ -1,52 +1,161 @@
-"""What `--dry-run` shows: the plan with its tokens and its time, and what is missing for it."""
+"""What a plan needs before it is run: tokens, hours and downloads. `floc eval --dry-run` shows it. No network is used.
+
+The seconds below were measured by `python -m benchmarks` (answer, profile, gpu, video). They are scaled by the tokens
+of a video of the task's mean length and by the size of the model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from floc.evaluation import downloads, estimate, models
-from floc.evaluation.command import Command, gpus_of
-from floc.evaluation.folder import Folder
-from floc.evaluation.plan import Cell
+from floc.evaluation import models
+from floc.evaluation.command import CommandBuilder, split_gpus
+from floc.evaluation.plan import FULL, Cell
+from floc.evaluation.results import ResultFolder
+from floc.evaluation.tasks import TASKS
+from floc.methods.registry import parse
+
+WIDE = (1280, 720)  # a common video size
+BILLIONS = 8.3  # parameters of the measured model, Qwen2.5-VL-7B
+VISION_S = 1.41e-4  # vision encoder, per token
+PREFILL_S, PREFILL_SQUARED_S = 2.35e-5, 3.32e-10  # per kept token, and per kept token squared
+STEP_S, ANSWER_STEPS = 0.0198, 2  # decoding: a letter and the end of the answer
+READING_S = 0.0234  # per second of video, on two cores
+# selection from 47,040 tokens at 1/8; the methods that are not listed take less than 1% of the vision encoder's time
+SELECTION_TOKENS = 47_040
+SELECTION_S = {"divprune": 0.836, "kmeans": 2.74, "kmedoids": 2.41, "scissor": 0.874, "spectral": 7.10}
+ESTIMATE = (
+    "measured with Qwen2.5-VL-7B on one NVIDIA H200 (vision encoder, selection at 1/8, prefill, answer) and with video "
+    "decoding on two CPU cores; scaled by tokens and by model size, every question by itself, without loading weights"
+)
 
 
-def preview(cells: Sequence[Cell], folder: Folder, command: Command, gpus: str = "0") -> dict[str, Any]:
-    """A plan in all detail, as JSON takes it."""
-    basis = estimate.basis()
+class TimeEstimate(NamedTuple):
+    """Estimated seconds of a cell."""
+
+    computing_s: float  # on the GPU
+    reading_s: float  # decoding videos, on two CPU cores
+
+
+def estimate_time(cell: Cell) -> TimeEstimate | None:
+    """Estimate how long a cell takes; None for a task that is not the paper's."""
+    task = TASKS.get(cell.task)
+    if task is None:
+        return None
+    frames = cell.max_frames if cell.fps is None else max(1, min(cell.max_frames, round(cell.fps * task.mean_s)))
+    tokens = cell.video_model.count_tokens(frames, WIDE)
+    kept = cell.count_kept(tokens)
+    selection_s = 0.0 if cell.method == FULL else SELECTION_S.get(parse(cell.method).method, 0.0) / SELECTION_TOKENS
+    decoder_s = kept * PREFILL_S + kept**2 * PREFILL_SQUARED_S + ANSWER_STEPS * STEP_S
+    question_s = tokens * (VISION_S + selection_s) + cell.video_model.billions / BILLIONS * decoder_s
+    questions = min(cell.limit or task.questions, task.questions)
+    return TimeEstimate(questions * question_s, questions * task.mean_s * READING_S)
+
+
+@dataclass(frozen=True)
+class Download:
+    """A repository that has to be downloaded, completed or converted."""
+
+    repository: str
+    kind: str  # model or dataset
+    description: str
+    state: str  # missing, incomplete or not converted
+
+    def __str__(self) -> str:
+        """Return the command that downloads it, with a comment."""
+        option = " --repo-type dataset" if self.kind == "dataset" else ""
+        return f"hf download {self.repository}{option}   # {self.state}: {self.description}"
+
+
+def find_downloads(cells: Iterable[Cell]) -> list[Download]:
+    """Return what cells need and the cache of Hugging Face does not have."""
+    return list(dict.fromkeys(download for cell in cells for download in _find_downloads(cell)))
+
+
+def check_downloads(cells: Iterable[Cell]) -> None:
+    """Raise ValueError if something has to be downloaded first."""
+    if downloads := find_downloads(cells):
+        lines = "\n".join(f"  {download}" for download in downloads)
+        raise ValueError(
+            f"weights or datasets are missing in {get_hub_cache()}:\n{lines}\n"
+            "get them with the commands above (older releases: huggingface-cli)"
+        )
+
+
+def get_hub_cache() -> Path:
+    """Return the cache folder of Hugging Face, by its own rules."""
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface"))
+    return Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
+
+
+def _find_downloads(cell: Cell) -> Iterator[Download]:
+    model, task = models.get(cell.model), TASKS.get(cell.task)
+    if cell.weights != model.repository:
+        if not (Path(cell.weights) / "config.json").is_file():
+            raise FileNotFoundError(f"{cell.weights} has no config.json; name a folder with a transformers model")
+    else:
+        state = _get_cache_state(model.repository, "model") or ("" if model.is_loadable else "not converted")
+        hint = "" if model.is_loadable else f"; convert them to transformers and pass --models {model.name}=FOLDER"
+        if state:
+            size = f"weights, about {2 * model.billions:.0f} GB"
+            yield Download(model.repository, "model", size + hint, state)
+    if task is not None and (state := _get_cache_state(task.repository, "dataset")):
+        access = f"; {task.access}" if task.access else ""
+        yield Download(task.repository, "dataset", f"{task.title}, {task.questions:,} questions{access}", state)
+
+
+def _get_cache_state(repository: str, kind: str) -> str:
+    """Return "missing", "incomplete", or "" for a repository that is in the cache."""
+    folder = get_hub_cache() / f"{kind}s--{repository.replace('/', '--')}"
+    snapshots = [path for path in (folder / "snapshots").glob("*") if any(path.iterdir())]
+    if not snapshots:
+        return "missing"
+    is_complete = kind == "dataset" or any(map(_has_weights, snapshots))
+    return "" if is_complete and not any((folder / "blobs").glob("*.incomplete")) else "incomplete"
+
+
+def _has_weights(snapshot: Path) -> bool:
+    """Return whether a snapshot has all files of its weights index, or the single file of weights without an index."""
+    index = snapshot / "model.safetensors.index.json"
+    if not index.exists():
+        return (snapshot / "model.safetensors").exists()
+    return all((snapshot / name).exists() for name in set(json.loads(index.read_text())["weight_map"].values()))
+
+
+def preview_plan(
+    cells: Sequence[Cell], folder: ResultFolder, command: CommandBuilder, worker: str = "0"
+) -> dict[str, Any]:
+    """Return a plan with tokens, times, commands and downloads, JSON-serialisable."""
     return {
         "cells": [
-            {**_cell(cell, folder, basis), "command": command(cell, folder.run(cell), gpus_of(gpus))} for cell in cells
+            {
+                **_preview_cell(cell),
+                "state": folder.get_state(cell),
+                "command": command(cell, folder.get_run(cell), split_gpus(worker)),
+            }
+            for cell in cells
         ],
-        "assumed": models.assumptions(dict.fromkeys(cell.model for cell in cells)),
-        "estimate": None if basis is None else basis.said,
-        "missing": [{"repository": each.repository, "get": str(each)} for each in downloads.missing(cells)],
+        "assumed": models.list_assumptions(dict.fromkeys(cell.model for cell in cells)),
+        "estimate": ESTIMATE,
+        "missing": [{"repository": each.repository, "get": str(each)} for each in find_downloads(cells)],
     }
 
 
-def _cell(cell: Cell, folder: Folder, basis: estimate.Basis | None) -> dict[str, Any]:
-    most, kept = estimate.tokens(cell)
-    film = estimate.film_tokens(cell)
-    published = cell.published()
-    times = None if basis is None else estimate.spent(cell, basis)
+def _preview_cell(cell: Cell) -> dict[str, Any]:
+    tokens, film_tokens = (cell.video_model.count_tokens(cell.max_frames, size) for size in (None, WIDE))
+    score, times = cell.find_paper_score(), estimate_time(cell)
     return {
         **cell.settings,
         "name": cell.name,
-        "state": folder.state(cell),
-        "tokens": most,
-        "kept": kept,
-        "film_tokens": film,
-        "film_kept": cell.kept(film),
-        "computing_s": None if times is None else times.computing_s,
-        "reading_s": None if times is None else times.reading_s,
-        "paper": None if published is None else published.value,
+        "tokens": tokens,  # at most
+        "kept": cell.count_kept(tokens),
+        "film_tokens": film_tokens,  # of a 16:9 video
+        "film_kept": cell.count_kept(film_tokens),
+        **(times or TimeEstimate(None, None))._asdict(),  # type: ignore[arg-type]
+        "paper": None if score is None else score.value,
     }
-
-
-def groups(cells: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Cells that differ in method and task alone, together."""
-    alike: dict[tuple, list[dict[str, Any]]] = {}
-    for cell in cells:
-        key = tuple(cell[name] for name in ("model", "max_frames", "fps", "ratio", "budget", "limit", "more", "lmms"))
-        alike.setdefault(key, []).append(cell)
-    return list(alike.values())

@@ -1,12 +1,12 @@
-"""Before anything imports transformers: packages that lmms-eval needs and that do not load here are stood in for."""
+"""Install substitutes for packages that do not load here, before anything imports transformers."""
 
 from __future__ import annotations
 
 import runpy
 
-from tests.integrations.lmms_eval.process import STAND_INS, is_stood_in_for
+from tests.integrations.lmms_eval.process import STAND_INS, needs_stand_in
 
-collect_ignore_glob = ["stand_ins/*", "task/*"]  # for other processes
+collect_ignore_glob = ["stand_ins/*", "task/*"]  # for subprocesses
 
-if is_stood_in_for("torchvision"):
+if needs_stand_in("torchvision"):
     runpy.run_path(str(STAND_INS / "torchvision" / "sitecustomize.py"))

@@ -1,4 +1,4 @@
-"""What lmms-eval really writes is what `floc.evaluation` reads: its own tasks' functions, and a run of it, offline."""
+"""Tests that `floc.evaluation` reads what lmms-eval writes: the functions of its tasks, and an offline run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-lmms_eval = pytest.importorskip("lmms_eval", reason="lmms-eval is not installed: make test-lmms runs this where it is")
-pytest.importorskip("floc.integrations.lmms_eval", reason="the models for lmms-eval are not there")
+lmms_eval = pytest.importorskip("lmms_eval", reason="needs lmms-eval: run make test-lmms")
 pytestmark = [pytest.mark.lmms, pytest.mark.filterwarnings("ignore")]  # other packages' warnings
 
-from floc.evaluation import Folder, Wish, grid, outcome, run  # noqa: E402
+from floc.evaluation import PlanOptions, ResultFolder, plan_grid, run_cells  # noqa: E402
+from floc.evaluation.results import score_answers  # noqa: E402
 from floc.evaluation.tasks import TASKS, Task  # noqa: E402
-from tests.integrations.lmms_eval.process import STAND_INS, is_stood_in_for  # noqa: E402
+from tests.integrations.lmms_eval.process import STAND_INS, needs_stand_in  # noqa: E402
 
 YAML = """
 dataset_path: json
@@ -28,28 +28,28 @@ dataset_kwargs:
 task: floc_toy
 test_split: test
 output_type: generate_until
-doc_to_visual: !function functions.visual
-doc_to_text: !function functions.text
+doc_to_visual: !function functions.get_visual
+doc_to_text: !function functions.get_text
 doc_to_target: answer
 generation_kwargs:
   max_new_tokens: 16
-process_results: !function functions.judged
+process_results: !function functions.record
 metric_list:
   - metric: toy_score
-    aggregation: !function functions.share
+    aggregation: !function functions.average
     higher_is_better: true
 """
 FUNCTIONS = """
-def visual(doc):
+def get_visual(doc):
     return []
 
-def text(doc, kwargs=None):
+def get_text(doc, kwargs=None):
     return doc["question"]
 
-def judged(doc, results):
+def record(doc, results):
     return {"toy_score": {"duration": doc["duration"], "pred_answer": results[0], "answer": doc["answer"]}}
 
-def share(results):
+def average(results):
     {fault}
     return 100 * sum(each["pred_answer"] == each["answer"] for each in results) / len(results)
 """
@@ -66,14 +66,14 @@ TOY = Task(
 )
 
 
-def lmms(module: str) -> Any:
+def import_task(module: str) -> Any:
     return importlib.import_module(f"lmms_eval.tasks.{module}.utils")
 
 
-def samples_of(name: str) -> tuple[list[dict], float]:
-    """Answers as a task of lmms-eval puts them down, and the score that it makes of them, in percent."""
+def create_samples(name: str) -> tuple[list[dict], float]:
+    """Return samples that a task of lmms-eval recorded, and its own score of them in percent."""
     if name == "videomme":
-        tools = lmms("videomme")
+        tools = import_task("videomme")
         fixed = dict(domain="Knowledge", sub_category="Astronomy", task_type="Counting Problem", videoID="v")
         docs = [
             dict(fixed, question_id=str(i), duration=length, answer="A")
@@ -82,34 +82,34 @@ def samples_of(name: str) -> tuple[list[dict], float]:
         samples = [tools.videomme_process_results(doc, ["AB"[i % 2]]) for i, doc in enumerate(docs)]
         return samples, tools.videomme_aggregate_results([each["videomme_perception_score"] for each in samples])
     if name == "mlvu_dev":
-        tools = lmms("mlvu")
+        tools = import_task("mlvu")
         kinds = ["ego"] + ["needle"] * 3
         samples = [
-            tools.mlvu_process_results(dict(question="q", task_type=kind, answer="B"), [said])
-            for kind, said in zip(kinds, "BBCD", strict=True)
+            tools.mlvu_process_results(dict(question="q", task_type=kind, answer="B"), [answer])
+            for kind, answer in zip(kinds, "BBCD", strict=True)
         ]
         return samples, tools.mlvu_aggregate_results_dev([each["mlvu_percetion_score"] for each in samples])
     if name == "longvideobench_val_v":
-        tools = lmms("longvideobench")
+        tools = import_task("longvideobench")
         options = {f"option{i}": text for i, text in enumerate(["red", "green", "blue", "N/A", "N/A"])}
         samples = [
             tools.longvideobench_process_results(
-                dict(options, id=str(i), duration_group=length, question_category="T2A", correct_choice=0), [said]
+                dict(options, id=str(i), duration_group=length, question_category="T2A", correct_choice=0), [answer]
             )
-            for i, (length, said) in enumerate([(15, "A"), (15, "B"), (600, "A"), (3600, "C")])
+            for i, (length, answer) in enumerate([(15, "A"), (15, "B"), (600, "A"), (3600, "C")])
         ]
         return samples, 100 * tools.longvideobench_aggregate_results([each["lvb_acc"] for each in samples])
-    tools = lmms("egoschema")
+    tools = import_task("egoschema")
     doc = dict(video_idx="v", option=["A. red", "B. green", "C. blue", "D. white", "E. black"], answer="2")
-    samples = [tools.egoschema_process_results_generation(doc, [said]) for said in ("C", "A", "C. blue")]
+    samples = [tools.egoschema_process_results_generation(doc, [answer]) for answer in ("C", "A", "C. blue")]
     return samples, 100 * tools.egoschema_aggregate_score([each["score"] for each in samples], None)
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_answers_are_counted_as_lmms_eval_counts_them(name: str) -> None:
-    samples, theirs = samples_of(name)
-    ours = outcome._count(TASKS[name], json.loads(json.dumps(samples)))
-    if name == "mlvu_dev":  # it takes the mean of seven sub-tasks, five of which have no question here
+def test_score_equals_lmms_eval(name: str) -> None:
+    samples, theirs = create_samples(name)
+    ours = score_answers(TASKS[name], json.loads(json.dumps(samples)))
+    if name == "mlvu_dev":  # lmms-eval averages seven sub-tasks, of which two have questions here
         assert theirs == pytest.approx(sum(part["score"] for part in ours["parts"].values()) / 7)
         assert ours["score"] == 50
     else:
@@ -118,17 +118,17 @@ def test_answers_are_counted_as_lmms_eval_counts_them(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_datasets_and_metrics_are_those_of_lmms_eval(name: str) -> None:
+def test_datasets_and_metrics_match_lmms_eval(name: str) -> None:
     files = [*Path(lmms_eval.__path__[0]).glob(f"tasks/*/{name}.yaml")]
     assert len(files) == 1
-    told = files[0].read_text() + "".join(each.read_text() for each in files[0].parent.glob("_default_template_yaml"))
-    assert f"dataset_path: {TASKS[name].repository}" in told
-    assert f"metric: {TASKS[name].metric}" in told
+    text = files[0].read_text() + "".join(each.read_text() for each in files[0].parent.glob("_default_template_yaml"))
+    assert f"dataset_path: {TASKS[name].repository}" in text
+    assert f"metric: {TASKS[name].metric}" in text
 
 
 @pytest.mark.parametrize("fault", ["", "raise RuntimeError('no score today')"])
-def test_a_cell_is_run_by_lmms_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    if is_stood_in_for("torchvision"):
+def test_runs_a_cell_with_lmms_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    if needs_stand_in("torchvision"):
         monkeypatch.setenv("PYTHONPATH", str(STAND_INS / "torchvision"), prepend=os.pathsep)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -144,19 +144,19 @@ def test_a_cell_is_run_by_lmms_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (task / "floc_toy.yaml").write_text(YAML.format(questions=task / "questions.jsonl"))
     (task / "functions.py").write_text(FUNCTIONS.replace("{fault}", fault))
 
-    def command(cell, folder, gpus) -> list[str]:  # a model that says A to everything
-        told = ["--model", "dummy", "--model_args", "response=A,pretrained=org/some", "--tasks", cell.task]
-        there = ["--include_path", str(task), "--output_path", str(folder), "--log_samples", "--batch_size", "1"]
-        return [sys.executable, "-m", "lmms_eval", *told, *there]
+    def command(cell, folder, gpus) -> list[str]:  # a model that always answers A
+        model = ["--model", "dummy", "--model_args", "response=A,pretrained=org/some", "--tasks", cell.task]
+        paths = ["--include_path", str(task), "--output_path", str(folder), "--log_samples", "--batch_size", "1"]
+        return [sys.executable, "-m", "lmms_eval", *model, *paths]
 
-    folder = Folder(tmp_path / "eval")
-    cells = grid(Wish(methods=["full"], tasks=["floc_toy"]))
-    status = run(cells, folder, command)
+    folder = ResultFolder(tmp_path / "eval")
+    cells = plan_grid(PlanOptions(methods=["full"], tasks=["floc_toy"]))
+    status = run_cells(cells, folder, command)
     if fault:
         assert status.failed == 1
-        assert "RuntimeError: no score today" in folder.failures()[0]["failure"]
+        assert "RuntimeError: no score today" in folder.read_failures()[0]["failure"]
         return
-    (result,) = folder.results()
+    (result,) = folder.read_results()
     right = [answer == "A" for answer in answers]
     assert result["score"] == 100 * fmean(right)
     assert result["lmms_eval"]["toy_score"] == 100 * fmean(right)

@@ -1,21 +1,26 @@
-"""The samples log, read back."""
+"""Tests of the cost of a sample, and of the log that holds it."""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from floc.integrations.lmms_eval import Figures, read
+import floc
+from floc.integrations.lmms_eval import SampleCost, read_log
+from floc.integrations.lmms_eval.log import MeasuredRecipe, VideoCost
 
-FIGURES = Figures(tokens=112, kept=14, coverage=0.87, select_s=0.01, total_s=0.9, shapes=[(4, 4, 7)])
+COST = SampleCost(tokens=112, kept=14, coverage=0.87, select_s=0.01, total_s=0.9, shapes=[(4, 4, 7)])
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "evaluation.md"
 
 
 def write(path: Path, *samples: Any) -> Path:
-    path.write_text("".join(each if isinstance(each, str) else json.dumps(each) + "\n" for each in samples))
+    path.write_text("".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in samples))
     return path
 
 
@@ -23,38 +28,75 @@ def sample(doc_id: int, *counts: Any) -> dict[str, Any]:
     return {"doc_id": doc_id, "filtered_resps": "A", "token_counts": [*counts]}
 
 
-def test_what_was_logged_is_read(tmp_path: Path) -> None:
-    still = Figures(tokens=0, kept=0, coverage=None, select_s=0.0, total_s=0.1, shapes=[])
+def test_cost_equals_compress() -> None:
+    first, second = torch.randn(4, 3, 3, 8), torch.randn(10, 3, 3, 8)
+    recipe = MeasuredRecipe(ratio="1/4", method="floc")
+    recipe(first)
+    recipe(second)
+    cost = recipe.pop_cost(total_s=100.0)
+    expected = [floc.compress(video, ratio=1 / 4) for video in (first, second)]
+    assert (cost.tokens, cost.kept) == (36 + 90, 9 + 23)
+    assert cost.shapes == [(4, 3, 3), (10, 3, 3)]
+    assert cost.coverage == pytest.approx((36 * expected[0].coverage + 90 * expected[1].coverage) / 126)
+    assert 0 < cost.select_s < cost.total_s < 100
+
+
+def test_total_excludes_time_of_coverage() -> None:
+    recipe = MeasuredRecipe(ratio=1)
+    recipe.videos.append(VideoCost((1, 2, 2), 1, 0.5, select_s=1.0, coverage_s=3.0))
+    recipe.videos.append(VideoCost((1, 1, 2), 1, 0.8, select_s=2.0, coverage_s=4.0))
+    cost = recipe.pop_cost(total_s=20.0)
+    assert (cost.select_s, cost.total_s) == (3.0, 13.0)
+    assert cost.coverage == pytest.approx((4 * 0.5 + 2 * 0.8) / 6)
+
+
+def test_pop_cost_forgets_the_videos() -> None:
+    recipe = MeasuredRecipe(budget=2)
+    recipe(torch.randn(2, 2, 2, 4))
+    recipe.pop_cost(1.0)
+    cost = recipe.pop_cost(1.0)
+    assert (cost.tokens, cost.kept, cost.coverage, cost.shapes) == (0, 0, None, [])
+
+
+def test_coverage_of_all_tokens_is_one() -> None:
+    recipe = MeasuredRecipe(ratio=1)
+    tokens = torch.randn(3, 2, 2, 4)
+    assert len(recipe(tokens)) == 12
+    assert recipe.pop_cost(1.0).coverage == pytest.approx(1)
+
+
+def test_log_round_trip(tmp_path: Path) -> None:
+    without_video = SampleCost(tokens=0, kept=0, coverage=None, select_s=0.0, total_s=0.1, shapes=[])
     log = write(
         tmp_path / "log.jsonl",
-        sample(3, {"output_tokens": 8, "floc": FIGURES.as_json()}),
-        sample(5, {"floc": still.as_json()}),
-        sample(6, None),  # from a cache
+        sample(3, {"output_tokens": 8, "floc": asdict(COST)}),
+        sample(5, {"floc": asdict(without_video)}),
+        sample(6, None),  # from lmms-eval's cache
         sample(7, {"output_tokens": 8}),
     )
-    assert list(read(log)) == [(3, FIGURES), (5, still)]
+    assert list(read_log(log)) == [(3, COST), (5, without_video)]
 
 
 @pytest.mark.parametrize("line", ["{", {"doc_id": 1}, sample(1, {"floc": {"tokens": 1}}), sample(1, 7), [1]], ids=str)
-def test_a_line_that_is_no_sample_is_named(line: Any, tmp_path: Path) -> None:
-    log = write(tmp_path / "log.jsonl", sample(0, {"floc": FIGURES.as_json()}), line)
-    with pytest.raises(ValueError, match=r"log.jsonl: line 2 is no sample .* --log_samples"):
-        list(read(log))
+def test_error_names_the_bad_line(line: Any, tmp_path: Path) -> None:
+    log = write(tmp_path / "log.jsonl", sample(0, {"floc": asdict(COST)}), line)
+    with pytest.raises(ValueError, match=r"log.jsonl: line 2 is not a sample .* --log_samples"):
+        list(read_log(log))
 
 
-def test_the_page_reads_it_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = Path(__file__).parents[3] / "docs" / "eval.md"
-    (snippet,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+def test_docs_snippet_reads_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (snippet,) = [text for text in snippets if "read_log" in text]
     folder = tmp_path / "out" / "Qwen__Qwen2.5-VL-7B-Instruct"
     folder.mkdir(parents=True)
-    write(folder / "20260101_000000_samples_videomme.jsonl", sample(3, {"floc": FIGURES.as_json()}))
+    write(folder / "20260101_000000_samples_videomme.jsonl", sample(3, {"floc": asdict(COST)}))
     monkeypatch.chdir(tmp_path)
-    said: list[tuple[Any, ...]] = []
-    exec(snippet, {"print": lambda *words: said.append(words)})
-    assert said == [(3, 14, "of", 112, 0.87, 0.01, 0.9)]
+    printed: list[tuple[Any, ...]] = []
+    exec(snippet, {"print": lambda *words: printed.append(words)})
+    assert printed == [(3, 14, "of", 112, 0.87, 0.01, 0.9)]
 
 
-def test_the_page_has_every_figure() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "eval.md").read_text()
-    for name in FIGURES.as_json():
+def test_docs_explain_every_field() -> None:
+    page = PAGE.read_text()
+    for name in asdict(COST):
         assert f"\n| `{name}` |" in page

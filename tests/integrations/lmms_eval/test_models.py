@@ -1,4 +1,4 @@
-"""What stands before a model of lmms-eval, on a model as small as one can be; lmms-eval itself is real."""
+"""Tests of the wrapper around a tiny model, with the real lmms-eval."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("lmms_eval", reason="lmms-eval is not installed: make test-lmms runs this where it is")
+pytest.importorskip("lmms_eval", reason="needs lmms-eval: run make test-lmms")
 pytestmark = [pytest.mark.lmms, pytest.mark.filterwarnings("ignore")]  # other packages' warnings
 
 from lmms_eval.api.instance import GenerationResult, TokenCounts  # noqa: E402
@@ -17,7 +17,7 @@ from loguru import logger  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
 import floc  # noqa: E402
-from floc.integrations.lmms_eval import FAMILIES, models  # noqa: E402
+from floc.integrations.lmms_eval import LMMS_MODELS, models  # noqa: E402
 from floc.integrations.transformers.shorten import is_attached  # noqa: E402
 from tests.integrations.transformers.zoo import Text, Video, model, prompt  # noqa: E402
 
@@ -26,7 +26,7 @@ TEXT = [Text(8)]
 
 
 class Small(lmms):
-    """Answers with ids, and takes an error for an empty answer, as some of lmms-eval's models do."""
+    """Answers with token ids, and with an empty text on errors, as some models of lmms-eval do."""
 
     def __init__(self, pretrained: str, device: str = "cpu", batch_size: int = 1, **kwargs: Any) -> None:
         super().__init__()
@@ -60,46 +60,46 @@ class Small(lmms):
         raise NotImplementedError
 
 
-class Wrapped(models.Compressed, Small):
-    family = FAMILIES["floc_qwen2_5_vl"]
+class Wrapped(models.CompressedModel, Small):
+    wrapped_model = LMMS_MODELS["floc_qwen2_5_vl"]
 
 
 def request(doc_id: int, parts: list[Any] = FILM, **more: Any) -> Any:
     return SimpleNamespace(doc_id=doc_id, task_name="keys", parts=parts, more=more)
 
 
-def test_answers_are_those_of_the_model_with_floc_attached() -> None:
-    asked = [request(0), request(1)]
+def test_answers_equal_attach() -> None:
+    requests = [request(0), request(1)]
     bare = Small("qwen2_5_vl")
     with floc.attach(bare.model, ratio=1 / 4):
-        expected = bare.generate_until(asked)
-    found = Wrapped(pretrained="qwen2_5_vl", ratio="1/4").generate_until(asked)
-    assert [each.text for each in found] == [each.text for each in expected]
-    for each in found:
+        expected = bare.generate_until(requests)
+    results = Wrapped(pretrained="qwen2_5_vl", ratio="1/4").generate_until(requests)
+    assert [each.text for each in results] == [each.text for each in expected]
+    for each in results:
         logged = each.token_counts.to_dict()
         assert logged["output_tokens"] == 4
         assert (logged["floc"]["tokens"], logged["floc"]["kept"]) == (24, 6)
 
 
-def test_with_all_tokens_it_is_the_bare_model() -> None:
-    asked = [request(0), request(1), request(2, TEXT)]
-    found = Wrapped(pretrained="qwen2_5_vl", ratio=1).generate_until(asked)
-    expected = Small("qwen2_5_vl").generate_until(asked)
-    assert [each.text for each in found] == [each.text for each in expected]
+def test_ratio_one_equals_the_bare_model() -> None:
+    requests = [request(0), request(1), request(2, TEXT)]
+    results = Wrapped(pretrained="qwen2_5_vl", ratio=1).generate_until(requests)
+    expected = Small("qwen2_5_vl").generate_until(requests)
+    assert [each.text for each in results] == [each.text for each in expected]
 
 
-def test_a_sample_without_a_video_is_told() -> None:
-    heard: list[str] = []
-    place = logger.add(heard.append, level="WARNING", format="{message}")
+def test_warns_of_sample_without_video() -> None:
+    messages: list[str] = []
+    handler = logger.add(messages.append, level="WARNING", format="{message}")
     try:
-        (found,) = Wrapped(pretrained="qwen2_5_vl", ratio="1/4").generate_until([request(7, TEXT)])
+        (result,) = Wrapped(pretrained="qwen2_5_vl", ratio="1/4").generate_until([request(7, TEXT)])
     finally:
-        logger.remove(place)
-    assert found.token_counts.to_dict()["floc"]["coverage"] is None
-    assert heard == ["keys, sample 7: floc found no video in it, and compresses nothing else\n"]
+        logger.remove(handler)
+    assert result.token_counts.to_dict()["floc"]["coverage"] is None
+    assert messages == ["keys, sample 7: no video, so floc compressed nothing\n"]
 
 
-def test_an_error_is_no_wrong_answer() -> None:
+def test_raises_errors_of_generate() -> None:
     wrapped = Wrapped(pretrained="qwen2_5_vl", ratio="1/4")
     assert Small("qwen2_5_vl").generate_until([request(0, tpyo=1)]) == [""]
     with pytest.raises(ValueError, match="tpyo"):
@@ -107,14 +107,14 @@ def test_an_error_is_no_wrong_answer() -> None:
     assert len(wrapped.generate_until([request(0)])) == 1
 
 
-def test_all_samples_share_a_bar() -> None:
+def test_samples_share_a_progress_bar() -> None:
     wrapped = Wrapped(pretrained="qwen2_5_vl", ratio="1/4")
     wrapped.generate_until([request(0), request(1)])
     assert not any(isinstance(bar, tqdm) for bar in wrapped.bars)
     assert Small.generate_until.__globals__["tqdm"] is tqdm
 
 
-def test_it_leaves_the_model_when_it_is_cleaned() -> None:
+def test_clean_detaches_from_the_model() -> None:
     wrapped = Wrapped(pretrained="qwen2_5_vl", ratio="1/4")
     bare = wrapped.model
     assert is_attached(bare.base_model)
@@ -126,17 +126,17 @@ def test_it_leaves_the_model_when_it_is_cleaned() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"ratio": "1/4", "batch_size": 2}, "batch_size must be 1, so that every sample has its own figures; got 2"),
+        ({"ratio": "1/4", "batch_size": 2}, "batch_size must be 1, so that every sample is measured; got 2"),
         ({"ratio": "1/4", "batch_size": "auto"}, "got 'auto'"),
         ({"ratio": "1/4", "max_frmaes": 8}, "unknown model argument 'max_frmaes': did you mean 'max_frames'"),
         ({}, "exactly one of"),
     ],
 )
-def test_what_is_wrong_is_said_before_weights_are_loaded(given: dict[str, Any], message: str) -> None:
+def test_rejects_arguments_before_loading_weights(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Wrapped(pretrained="no such model", **given)
 
 
-def test_other_names_are_no_models() -> None:
+def test_unknown_attribute() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'floc_gpt_chat'"):
         models.floc_gpt_chat  # noqa: B018

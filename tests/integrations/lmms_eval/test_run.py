@@ -1,4 +1,4 @@
-"""lmms-eval for real: a process for every run, a task of films made here, tiny models from a folder, no network."""
+"""Tests that run lmms-eval in subprocesses, offline, with tiny models on rendered films."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("lmms_eval", reason="lmms-eval is not installed: make test-lmms runs this where it is")
+pytest.importorskip("lmms_eval", reason="needs lmms-eval: run make test-lmms")
 pytestmark = [pytest.mark.lmms, pytest.mark.filterwarnings("ignore")]  # other packages' warnings
 
-from floc.integrations.lmms_eval import FAMILIES, read  # noqa: E402
+from floc.integrations.lmms_eval import LMMS_MODELS, read_log  # noqa: E402
 from tests.integrations.lmms_eval import films, tiny  # noqa: E402
-from tests.integrations.lmms_eval.process import MODELS, run, samples  # noqa: E402
+from tests.integrations.lmms_eval.process import MODELS, read_samples, run  # noqa: E402
 
-ALL = pytest.mark.parametrize("name", FAMILIES)
-# the unwrapped model, with nothing but `floc.attach` around it
+ALL = pytest.mark.parametrize("name", LMMS_MODELS)
+# the unwrapped model with `floc.attach`
 BY_HAND = """
 import json, sys
 import floc
@@ -27,24 +27,24 @@ from lmms_eval.tasks import TaskManager
 name, arguments, is_simple, tasks = json.loads(sys.argv[1])
 lm = get_model(name, force_simple=is_simple).create_from_arg_string(arguments, {"device": "cpu"})
 with floc.attach(lm.model, ratio="1/8"):
-    found = simple_evaluate(lm, tasks=["keys"], task_manager=TaskManager("INFO", include_path=tasks, model_name=name))
-print("SAID", json.dumps([text for each in found["samples"]["keys"] for text in each["filtered_resps"]]))
+    results = simple_evaluate(lm, tasks=["keys"], task_manager=TaskManager("INFO", include_path=tasks, model_name=name))
+print("ANSWERS", json.dumps([text for each in results["samples"]["keys"] for text in each["filtered_resps"]]))
 """
 
 
 class Studio:
-    """The task, the models, and where runs write to."""
+    """A folder with the task, the models and the outputs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.task = films.make(self._new("task"))
+        self.task = films.write_task(self._new("task"))
 
     def _new(self, name: str) -> Path:
         (self.folder / name).mkdir()
         return self.folder / name
 
     def arguments(self, name: str, more: str) -> str:
-        """`--model_args` of one of our models or the one it wraps."""
+        """Return `--model_args` for a floc model or the model that it wraps."""
         kind, needed, *_ = MODELS[name]
         folder = self.folder / kind
         if not folder.exists():
@@ -52,7 +52,7 @@ class Studio:
         return f"pretrained={folder},device_map=cpu,{needed},{more}"
 
     def flags(self, name: str, more: str, out: str) -> list[str]:
-        """A command line."""
+        """Return the arguments of `python` for a run of lmms-eval."""
         return [
             *("-m", "lmms_eval", "--model", name, "--model_args", self.arguments(name, more), "--device", "cpu"),
             *("--tasks", "keys", "--include_path", str(self.task)),
@@ -60,7 +60,7 @@ class Studio:
         ]
 
     def run(self, *arguments: object, name: str) -> str:
-        """A process for one of our models."""
+        """Run Python for a floc model and return its output."""
         return run(*arguments, kind=MODELS[name][0], home=self.folder / "hub")
 
 
@@ -70,10 +70,10 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Studio:
 
 
 def is_simple(name: str) -> bool:
-    return not FAMILIES[name].is_chat
+    return not LMMS_MODELS[name].is_chat
 
 
-def said(logged: list[dict[str, Any]]) -> list[str]:
+def get_answers(logged: list[dict[str, Any]]) -> list[str]:
     return [each["filtered_resps"] for each in logged]
 
 
@@ -81,7 +81,7 @@ def said(logged: list[dict[str, Any]]) -> list[str]:
 def test_runs_against_the_unwrapped_model(name: str, studio: Studio) -> None:
     *_, theirs, ours = MODELS[name]
     cells = {
-        "bare": (FAMILIES[name].wraps, theirs),
+        "bare": (LMMS_MODELS[name].wraps, theirs),
         "all": (name, f"{ours},ratio=1"),
         "eighth": (name, f"{ours},ratio=1/8"),
     }
@@ -100,48 +100,48 @@ def test_runs_against_the_unwrapped_model(name: str, studio: Studio) -> None:
     ]
     file = studio.folder / f"{name}.yaml"
     file.write_text(json.dumps(configs))
-    told = studio.run("-m", "lmms_eval", "--config", file, name=name)
-    bare, everything, eighth = (samples(studio.folder / name / cell) for cell in cells)
-    assert len(bare) == len(everything) == len(eighth) == 4, told
+    output = studio.run("-m", "lmms_eval", "--config", file, name=name)
+    bare, everything, eighth = (read_samples(studio.folder / name / cell) for cell in cells)
+    assert len(bare) == len(everything) == len(eighth) == 4, output
 
-    assert said(everything) == said(bare)
+    assert get_answers(everything) == get_answers(bare)
     assert [each["input"] for each in everything] == [each["input"] for each in bare]
-    # the task words its prompts by model
+    # the task has a special prompt for qwen3_vl
     assert all(each["input"].startswith("Question: ") == (name == "floc_qwen3_vl") for each in everything)
     for each in everything:
         (counts,) = each["token_counts"]
         assert counts["floc"]["kept"] == counts["floc"]["tokens"]
         assert counts["floc"]["coverage"] == pytest.approx(1, abs=1e-3)
 
-    assert said(eighth) != said(bare)
+    assert get_answers(eighth) != get_answers(bare)
     (log,) = (studio.folder / name / "eighth").glob("*/*_samples_keys.jsonl")
-    read_back = dict(read(log))
+    read_back = dict(read_log(log))
     assert read_back.keys() == {each["doc_id"] for each in eighth}
-    for figures in read_back.values():
-        assert figures.kept == round(figures.tokens / 8)
-        assert 0 < figures.coverage < 1
-        assert 0 < figures.select_s < figures.total_s
-        ((frames, rows, columns),) = figures.shapes
+    for cost in read_back.values():
+        assert cost.kept == round(cost.tokens / 8)
+        assert 0 < cost.coverage < 1
+        assert 0 < cost.select_s < cost.total_s
+        ((frames, rows, columns),) = cost.shapes
         assert frames == (4 if "qwen" in name else 8)
-        assert frames * rows * columns == figures.tokens
+        assert frames * rows * columns == cost.tokens
 
-    asked = json.dumps([FAMILIES[name].wraps, studio.arguments(name, theirs), is_simple(name), str(studio.task)])
-    by_hand = studio.run("-c", BY_HAND, asked, name=name)
-    assert f"SAID {json.dumps(said(eighth))}" in by_hand, by_hand
+    request = json.dumps([LMMS_MODELS[name].wraps, studio.arguments(name, theirs), is_simple(name), str(studio.task)])
+    by_hand = studio.run("-c", BY_HAND, request, name=name)
+    assert f"ANSWERS {json.dumps(get_answers(eighth))}" in by_hand, by_hand
 
 
-def test_every_argument_from_the_command_line(studio: Studio) -> None:
+def test_all_arguments_from_the_command_line(studio: Studio) -> None:
     name = "floc_qwen2_5_vl"
     more = "fps=1,max_frames=6,budget=10,method=floc,block=none,dedupe=1,detail=1,backend=torch"
-    told = studio.run(*studio.flags(name, more, "options"), name=name)
-    logged = samples(studio.folder / "options")
-    assert len(logged) == 4, told
-    assert "Model Responding: 100%" in told
-    assert told.count("Metric summary") == 0
-    figures = [each["token_counts"][0]["floc"] for each in logged]
-    assert [each["kept"] for each in figures] == [10] * 4
-    # films of 6 and 8 seconds, two frames to a slice, at most 6 frames
-    assert [each["shapes"][0][0] for each in figures] == [3] * 4
+    output = studio.run(*studio.flags(name, more, "options"), name=name)
+    logged = read_samples(studio.folder / "options")
+    assert len(logged) == 4, output
+    assert "Model Responding: 100%" in output
+    assert output.count("Metric summary") == 0
+    costs = [each["token_counts"][0]["floc"] for each in logged]
+    assert [each["kept"] for each in costs] == [10] * 4
+    # films of 6 and 8 seconds, at most 6 frames, two frames per slice
+    assert [each["shapes"][0][0] for each in costs] == [3] * 4
     scores = [each["keys_score"]["score"] for each in logged]
     (results,) = (studio.folder / "options").glob("*/*_results.json")
     assert json.loads(results.read_text())["results"]["keys"]["keys_score,none"] == 25 * sum(scores)
@@ -149,34 +149,34 @@ def test_every_argument_from_the_command_line(studio: Studio) -> None:
 
 @pytest.mark.parametrize("name", ["floc_qwen2_5_vl", "floc_qwen2_vl"])
 def test_frames_of_simple_models(name: str, studio: Studio) -> None:
-    told = studio.run(*studio.flags(name, "fps=0.5,ratio=1/4", f"{name} simple"), "--force_simple", name=name)
-    figures = [each["token_counts"][0]["floc"] for each in samples(studio.folder / f"{name} simple")]
-    # a frame every two seconds of 6 and of 8, in pairs
-    assert [each["shapes"][0][0] for each in figures] == [1, 1, 2, 2], told
-    assert all(each["kept"] == round(each["tokens"] / 4) for each in figures)
+    output = studio.run(*studio.flags(name, "fps=0.5,ratio=1/4", f"{name} simple"), "--force_simple", name=name)
+    costs = [each["token_counts"][0]["floc"] for each in read_samples(studio.folder / f"{name} simple")]
+    # one frame per two seconds of 6 and 8 seconds, in pairs
+    assert [each["shapes"][0][0] for each in costs] == [1, 1, 2, 2], output
+    assert all(each["kept"] == round(each["tokens"] / 4) for each in costs)
 
 
-def test_what_is_wrong_is_said_and_nothing_is_written(studio: Studio) -> None:
+def test_rejects_unknown_argument(studio: Studio) -> None:
     name = "floc_internvl3"
-    told = studio.run(*studio.flags(name, "ratio=1/8,num_frame=8", "wrong"), name=name)
-    assert "unknown model argument 'num_frame': did you mean 'num_frames'" in told
+    output = studio.run(*studio.flags(name, "ratio=1/8,num_frame=8", "wrong"), name=name)
+    assert "unknown model argument 'num_frame': did you mean 'num_frames'" in output
     assert not (studio.folder / "wrong").exists()
 
 
-def test_no_option_of_a_method_is_an_argument_of_a_model(studio: Studio) -> None:
+def test_method_options_differ_from_model_arguments(studio: Studio) -> None:
     listing = (
         "import inspect, json\n"
         "from lmms_eval.models import get_model\n"
-        "from floc.integrations.lmms_eval import FAMILIES\n"
-        "found = {name: list(inspect.signature(get_model(each.wraps, True).__init__).parameters) "
-        "for name, each in FAMILIES.items()}\n"
-        "print('FOUND', json.dumps(found))"
+        "from floc.integrations.lmms_eval import LMMS_MODELS\n"
+        "parameters = {name: list(inspect.signature(get_model(each.wraps, True).__init__).parameters) "
+        "for name, each in LMMS_MODELS.items()}\n"
+        "print('FOUND', json.dumps(parameters))"
     )
-    told = studio.run("-c", listing, name="floc_internvl3")
-    found = json.loads(told.partition("FOUND ")[2].splitlines()[0])
+    output = studio.run("-c", listing, name="floc_internvl3")
+    by_name = json.loads(output.partition("FOUND ")[2].splitlines()[0])
     import floc
 
     options = {option for method in floc.methods.names() for option in floc.methods.options(method)}
-    for name, parameters in found.items():
+    for name, parameters in by_name.items():
         assert "pretrained" in parameters, name
         assert not options & set(parameters), name

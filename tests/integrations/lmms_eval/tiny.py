@@ -1,4 +1,4 @@
-"""Models of lmms-eval's families, tiny and with random weights, saved with all that lmms-eval loads beside them."""
+"""Tiny models with random weights for lmms-eval, saved with tokenizer, processor and generation config."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NORMAL = dict(image_mean=[0.5] * 3, image_std=[0.2] * 3, do_convert_rgb=True)
 GRID = dict(
     NORMAL, patch_size=PATCH, merge_size=2, temporal_patch_size=2, size=dict(shortest_edge=64, longest_edge=4096)
 )
-# of each kind: its classes for the whole, for pictures and for films, and how those prepare frames
-PREPARED: dict[str, tuple[str, str, str, dict[str, Any]]] = {
+# model type -> its processor classes (whole, image, video) and their config
+PROCESSORS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "qwen2_vl": ("Qwen2VLProcessor", "Qwen2VLImageProcessor", "Qwen2VLVideoProcessor", GRID),
     "qwen2_5_vl": ("Qwen2_5_VLProcessor", "Qwen2VLImageProcessor", "Qwen2VLVideoProcessor", GRID),
     "qwen3_vl": ("Qwen3VLProcessor", "Qwen2VLImageProcessor", "Qwen3VLVideoProcessor", GRID),
@@ -33,22 +33,22 @@ PREPARED: dict[str, tuple[str, str, str, dict[str, Any]]] = {
         dict(NORMAL, size=dict(height=ODD_PIXELS, width=ODD_PIXELS)),
     ),
 }
-OF_ALL: dict[str, dict[str, Any]] = {
+PROCESSOR_OPTIONS: dict[str, dict[str, Any]] = {
     "internvl": dict(image_seq_length=9),
     "llava_onevision": dict(num_image_tokens=25, vision_feature_select_strategy="full"),
 }
-# a template writes the parts of a message; some models of lmms-eval give it one text
+# the chat template expects a list of parts, but some models of lmms-eval pass one text
 PARTS = "{% for part in message['content'] %}"
 TEXT = "{% if message['content'] is string %}{{ message['content'] }}{% endif %}"
 
 
 def write(kind: str, folder: Path, **text: Any) -> Path:
-    """A model that says nothing but letters of answers, its tokenizer and its processor."""
+    """Save a model that generates only answer letters, with its tokenizer and processor."""
     save(kind, folder, **text)
-    whole, pictures, films, preparing = PREPARED[kind]
-    _write(folder / "processor_config.json", processor_class=whole, **OF_ALL.get(kind, {}))
-    _write(folder / "preprocessor_config.json", processor_class=whole, image_processor_type=pictures, **preparing)
-    _write(folder / "video_preprocessor_config.json", processor_class=whole, video_processor_type=films, **preparing)
+    whole, image, video, config = PROCESSORS[kind]
+    _write_json(folder / "processor_config.json", processor_class=whole, **PROCESSOR_OPTIONS.get(kind, {}))
+    _write_json(folder / "preprocessor_config.json", processor_class=whole, image_processor_type=image, **config)
+    _write_json(folder / "video_preprocessor_config.json", processor_class=whole, video_processor_type=video, **config)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     tokenizer.add_special_tokens({"eos_token": "</s>", "pad_token": "<pad>"})
     tokenizer.chat_template = tokenizer.chat_template.replace(PARTS, TEXT + PARTS)
@@ -56,10 +56,10 @@ def write(kind: str, folder: Path, **text: Any) -> Path:
     letters = tokenizer.convert_tokens_to_ids(list(ANSWERS))
     generation = json.loads((folder / "generation_config.json").read_text())
     vocabulary = json.loads((folder / "config.json").read_text())["text_config"]["vocab_size"]
-    generation["suppress_tokens"] = [each for each in range(vocabulary) if each not in letters]
+    generation["suppress_tokens"] = [token for token in range(vocabulary) if token not in letters]
     (folder / "generation_config.json").write_text(json.dumps(generation))
     return folder
 
 
-def _write(path: Path, **values: Any) -> None:
+def _write_json(path: Path, **values: Any) -> None:
     path.write_text(json.dumps(values))

@@ -1,4 +1,4 @@
-"""Engines in a process of their own, one after the other: `python -m ... JOBS ANSWERS`, both JSON."""
+"""Run vLLM engines one after the other in this process: `python -m ... JOBS ANSWERS`, both JSON files."""
 
 from __future__ import annotations
 
@@ -15,63 +15,64 @@ TOP = 8  # log-probabilities of each token
 def main(jobs: Path, answers: Path) -> None:
     from vllm import LLM
 
-    asked = json.loads(jobs.read_text())
-    engines, told = [], []
-    for each in asked["engines"]:
-        engines.append(LLM(**each))  # and stays while others are asked
-        told.append(_ask_together(engines[-1], asked["jobs"]) if asked["together"] else _ask(engines[-1], **asked))
-    answers.write_text(json.dumps(told))
+    request = json.loads(jobs.read_text())
+    engines, results = [], []
+    for arguments in request["engines"]:
+        engine = LLM(**arguments)
+        engines.append(engine)  # earlier engines stay alive
+        results.append(_ask_together(engine, request["jobs"]) if request["together"] else _ask(engine, **request))
+    answers.write_text(json.dumps(results))
 
 
 def _ask(llm: Any, jobs: list[Any], watch: bool, **_: Any) -> list[dict[str, Any]]:
-    seen = _watch(llm) if watch else []
-    told = []
+    positions = _record_positions(llm) if watch else []
+    results = []
     for name, parts in jobs:
-        seen.clear()
+        positions.clear()
         try:
-            (output,) = _answered(llm, [parts])
+            (output,) = _generate(llm, [parts])
         except ValueError as error:
-            told.append({"name": name, "refused": str(error)})
+            results.append({"name": name, "refused": str(error)})
         else:
-            told.append({**_told(name, output), "positions": [*seen]})
-    return told
+            results.append({**_summarise(name, output), "positions": [*positions]})
+    return results
 
 
 def _ask_together(llm: Any, jobs: list[Any]) -> list[dict[str, Any]]:
-    outputs = _answered(llm, [parts for _, parts in jobs])
-    return [_told(name, output) for (name, _), output in zip(jobs, outputs, strict=True)]
+    outputs = _generate(llm, [parts for _, parts in jobs])
+    return [_summarise(name, output) for (name, _), output in zip(jobs, outputs, strict=True)]
 
 
-def _answered(llm: Any, jobs: list[Any]) -> list[Any]:
+def _generate(llm: Any, jobs: list[Any]) -> list[Any]:
     from vllm import SamplingParams
 
     sampling = SamplingParams(temperature=0, max_tokens=4, logprobs=TOP, ignore_eos=True)
-    return llm.generate([prompts.made(parts) for parts in jobs], sampling, use_tqdm=False)
+    return llm.generate([prompts.build(parts) for parts in jobs], sampling, use_tqdm=False)
 
 
-def _told(name: str, output: Any) -> dict[str, Any]:
+def _summarise(name: str, output: Any) -> dict[str, Any]:
     (answer,) = output.outputs
     return {
         "name": name,
         "prompt": list(output.prompt_token_ids),
         "cached": output.num_cached_tokens,
         "answer": list(answer.token_ids),
-        "logprobs": [{str(token): each.logprob for token, each in step.items()} for step in answer.logprobs],
+        "logprobs": [{str(token): entry.logprob for token, entry in step.items()} for step in answer.logprobs],
     }
 
 
-def _watch(llm: Any) -> list[Any]:
-    """Positions that the language model gets, a list for each call."""
-    seen: list[Any] = []
+def _record_positions(llm: Any) -> list[Any]:
+    """Collect the positions that the language model gets, one list per call."""
+    positions: list[Any] = []
 
     def hook(module: Any, args: Any, kwargs: Any) -> None:
-        seen.append(kwargs["positions"].tolist())
+        positions.append(kwargs["positions"].tolist())
 
-    def place(model: Any) -> None:
+    def add_hook(model: Any) -> None:
         model.register_forward_pre_hook(hook, with_kwargs=True)
 
-    llm.apply_model(place)
-    return seen
+    llm.apply_model(add_hook)
+    return positions
 
 
 if __name__ == "__main__":

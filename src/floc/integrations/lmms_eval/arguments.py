@@ -1,4 +1,4 @@
-"""What stands in `--model_args`: some of it is floc's, the rest the wrapped model's."""
+"""Split `--model_args` into FLoC's arguments and those of the wrapped model."""
 
 from __future__ import annotations
 
@@ -8,50 +8,41 @@ from typing import Any
 
 from floc import methods
 from floc._checks import check_choice
-from floc.integrations.lmms_eval.measured import Measured
-from floc.integrations.lmms_eval.sampling import Sampling
+from floc.integrations.lmms_eval.log import MeasuredRecipe
+from floc.integrations.lmms_eval.sampling import FrameSampling
 
-DIALS = ("ratio", "budget", "coverage")
-OWN = (*DIALS, "method", "positions", "max_frames", "fps")
+BUDGETS = ("ratio", "budget", "coverage")
+OWN = (*BUDGETS, "method", "positions", "max_frames", "fps")
 
 
 @dataclass(frozen=True)
-class Arguments:
-    """Sorted, and checked before any weights are loaded."""
+class ModelArguments:
+    """The arguments of a model, checked before any weights are loaded."""
 
-    recipe: Measured
+    recipe: MeasuredRecipe
     positions: Any
-    sampling: Sampling
-    wrapped: dict[str, Any]
+    sampling: FrameSampling
+    wrapped: dict[str, Any]  # of the wrapped model
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], accepted: Iterable[str]) -> Arguments:
-        """Sort them.
+    def parse(cls, given: Mapping[str, Any], accepted: Iterable[str]) -> ModelArguments:
+        """Split and check the arguments.
 
         Args:
-            given: as lmms-eval parsed them: numbers where they look like numbers, else text.
-            accepted: the names that the wrapped model takes.
+            given: as lmms-eval parsed them: numbers if they look like numbers, else text.
+            accepted: the names that the wrapped model accepts.
         """
         method = str(given.get("method", "floc"))
-        options = [name for name in methods.options(methods.parse(method).method) if name != "progress"]
-        mine = {name: given[name] for name in given if name in options}
-        rest = {name: given[name] for name in given if name not in (*OWN, *options)}
-        for name in rest:
-            check_choice("model argument", name, [*OWN, *options, *accepted])
-        spec = methods.parse(_written(method, mine))
-        dial: dict[str, Any] = {name: given.get(name) for name in DIALS}
+        names = [name for name in methods.options(methods.parse(method).method) if name != "progress"]
+        wrapped = {name: value for name, value in given.items() if name not in (*OWN, *names)}
+        for name in wrapped:
+            check_choice("model argument", name, [*OWN, *names, *accepted])
+        # lmms-eval leaves None and lists as text, which methods.parse converts
+        spec = methods.parse(":".join([method, *(f"{name}={given[name]}" for name in given if name in names)]))
+        budget: dict[str, Any] = {name: given.get(name) for name in BUDGETS}
         return cls(
-            Measured(**dial, method=spec.method, options=spec.options),
+            MeasuredRecipe(**budget, method=spec.method, options=spec.options),
             given.get("positions", "keep"),
-            Sampling(given.get("max_frames"), given.get("fps")),
-            rest,
+            FrameSampling(given.get("max_frames"), given.get("fps")),
+            wrapped,
         )
-
-
-def _written(method: str, options: Mapping[str, object]) -> str:
-    """A method and its options as the command line has them: lmms-eval leaves none and lists as text.
-
-    >>> _written("floc", {"detail": 1, "block": "none"})
-    'floc:detail=1:block=none'
-    """
-    return ":".join([method, *(f"{name}={value}" for name, value in options.items())])

@@ -1,59 +1,102 @@
-"""What is logged of each sample, and where: `token_counts` of lmms-eval's samples log, under "floc"."""
+"""What each sample costs: measured while the model answers, and logged by lmms-eval.
+
+lmms-eval's samples log holds it as `token_counts`, under the key "floc".
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
+
+from floc.captured.recipe import Recipe
+from floc.kept import Kept
 
 KEY = "floc"
 
 
 @dataclass(frozen=True)
-class Figures:
-    """What a sample cost."""
+class SampleCost:
+    """Tokens and seconds of one sample."""
 
-    tokens: int  # of its videos, before
-    kept: int  # after
+    tokens: int  # of its videos
+    kept: int
     coverage: float | None  # mean cosine between tokens and their representatives; None without a video
-    select_s: float  # seconds of the selection
-    total_s: float  # seconds from the request to the answer, decoding included
+    select_s: float  # selection
+    total_s: float  # from the request to the answer, decoding included
     shapes: list[tuple[int, int, int]]  # frames, rows and columns of tokens of each video
 
-    def as_json(self) -> dict[str, Any]:
-        """As it stands in the log."""
-        return asdict(self)
 
-    @classmethod
-    def of_json(cls, logged: dict[str, Any]) -> Figures:
-        """What `as_json` gave."""
-        return cls(**{**logged, "shapes": [tuple(each) for each in logged["shapes"]]})
+class VideoCost(NamedTuple):
+    """Tokens and seconds of one video."""
 
-
-class Logged(NamedTuple):
-    """A line of a samples log."""
-
-    doc_id: int
-    figures: Figures
+    shape: tuple[int, int, int]
+    kept: int
+    coverage: float
+    select_s: float
+    coverage_s: float  # to compute the coverage
 
 
-def read(path: Path) -> Iterator[Logged]:
-    """The figures in a samples log, a `*_samples_TASK.jsonl` that lmms-eval wrote.
+@dataclass(frozen=True)
+class MeasuredRecipe(Recipe):
+    """A recipe that measures every video."""
 
-    Samples whose answers came out of lmms-eval's cache have none, and are left out.
+    videos: list[VideoCost] = field(default_factory=list)  # since the last sample
+
+    def __call__(self, tokens: torch.Tensor) -> Kept:
+        started = _read_clock(tokens.device)
+        kept = super().__call__(tokens)
+        selected = _read_clock(tokens.device)
+        coverage = kept.coverage
+        coverage_s = _read_clock(tokens.device) - selected
+        self.videos.append(VideoCost(kept.shape, len(kept), coverage, selected - started, coverage_s))
+        return kept
+
+    def pop_cost(self, total_s: float) -> SampleCost:
+        """Return the cost of a sample from its videos, and forget them. Coverage is the mean over all tokens."""
+        videos = [*self.videos]
+        self.videos.clear()
+        tokens = sum(math.prod(video.shape) for video in videos)
+        covered = sum(video.coverage * math.prod(video.shape) for video in videos)
+        return SampleCost(
+            tokens=tokens,
+            kept=sum(video.kept for video in videos),
+            coverage=covered / tokens if tokens else None,
+            select_s=sum(video.select_s for video in videos),
+            total_s=total_s - sum(video.coverage_s for video in videos),
+            shapes=[video.shape for video in videos],
+        )
+
+
+def read_log(path: Path) -> Iterator[tuple[int, SampleCost]]:
+    """Yield (doc_id, cost) from a samples log, a `*_samples_TASK.jsonl` of lmms-eval.
+
+    Samples that lmms-eval answered from its cache have no cost and are skipped.
     """
     with path.open() as file:
         for number, line in enumerate(file, 1):
             try:
                 sample = json.loads(line)
-                counts = sample["token_counts"]
-                logged = [each[KEY] for each in counts if each is not None and KEY in each]
-                found = [Logged(sample["doc_id"], Figures.of_json(each)) for each in logged]
+                counts = [count for count in sample["token_counts"] if count is not None and KEY in count]
+                costs = [(sample["doc_id"], _parse_cost(count[KEY])) for count in counts]
             except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(
-                    f"{path}: line {number} is no sample that a floc model answered ({error!r}); "
-                    "run lmms_eval with --log_samples"
-                ) from error
-            yield from found
+                reason = f"line {number} is not a sample of a floc model ({error!r})"
+                raise ValueError(f"{path}: {reason}; run lmms_eval with --log_samples") from error
+            yield from costs
+
+
+def _parse_cost(logged: dict[str, Any]) -> SampleCost:
+    return SampleCost(**{**logged, "shapes": [tuple(shape) for shape in logged["shapes"]]})
+
+
+def _read_clock(device: torch.device) -> float:
+    """Return the time once all work on `device` is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

@@ -1,4 +1,4 @@
-"""The classes that lmms-eval loads, each made when it is asked for; importing this needs lmms-eval."""
+"""The classes that lmms-eval loads, created on demand. Importing this module needs lmms-eval."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import inspect
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from lmms_eval import models as registry
@@ -16,132 +17,114 @@ from lmms_eval.api.task import ConfigurableTask
 from loguru import logger
 from tqdm import tqdm
 
-from floc.integrations.lmms_eval.arguments import Arguments
-from floc.integrations.lmms_eval.families import FAMILIES, Family
-from floc.integrations.lmms_eval.log import KEY, Figures
-from floc.integrations.lmms_eval.sampling import changed
-from floc.integrations.transformers import Attached
+from floc.integrations.lmms_eval.arguments import ModelArguments
+from floc.integrations.lmms_eval.families import LMMS_MODELS, LmmsModel
+from floc.integrations.lmms_eval.log import KEY, SampleCost
+from floc.integrations.lmms_eval.sampling import override_attribute
 
 
 def __getattr__(name: str) -> type:
     model, _, kind = name.rpartition("_")
-    if model not in FAMILIES or kind not in ("chat", "simple"):
+    if model not in LMMS_MODELS or kind not in ("chat", "simple"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    family = FAMILIES[model]
-    wrapped = registry.get_model(family.wraps, force_simple=kind == "simple")
-    return type(name, (Compressed, wrapped), {"family": family, "__module__": __name__})
+    wrapped = registry.get_model(LMMS_MODELS[model].wraps, force_simple=kind == "simple")
+    return type(name, (CompressedModel, wrapped), {"wrapped_model": LMMS_MODELS[model], "__module__": __name__})
 
 
-class Compressed(lmms):
-    """Stands before a model of lmms-eval, which then reads a fraction of the tokens of every video."""
+class CompressedModel(lmms):
+    """Mixin for a model of lmms-eval: FLoC compresses every video that it reads."""
 
-    family: ClassVar[Family]
+    wrapped_model: ClassVar[LmmsModel]
 
     def __init__(self, **given: Any) -> None:
+        from floc.integrations.transformers import Attached
+
         if str(given.get("batch_size", 1)) != "1":
-            raise ValueError(
-                f"batch_size must be 1, so that every sample has its own figures; got {given['batch_size']!r}"
-            )
-        arguments = Arguments.of(given, _parameters(super().__init__))
+            raise ValueError(f"batch_size must be 1, so that every sample is measured; got {given['batch_size']!r}")
+        parameters = inspect.signature(super().__init__).parameters.values()
+        accepted = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+        arguments = ModelArguments.parse(given, accepted)
         super().__init__(**arguments.wrapped)
         self.recipe = arguments.recipe
-        self.until_clean = ExitStack()
-        self.until_clean.enter_context(Attached(self.model, arguments.recipe, arguments.positions))
+        self.floc_contexts = ExitStack()
+        self.floc_contexts.enter_context(Attached(self.model, arguments.recipe, arguments.positions))
         if arguments.sampling.is_given:
-            self.until_clean.enter_context(self.family.sampled(self, arguments.sampling))
+            self.floc_contexts.enter_context(self.wrapped_model.override_sampling(self, arguments.sampling))
 
     def generate_until(self, requests: list[Instance]) -> list[GenerationResult]:
-        with _one_bar(super().generate_until, len(requests), is_hidden=self.rank != 0):
-            return [self._answer(each) for each in requests]
+        with _share_progress_bar(super().generate_until, len(requests), is_hidden=self.rank != 0):
+            return [self._answer(request) for request in requests]
 
     def _answer(self, request: Instance) -> GenerationResult:
-        self.recipe.notes.clear()
+        self.recipe.videos.clear()
         started = time.perf_counter()
-        with _loud(self.model):
+        with _raise_generate_errors(self.model):
             (output,) = super().generate_until([request])
-        figures = self.recipe.take(time.perf_counter() - started)
-        if not figures.tokens:
-            logger.warning(
-                f"{request.task_name}, sample {request.doc_id}: floc found no video in it, and compresses nothing else"
-            )
+        cost = self.recipe.pop_cost(time.perf_counter() - started)
+        if not cost.tokens:
+            logger.warning(f"{request.task_name}, sample {request.doc_id}: no video, so floc compressed nothing")
         text, counts = unwrap_generation_output(output)
-        return GenerationResult(text, Counts.of(counts, figures))
+        return GenerationResult(text, MeasuredCounts(**vars(counts or TokenCounts()), cost=cost))
 
     def clean(self) -> None:
-        self.until_clean.close()
+        self.floc_contexts.close()
         super().clean()
 
 
 @dataclass
-class Counts(TokenCounts):
-    """What lmms-eval logs of a sample's tokens, and floc's figures with it."""
+class MeasuredCounts(TokenCounts):
+    """The token counts that lmms-eval logs, with the cost of the sample."""
 
-    figures: Figures | None = None
-
-    @classmethod
-    def of(cls, counts: TokenCounts | None, figures: Figures) -> Counts:
-        """Beside what the model counted itself."""
-        return cls(**vars(counts or TokenCounts()), figures=figures)
+    cost: SampleCost | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        assert self.figures is not None
-        return {**super().to_dict(), KEY: self.figures.as_json()}
-
-
-def _parameters(function: Any) -> list[str]:
-    every = inspect.signature(function).parameters.values()
-    return [each.name for each in every if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        assert self.cost is not None
+        return {**super().to_dict(), KEY: asdict(self.cost)}
 
 
 @contextmanager
-def _loud(model: Any) -> Iterator[None]:
-    """Raise what `generate` raises: some models of lmms-eval take it for an empty answer, and count that as wrong."""
+def _raise_generate_errors(model: Any) -> Iterator[None]:
+    """Raise errors of `model.generate`: some models of lmms-eval return an empty, wrong answer instead."""
     generate, errors = model.generate, []
 
-    def noting(*args: Any, **kwargs: Any) -> Any:
+    def collect_errors(*args: Any, **kwargs: Any) -> Any:
         try:
             return generate(*args, **kwargs)
         except Exception as error:
             errors.append(error)
             raise
 
-    with changed(model, "generate", noting):
+    with override_attribute(model, "generate", collect_errors):
         yield
     if errors:
         raise errors[0]
 
 
 @contextmanager
-def _one_bar(function: Any, total: int, *, is_hidden: bool) -> Iterator[None]:
-    """Show one bar for all samples, where a model makes one each time it is asked."""
+def _share_progress_bar(function: Any, total: int, *, is_hidden: bool) -> Iterator[None]:
+    """Show one progress bar for all samples, although the wrapped `function` creates one per call."""
     with tqdm(total=total, disable=is_hidden, desc="Model Responding") as bar:
-
-        class Shared:
-            """What the model takes for a bar of its own."""
-
-            update = staticmethod(bar.update)
-            close = staticmethod(lambda: None)
-
+        shared = SimpleNamespace(update=bar.update, close=lambda: None)
         names = function.__func__.__globals__
-        before = names["tqdm"]
-        names["tqdm"] = lambda *args, **kwargs: Shared
+        original = names["tqdm"]
+        names["tqdm"] = lambda *args, **kwargs: shared
         try:
             yield
         finally:
-            names["tqdm"] = before
+            names["tqdm"] = original
 
 
-def _ask_as_wrapped() -> None:
-    """Word prompts as for the wrapped models: tasks have prompts by the name of the model."""
+def _use_prompts_of_wrapped_models() -> None:
+    """Give tasks the name of the wrapped model, since they may have special prompts for it."""
     prepare = ConfigurableTask._prepare_model_specific_config
 
-    def prepare_as_wrapped(task: Any) -> None:
-        if task.model_name in FAMILIES:
-            task.model_name = FAMILIES[task.model_name].wraps
+    def prepare_for_wrapped(task: Any) -> None:
+        if task.model_name in LMMS_MODELS:
+            task.model_name = LMMS_MODELS[task.model_name].wraps
         prepare(task)
 
-    ConfigurableTask._prepare_model_specific_config = prepare_as_wrapped
+    ConfigurableTask._prepare_model_specific_config = prepare_for_wrapped
 
 
-_ask_as_wrapped()
-logger.disable("lmms_eval.models.model_utils.gen_metrics")  # a summary for each sample; lmms-eval prints one of all
+_use_prompts_of_wrapped_models()
+logger.disable("lmms_eval.models.model_utils.gen_metrics")  # prints a summary per sample; lmms-eval prints one of all

@@ -1,11 +1,11 @@
-"""FLoC in vLLM: a plugin that chooses the tokens of a video where vLLM's own pruning would.
+"""vLLM plugin that selects video tokens with FLoC instead of vLLM's own pruning.
 
-vLLM finds it by the entry point `vllm.general_plugins`, and it does nothing unless it is asked to, by `FLOC_VLLM=1` or
-by `--additional-config '{"floc": {...}}'`. `docs/vllm.md` says how to use it.
+vLLM loads the plugin through the entry point `vllm.general_plugins`. It does nothing unless `FLOC_VLLM=1` is set or
+`--additional-config '{"floc": {...}}'` is given. See `docs/vllm.md`.
 """
 
 from floc.integrations.vllm.plugin import register
 from floc.integrations.vllm.settings import Settings
-from floc.integrations.vllm.support import MODELS, VERSIONS
+from floc.integrations.vllm.support import VLLM_MODELS, VLLM_VERSIONS
 
-__all__ = ["MODELS", "VERSIONS", "Settings", "register"]
+__all__ = ["VLLM_MODELS", "VLLM_VERSIONS", "Settings", "register"]

@@ -1,11 +1,13 @@
-"""Positions of a prompt whose videos are short of tokens: every token that is left has the position it always had.
+"""Positions (M-RoPE) of prompts whose videos were compressed: every kept token keeps its position in the whole video.
 
-vLLM writes positions before it knows which tokens are kept. What stands around videos does not depend on that, and is
-right from the start. A video's own tokens are marked with where the video begins, until the embeddings come, which
-bring each token's place in the grid along as extra channels. Some models write the time before every frame: what a
-video takes in a prompt is text and tokens by turns then, and embeddings come for all of it.
+vLLM computes positions before it knows which tokens are kept. Text positions do not depend on that and are final at
+once. The tokens of a compressed video get a negative mark, -1 - (first position of the video), until its embeddings
+arrive. Those carry each token's position within the video as extra channels.
 
-Embeddings may be bfloat16, which has no whole numbers beyond 256. So places are written in digits to the base 256.
+Some models write a timestamp before every frame. The placeholder span of a video then alternates between text and
+tokens, and its embeddings cover the whole span.
+
+Embeddings may be bfloat16, which is exact for integers up to 256 only, so positions are written as base-256 digits.
 """
 
 from __future__ import annotations
@@ -19,151 +21,143 @@ import torch
 BASE = 256
 DIGITS = 3
 AXES = 3
-CHANNELS = AXES * DIGITS + 1  # the last says where embeddings belong
-INSIDE = -1  # there, of all but the first in a video of text and tokens
+CHANNELS = AXES * DIGITS + 1  # the last channel locates the embeddings in the prompt: see `append_positions`
+INSIDE = -1  # its value for all but the first embedding of a video with timestamps
 
 
-class Medium(NamedTuple):
-    """A picture or a video in a prompt."""
+class MediaItem(NamedTuple):
+    """An image or a video in a prompt."""
 
     offset: int  # of its first placeholder
-    length: int  # how many placeholders it has
-    grid: np.ndarray  # [3, n] int64, the places of all its tokens, as if it came first
+    length: int  # number of placeholders
+    grid: np.ndarray  # [3, n] int64, positions of all its tokens relative to its start
 
 
-def grid_places(frames: int, rows: int, columns: int, per_frame: float) -> np.ndarray:
-    """[3, T*H*W] int64: time, row and column of every token; `per_frame` is how far a frame is from the next in time.
+def compute_grid_positions(frames: int, rows: int, columns: int, time_step: float) -> np.ndarray:
+    """Return [3, T*H*W] int64: time, row and column of every token. Frames are `time_step` positions apart.
 
-    >>> grid_places(2, 1, 2, per_frame=2.5).tolist()
+    >>> compute_grid_positions(2, 1, 2, time_step=2.5).tolist()
     [[0, 0, 2, 2], [0, 0, 0, 0], [0, 1, 0, 1]]
     """
-    places = np.indices((frames, rows, columns)).reshape(AXES, -1)
-    if per_frame != 1:
-        places[0] = (places[0] * per_frame).astype(np.int64)
-    return places
+    positions = np.indices((frames, rows, columns)).reshape(AXES, -1)
+    if time_step != 1:
+        positions[0] = (positions[0] * time_step).astype(np.int64)
+    return positions
 
 
-def framed_places(leads: Sequence[int], rows: int, columns: int) -> np.ndarray:
-    """[3, L] int64: all places of a video with so many text tokens before each frame, and one after it.
+def compute_framed_positions(leads: Sequence[int], rows: int, columns: int) -> np.ndarray:
+    """Return [3, L] int64: positions of a video with `leads[t]` text tokens before frame t and one after each frame.
 
-    >>> framed_places([2, 1], 1, 2).tolist()
+    >>> compute_framed_positions([2, 1], 1, 2).tolist()
     [[0, 1, 2, 2, 4, 5, 6, 6, 8], [0, 1, 2, 2, 4, 5, 6, 6, 8], [0, 1, 2, 3, 4, 5, 6, 7, 8]]
     """
-    frame = grid_places(1, rows, columns, per_frame=1)
+    frame = compute_grid_positions(1, rows, columns, time_step=1)
     starts = np.cumsum(leads) + np.arange(len(leads)) * (rows * columns + 1)
     length = int(starts[-1]) + rows * columns + 1
-    return of_prompt(length, (Medium(int(start), rows * columns, frame) for start in starts))[0]
+    return compute_prompt_positions(length, (MediaItem(int(start), rows * columns, frame) for start in starts))[0]
 
 
-def of_prompt(length: int, media: Iterable[Medium]) -> tuple[np.ndarray, int]:
-    """Positions of a prompt, and what to add to the number of a later token for its position.
+def compute_prompt_positions(length: int, media: Iterable[MediaItem]) -> tuple[np.ndarray, int]:
+    """Compute the positions of a prompt, with marks for the tokens of compressed videos.
 
-    >>> video = Medium(offset=1, length=2, grid=grid_places(2, 2, 2, per_frame=3))
-    >>> positions, delta = of_prompt(5, [video])
+    Returns:
+        [3, length] int64 positions, and the delta: position minus index of the tokens after the prompt.
+
+    >>> video = MediaItem(offset=1, length=2, grid=compute_grid_positions(2, 2, 2, time_step=3))
+    >>> positions, delta = compute_prompt_positions(5, [video])
     >>> positions[0].tolist(), delta
     ([0, -2, -2, 5, 6], 2)
     """
     positions = np.empty((AXES, length), np.int64)
-    done = first = 0  # tokens, and the position of the next
-    for medium in media:
-        text = medium.offset - done
-        positions[:, done : medium.offset] = np.arange(first, first + text)
-        first += text
-        done = medium.offset + medium.length
-        is_whole = medium.grid.shape[1] == medium.length
-        positions[:, medium.offset : done] = medium.grid + first if is_whole else _mark(first)
-        first += int(medium.grid.max()) + 1
-    positions[:, done:] = np.arange(first, first + length - done)
-    return positions, first - done
+    done = start = 0  # tokens done, and the position of the next one
+    for item in media:
+        text = item.offset - done
+        positions[:, done : item.offset] = np.arange(start, start + text)
+        start += text
+        done = item.offset + item.length
+        is_whole = item.grid.shape[1] == item.length
+        positions[:, item.offset : done] = item.grid + start if is_whole else -1 - start
+        start += int(item.grid.max()) + 1
+    positions[:, done:] = np.arange(start, start + length - done)
+    return positions, start - done
 
 
-def require_marks_of_media(ids: Sequence[int], marks: Sequence[int], spans: Iterable[tuple[int, int]]) -> None:
-    """Complain of a prompt where what stands for pictures and videos also stands elsewhere, so that none can be told.
+def check_placeholders(ids: Sequence[int], placeholders: Sequence[int], spans: Iterable[tuple[int, int]]) -> None:
+    """Raise ValueError if a prompt has placeholder ids outside of the (offset, length) spans of its images and videos.
 
-    Args:
-        ids: the prompt.
-        marks: the tokens that stand for pictures and videos.
-        spans: the first placeholder of each picture and video, and how many there are.
-
-    >>> require_marks_of_media([5, 9, 9, 6], [9], [(1, 2)])
+    >>> check_placeholders([5, 9, 9, 6], [9], [(1, 2)])
     """
-    is_stray = np.isin(np.asarray(ids), marks)
+    is_stray = np.isin(np.asarray(ids), placeholders)
     for offset, length in spans:
         is_stray[offset : offset + length] = False
     if is_stray.any():
         raise ValueError(
-            f"the prompt has what stands for pictures and videos in its text, at token {is_stray.argmax()}: write it "
-            "another way, or send as many pictures and videos as it has"
+            f"the text of the prompt contains an image or video placeholder, at token {is_stray.argmax()}: remove it, "
+            "or send one image or video for each placeholder"
         )
 
 
-def with_places(embeds: torch.Tensor, places: np.ndarray, lead: int = 0) -> torch.Tensor:
-    """[K, D] and their [3, K] places -> [K, D + CHANNELS]; `lead` is how many text tokens come before placeholders."""
-    before = torch.full((len(embeds), 1), INSIDE if lead else 0)
-    before[0] = lead
-    return torch.cat([embeds, torch.cat([digits(places), before], 1).to(embeds.device, embeds.dtype)], dim=1)
+def append_positions(embeds: torch.Tensor, positions: np.ndarray, lead: int = 0) -> torch.Tensor:
+    """Append each embedding's position as channels: [K, D] and [3, K] -> [K, D + CHANNELS].
+
+    `lead` is the number of text tokens before the first placeholder, which the last channel of the first row holds.
+    """
+    location = torch.full((len(embeds), 1), INSIDE if lead else 0)
+    location[0] = lead
+    return torch.cat([embeds, torch.cat([encode_digits(positions), location], 1).to(embeds.device, embeds.dtype)], 1)
 
 
-def digits(places: np.ndarray) -> torch.Tensor:
-    """[3, K] -> [K, 9] int64
+def encode_digits(positions: np.ndarray) -> torch.Tensor:
+    """Write positions in base-256 digits: [3, K] -> [K, 9] int64.
 
-    >>> digits(np.array([[1198], [3], [4]])).tolist()
+    >>> encode_digits(np.array([[1198], [3], [4]])).tolist()
     [[0, 4, 174, 0, 0, 3, 0, 0, 4]]
     """
-    if places.max(initial=0) >= BASE**DIGITS:
-        raise ValueError(f"a video must have positions below {BASE**DIGITS}, got {places.max()}: take fewer frames")
+    if positions.max(initial=0) >= BASE**DIGITS:
+        raise ValueError(f"positions in a video must be below {BASE**DIGITS}, got {positions.max()}: use fewer frames")
     powers = BASE ** np.arange(DIGITS)[::-1]
-    return torch.from_numpy((places.T[:, :, None] // powers % BASE).reshape(-1, AXES * DIGITS))
+    return torch.from_numpy((positions.T[:, :, None] // powers % BASE).reshape(-1, AXES * DIGITS))
 
 
-def places_of(channels: torch.Tensor) -> torch.Tensor:
-    """[K, 9] -> [3, K] int64"""
-    written = channels.round().long().view(-1, AXES, DIGITS)
+def decode_digits(channels: torch.Tensor) -> torch.Tensor:
+    """Read positions from their digits: [K, 9] -> [3, K] int64."""
+    digits = channels.round().long().view(-1, AXES, DIGITS)
     powers = BASE ** torch.arange(DIGITS - 1, -1, -1, device=channels.device)
-    return (written * powers).sum(-1).T
+    return (digits * powers).sum(-1).T
 
 
-def placed(
+def fill_positions(
     positions: torch.Tensor, is_visual: torch.Tensor, done: int, embeds: Sequence[torch.Tensor], width: int
 ) -> tuple[list[torch.Tensor], torch.Tensor, int]:
-    """Put videos where their embeddings say.
+    """Replace the marks of compressed videos with the positions that their embeddings carry.
 
     Args:
-        positions: [3, L] int64 of the whole prompt, as `of_prompt` made them or this function left them.
+        positions: [3, L] int64 of the whole prompt, from `compute_prompt_positions` or an earlier call.
         is_visual: [L] bool, placeholders.
-        done: how many tokens of the prompt were read before.
-        embeds: what comes now, in order: [k, width], or [k, width + CHANNELS] for a video that is short of tokens.
-        width: of an embedding alone.
+        done: how many tokens of the prompt were processed before.
+        embeds: the next embeddings in order: [k, width], or [k, width + CHANNELS] of a compressed video.
+        width: channels of an embedding without its position.
 
     Returns:
-        The embeddings alone, the positions, and what to add to the number of a later token for its position. That
-        follows the last token of the prompt, also where it is one of a video.
+        The embeddings without the extra channels, the positions, and the delta for the tokens after the prompt. The
+        delta follows the last token of the prompt, even if that is a video token.
     """
     positions = positions.clone()
     placeholders = is_visual.nonzero()[:, 0]
-    for each in embeds:
-        coming = placeholders[placeholders >= done]
-        if each.shape[1] == width:
-            done = int(coming[len(each) - 1]) + 1
+    for item in embeds:
+        remaining = placeholders[placeholders >= done]
+        if item.shape[1] == width:
+            done = int(remaining[len(item) - 1]) + 1
             continue
-        before = int(each[0, -1])
-        start = done if before == INSIDE else int(coming[0]) - before
-        done = start + len(each)
-        here = positions[:, start:done]
-        # a prompt that was stopped and is read again has its places already
-        positions[:, start:done] = torch.where(here < 0, _mark_read(here) + places_of(each[:, width:-1]).to(here), here)
-    return [each[:, :width] for each in embeds], positions, answer_offset(positions)
+        lead = int(item[0, -1])
+        start = done if lead == INSIDE else int(remaining[0]) - lead
+        done = start + len(item)
+        span = positions[:, start:done]
+        # a preempted request is processed again and has its positions already
+        positions[:, start:done] = torch.where(span < 0, -1 - span + decode_digits(item[:, width:-1]).to(span), span)
+    return [item[:, :width] for item in embeds], positions, compute_delta(positions)
 
 
-def answer_offset(positions: torch.Tensor) -> int:
-    """What to add to the number of a token after a prompt for its position."""
+def compute_delta(positions: torch.Tensor) -> int:
+    """Return position minus index of the tokens after a prompt."""
     return int(positions[:, -1].max()) + 1 - positions.shape[1]
-
-
-def _mark(first: int) -> int:
-    """What stands for a token of a video that begins at a position, until its place is known."""
-    return -1 - first
-
-
-def _mark_read(marks: torch.Tensor) -> torch.Tensor:
-    return -1 - marks

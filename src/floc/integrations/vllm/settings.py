@@ -1,7 +1,7 @@
-"""What a user asked for: how many tokens to keep of a video, and by which method.
+"""The plugin's settings: how many tokens to keep of each video, and which method selects them.
 
-The count has to be known before there are embeddings, since vLLM writes the placeholders first. So it is a ratio or a
-number of tokens, never a coverage, and the method has to reach any count exactly.
+vLLM writes placeholders before it computes embeddings, so the number of kept tokens must follow from the size of the
+video alone. That allows a ratio or a token count, but no coverage, and only methods that keep any count exactly.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -19,111 +19,110 @@ from floc._checks import check_choice
 from floc.budget import Budget
 from floc.captured.recipe import Recipe
 
-LOG = logging.getLogger("vllm.floc")  # shown as vLLM shows its own
-OURS = ("ratio", "tokens", "method", "record")  # all else is an option of the method
+LOG = logging.getLogger("vllm.floc")  # a child of vLLM's logger, so it has the same handlers and format
+FIELDS = ("ratio", "tokens", "method", "record")  # every other key is an option of the method
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The part "floc" of vLLM's `--additional-config`."""
+    """The "floc" object of vLLM's `--additional-config`."""
 
     ratio: float | str | None = None
     tokens: int | None = None  # to keep of every video
     method: str = "floc"
     options: Mapping[str, Any] = field(default_factory=dict)
-    record: str | None = None  # a file that gets a line of JSON for each video that was chosen from
+    record: str | None = None  # file that gets one line of JSON per compressed video
 
     def __post_init__(self) -> None:
-        require_selecting(self.method)
+        check_method(self.method)
         if not isinstance(self.record, str | None):
-            raise TypeError(f"record must be the path of a file, got {self.record!r}")
+            raise TypeError(f"record must be a file path, got {self.record!r}")
         for option in self.options:
-            check_choice("setting", option, [*OURS, *methods.options(self.method)])
-        if (self.ratio, self.tokens) != (None, None):
-            self.recipe  # noqa: B018  complains of what is wrong with it
+            check_choice("setting", option, [*FIELDS, *methods.options(self.method)])
+        if self.has_count:
+            self.recipe  # noqa: B018  validates the count and the options
 
     @classmethod
-    def of(cls, given: object) -> Settings:
-        """From a dictionary, as `--additional-config` has it.
+    def from_dict(cls, given: object) -> Settings:
+        """Parse the object that `--additional-config` holds.
 
-        >>> Settings.of({"tokens": 512, "block": 16})
+        >>> Settings.from_dict({"tokens": 512, "block": 16})
         Settings(ratio=None, tokens=512, method='floc', options={'block': 16}, record=None)
         """
         if not isinstance(given, Mapping):
-            raise ValueError(f'floc in --additional-config must be settings such as {{"ratio": "1/8"}}, got {given!r}')
-        ours = {name: value for name, value in given.items() if name in OURS}
-        return cls(**ours, options={name: value for name, value in given.items() if name not in OURS})
+            raise ValueError(f'floc in --additional-config must be an object such as {{"ratio": "1/8"}}, got {given!r}')
+        fields = {name: value for name, value in given.items() if name in FIELDS}
+        return cls(**fields, options={name: value for name, value in given.items() if name not in FIELDS})
 
-    def at_rate(self, rate: float | None) -> Settings:
-        """With the count that vLLM's `--video-pruning-rate` asks for, where these settings have none.
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that `from_dict` parses."""
+        fields = {name: getattr(self, name) for name in FIELDS}
+        return {**{name: value for name, value in fields.items() if value is not None}, **self.options}
 
-        >>> Settings().at_rate(0.9).count(1000), Settings(tokens=64).at_rate(None).count(1000)
+    def with_rate(self, rate: float | None) -> Settings:
+        """Set the ratio to 1 - `rate`, the share that vLLM's `--video-pruning-rate` keeps. None changes nothing.
+
+        >>> Settings().with_rate(0.9).count(1000), Settings(tokens=64).with_rate(None).count(1000)
         (100, 64)
         """
         if not rate:
             return self
-        asked = Budget.parse(1 - rate, None, None).ratio
-        if self.tokens is not None or (self.ratio is not None and Budget.parse(self.ratio, None, None).ratio != asked):
-            said = f"tokens={self.tokens}" if self.tokens is not None else f"ratio={self.ratio}"
-            raise ValueError(
-                f"--video-pruning-rate {rate:g} keeps {asked} of the tokens, and floc was told {said}; give one of them"
-            )
-        return Settings(str(asked), None, self.method, self.options, self.record)
+        ratio = Budget.parse(1 - rate, None, None).ratio
+        if self.tokens is not None or (self.ratio is not None and Budget.parse(self.ratio, None, None).ratio != ratio):
+            own = f"tokens={self.tokens}" if self.tokens is not None else f"ratio={self.ratio}"
+            raise ValueError(f"--video-pruning-rate {rate:g} keeps {ratio} of the tokens, but floc has {own}; give one")
+        return replace(self, ratio=str(ratio))
 
     def __str__(self) -> str:
-        """For a log.
+        """Describe the settings for the log.
 
         >>> print(Settings(tokens=512, options={"block": 16}))
-        512 tokens of every video, chosen by floc with block=16
+        512 tokens of every video, selected by floc with block=16
         """
         count = f"{self.tokens} tokens" if self.tokens is not None else f"{self.ratio} of the tokens"
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
-        return f"{count} of every video, chosen by {self.method}" + (f" with {options}" if options else "")
-
-    def as_json(self) -> dict[str, Any]:
-        """What `of` takes."""
-        ours = {name: getattr(self, name) for name in OURS}
-        return {**{name: value for name, value in ours.items() if value is not None}, **self.options}
+        return f"{count} of every video, selected by {self.method}" + (f" with {options}" if options else "")
 
     @property
     def has_count(self) -> bool:
-        """Whether it is said how many tokens to keep."""
+        """Whether a ratio or a number of tokens is set."""
         return (self.ratio, self.tokens) != (None, None)
 
     @property
     def rate(self) -> float:
-        """The pruning rate to tell vLLM, which only asks whether there is one."""
-        kept = Fraction(1, 2) if self.ratio is None else Budget.parse(self.ratio, None, None).ratio
-        assert kept is not None
-        return float(1 - kept)
+        """The pruning rate to pass to vLLM, which only checks whether it is above 0."""
+        return 0.5 if self.ratio is None else float(1 - Fraction(self.ratio))
 
     @property
     def recipe(self) -> Recipe:
-        """What runs, the same as in `floc.attach`."""
+        """The compression to run, the same as in `floc.attach`."""
         return Recipe(self.ratio, self.tokens, None, self.method, self.options)
 
     def count(self, tokens: int) -> int:
-        """How many of so many tokens of a video are kept."""
+        """Return how many of a video's `tokens` are kept."""
         return self.recipe.count(tokens)
 
     @property
     def salt(self) -> str:
-        """What tells caches of videos apart that were made with other settings, or another release."""
+        """A hash of everything that changes the embeddings, for cache keys."""
         from floc._version import __version__
 
-        told = json.dumps([__version__, self.ratio, self.tokens, self.method, dict(self.options)], sort_keys=True)
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        key = json.dumps([__version__, self.ratio, self.tokens, self.method, dict(self.options)], sort_keys=True)
+        return hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
-def require_selecting(method: str) -> None:
-    """Complain of a method that merges tokens, or keeps as many as it likes."""
-    known = methods.facts(method)
-    if _fits(known):
+def check_method(method: str) -> None:
+    """Raise ValueError if `method` merges tokens or cannot keep an arbitrary count."""
+    if _keeps_any_count(method):
         return
-    why = "merges tokens" if known.kind == "merge" else f"keeps at least {known.floor}"
-    fit = ", ".join(name for name in methods.names() if _fits(methods.facts(name)))
-    raise ValueError(f"vLLM needs a method that keeps any number of tokens, and {method!r} {why}; take one of {fit}")
+    facts = methods.facts(method)
+    reason = "merges tokens" if facts.kind == "merge" else f"keeps at least {facts.floor}"
+    usable = ", ".join(filter(_keeps_any_count, methods.names()))
+    raise ValueError(
+        f"vLLM needs a method that keeps any number of tokens, but {method!r} {reason}; use one of {usable}"
+    )
 
 
-def _fits(known: methods.Facts) -> bool:
-    return known.kind == "select" and known.exact and not known.floor
+def _keeps_any_count(method: str) -> bool:
+    facts = methods.facts(method)
+    return facts.kind == "select" and facts.exact and not facts.floor

@@ -1,12 +1,12 @@
-"""What the plugin works with, and what it says of anything else."""
+"""The vLLM releases and models that the plugin supports."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-VERSIONS = ("0.28", "0.32")  # of vLLM, those that the engine tests were run with
-# architectures, as a model's config.json names them -> the classes that stand in for vLLM's
-MODELS = {
+VLLM_VERSIONS = ("0.28", "0.32")  # releases that pass the engine tests
+# architecture in a model's config.json -> class that replaces vLLM's
+VLLM_MODELS = {
     "Qwen2VLForConditionalGeneration": "floc.integrations.vllm.models:Qwen2VL",
     "Qwen2_5_VLForConditionalGeneration": "floc.integrations.vllm.models:Qwen2_5_VL",
     "Qwen3VLForConditionalGeneration": "floc.integrations.vllm.models:Qwen3VL",
@@ -14,26 +14,23 @@ MODELS = {
 }
 
 
-def require_version(version: str) -> None:
-    """Complain of a vLLM that was never tried.
-
-    >>> require_version("0.32.1")
-    """
-    if ".".join(version.split(".")[:2]) not in VERSIONS:
+def check_version(version: str) -> None:
+    """Raise RuntimeError unless `version` of vLLM is supported."""
+    if ".".join(version.split(".")[:2]) not in VLLM_VERSIONS:
         raise RuntimeError(
-            f"floc's plugin was tested with vLLM {_listed(VERSIONS)}, and this is {version}: install one of those, "
-            "or unset FLOC_VLLM and leave floc out of --additional-config to run without it"
+            f"the floc plugin supports vLLM {_join(VLLM_VERSIONS)}, but {version} is installed: install a supported "
+            "release, or unset FLOC_VLLM and remove floc from --additional-config to run without the plugin"
         )
 
 
-def require_model(architecture: str) -> None:
-    """Complain of a model that the plugin has no class for."""
-    if architecture not in MODELS:
+def check_model(architecture: str) -> None:
+    """Raise ValueError unless the plugin has a class for `architecture`."""
+    if architecture not in VLLM_MODELS:
         raise ValueError(
-            f"floc cannot choose the video tokens of {architecture} in vLLM; it can for {_listed(MODELS)}. "
+            f"floc does not support {architecture} in vLLM; it supports {_join(VLLM_MODELS)}. "
             "For other models use floc.attach with transformers, or serve without a pruning rate"
         )
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join(names: Iterable[str]) -> str:
     return " and ".join(", ".join(names).rsplit(", ", 1))

@@ -1,4 +1,4 @@
-"""What a task of lmms-eval asks of its folder: where the film is, how to ask, how to mark."""
+"""Functions of the task: the path of a film, the text of a question, the score of an answer."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def doc_to_text(doc: dict[str, Any], lmms_eval_specific_kwargs: dict[str, str]) 
 
 
 def process_results(doc: dict[str, Any], results: list[str]) -> dict[str, dict[str, Any]]:
-    said = next((letter for letter in results[0] if letter in LETTERS), "")
-    return {"keys_score": {"videoID": doc["videoID"], "said": said, "score": float(said == doc["answer"])}}
+    answer = next((letter for letter in results[0] if letter in LETTERS), "")
+    return {"keys_score": {"videoID": doc["videoID"], "answer": answer, "score": float(answer == doc["answer"])}}
 
 
 def aggregate(results: list[dict[str, Any]]) -> float:

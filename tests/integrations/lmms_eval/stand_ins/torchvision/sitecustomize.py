@@ -1,7 +1,7 @@
-"""PyPI's torchvision is compiled for CUDA, and does not load beside a torch for CPUs.
+"""Let PyPI's torchvision, which is compiled for CUDA, load with a CPU build of torch.
 
-What prepares pictures is plain Python on torch. All that keeps it from loading is a file that tells the shapes of
-compiled operators, which nothing here uses: it is taken for loaded.
+Its image processing is plain Python. Only the module that registers compiled operators fails to load. Nothing here uses
+those operators, so an empty module replaces it.
 """
 
 import sys

@@ -1,3 +1,3 @@
-"""In place of torchcodec, which needs libraries of FFmpeg that a machine may not have: frames come from PyAV."""
+"""Substitute for torchcodec, which needs FFmpeg libraries. It decodes with PyAV."""
 
 __version__ = "0.0"

@@ -1,4 +1,4 @@
-"""As much of torchcodec's decoder as transformers uses."""
+"""The part of torchcodec's decoder that transformers uses."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 
 
 class VideoDecoder:
-    """A short film, decoded whole."""
+    """Decodes a short video at once."""
 
     def __init__(self, source: str, **options: Any) -> None:
         with av.open(source) as container:

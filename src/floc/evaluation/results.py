@@ -1,0 +1,216 @@
+"""The folder of an evaluation: which cells are done, and what their runs of lmms-eval wrote.
+
+results/NAME.json   a finished cell; written atomically
+failed/NAME.json    a failed cell and the reason
+logs/NAME.log       the output of a cell's last run
+runs/NAME/          what lmms-eval wrote in a cell's last run
+report.md, report.json
+
+lmms-eval writes DATE_results.json and DATE_samples_TASK.jsonl below its output folder. It exits with status 0 even if
+it fails, so a run without results counts as failed, whatever its status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Literal
+
+from floc.evaluation.plan import Cell
+from floc.evaluation.tasks import TASKS, Task
+from floc.files import write_atomic
+
+CellState = Literal["done", "failed", "to do"]
+# costs that `floc.integrations.lmms_eval` logs per sample; of seconds the median, since the first sample compiles
+COSTS: dict[str, Callable[[list[float]], float]] = {
+    "tokens": fmean,
+    "kept": fmean,
+    "coverage": fmean,
+    "select_s": median,
+    "total_s": median,
+}
+REASON_CHARACTERS = 400
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class NoResultsError(ValueError):
+    """A run wrote no complete results."""
+
+
+@dataclass(frozen=True)
+class ResultFolder:
+    """The folder with the cells of one or more plans."""
+
+    path: Path
+
+    def get_state(self, cell: Cell) -> CellState:
+        """Return whether a cell is done, failed, or to do."""
+        if self._get_path("results", cell).exists():
+            return "done"
+        return "failed" if self._get_path("failed", cell).exists() else "to do"
+
+    def get_log(self, cell: Cell) -> Path:
+        """Return the path of a cell's log."""
+        return self.path / "logs" / f"{cell.name}.log"
+
+    def get_run(self, cell: Cell) -> Path:
+        """Return the folder that a cell's run writes to."""
+        return self.path / "runs" / cell.name
+
+    def create_run(self, cell: Cell) -> Path:
+        """Create the folder that a cell's run writes to, without files of an earlier run."""
+        path = self.get_run(cell)
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+        return path
+
+    def save_result(self, cell: Cell, result: dict[str, Any]) -> None:
+        """Write a cell's result, which makes it done."""
+        write_json(self._get_path("results", cell), {"cell": cell.settings, **result})
+        self._get_path("failed", cell).unlink(missing_ok=True)
+
+    def save_failure(self, cell: Cell, failure: dict[str, Any]) -> None:
+        """Write why a cell failed."""
+        write_json(self._get_path("failed", cell), {"cell": cell.settings, "log": str(self.get_log(cell)), **failure})
+
+    def read_results(self) -> list[dict[str, Any]]:
+        """Read all finished cells."""
+        return [_read_cell(path) for path in sorted((self.path / "results").glob("*.json"))]
+
+    def read_failures(self) -> list[dict[str, Any]]:
+        """Read all failed cells."""
+        return [_read_cell(path) for path in sorted((self.path / "failed").glob("*.json"))]
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes from running cells here. The system releases the lock however this process ends."""
+        try:
+            import fcntl
+        except ImportError as error:
+            raise ImportError(
+                "floc eval needs fcntl, which only Linux and macOS have; use --dry-run elsewhere"
+            ) from error
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                owner = file.read().strip() or "unknown"
+                raise ValueError(
+                    f"{self.path} is in use by process {owner}; wait for it, or use another folder with --output"
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+    def _get_path(self, kind: str, cell: Cell) -> Path:
+        return self.path / kind / f"{cell.name}.json"
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write a JSON file atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, lambda temporary: temporary.write_text(json.dumps(document, indent=1) + "\n"))
+
+
+def _read_cell(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text())
+        Cell(**document["cell"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a file of `floc eval` ({error!r}); move it elsewhere") from None
+    return document
+
+
+def read_run(folder: Path, task: str) -> dict[str, Any]:
+    """Read the results of a run of lmms-eval.
+
+    Returns:
+        A JSON-serialisable dict: score in percent, its standard error, number of questions, scores of parts,
+        lmms-eval's own numbers, and the mean costs of the samples.
+    """
+    files = sorted(folder.rglob("*_results.json"))
+    if not files:
+        raise NoResultsError(f"no results in {folder}")
+    newest = files[-1]
+    (document,) = _read_json([newest.read_text(encoding="utf-8")], newest)
+    if task not in document.get("results", {}):
+        raise NoResultsError(f"{newest} has no results for {task}")
+    numbers = {key.partition(",")[0]: value for key, value in document["results"][task].items() if _is_number(value)}
+    log = newest.with_name(newest.name.replace("_results.json", f"_samples_{task}.jsonl"))
+    if not log.exists():
+        raise NoResultsError(f"{log}, the log of the answers, is missing")
+    samples = _read_json([line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()], log)
+    expected = document.get("n-samples", {}).get(task, {}).get("effective", len(samples))
+    if expected != len(samples):
+        raise NoResultsError(f"{newest.parent}: {expected} questions, but {len(samples)} answers")
+    if task in TASKS:
+        scores = score_answers(TASKS[task], samples)
+    else:  # lmms-eval's first number, in its own scale
+        own = [value for name, value in numbers.items() if "_stderr" not in name]
+        if not own:
+            raise NoResultsError(f"lmms-eval reports no number for {task}")
+        scores = {"score": own[0], "error": None, "questions": len(samples), "parts": {}}
+    return {**scores, "lmms_eval": numbers, "selection": _average_costs(samples)}
+
+
+def _read_json(texts: list[str], path: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(text) for text in texts]
+    except ValueError as error:
+        raise NoResultsError(f"{path} is not valid JSON ({error})") from None
+
+
+def score_answers(task: Task, samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """Score logged samples: score in percent, standard error and number of questions, of the task and its parts."""
+    if not samples:
+        raise NoResultsError(f"{task.name}: no question was answered")
+    parts: dict[str | None, list[bool]] = {}
+    try:
+        for sample in samples:
+            parts.setdefault(task.get_part(sample), []).append(task.is_correct(sample))
+    except (KeyError, TypeError) as error:
+        raise NoResultsError(f"an answer to {task.name} is not in the format of lmms-eval 0.7 ({error!r})") from None
+    total = [is_correct for part in parts.values() for is_correct in part]
+    by_part = {name: _score(part) for name, part in parts.items() if name is not None}
+    return {**_score(total), "parts": dict(sorted(by_part.items()))}
+
+
+def _score(is_correct: list[bool]) -> dict[str, Any]:
+    share = fmean(is_correct)
+    error = math.sqrt(share * (1 - share) / len(is_correct))
+    return {"score": 100 * share, "error": 100 * error, "questions": len(is_correct)}
+
+
+def _average_costs(samples: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Average the costs over samples; None if no sample has any."""
+    counts = [count for sample in samples for count in sample.get("token_counts") or ()]
+    costs = [count["floc"] for count in counts if count and "floc" in count]
+    if not costs:
+        return None
+    values = {name: [cost[name] for cost in costs if _is_number(cost.get(name))] for name in COSTS}
+    return {"samples": len(costs), **{name: COSTS[name](numbers) for name, numbers in values.items() if numbers}}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def find_failure_reason(log: Path) -> str:
+    """Return one line of a run's log that says why it failed: the end of the last traceback, or the last line."""
+    lines = [_COLOURS.sub("", line).rstrip() for line in log.read_text(errors="replace").splitlines()]
+    lines = [line for line in lines if line.strip()]
+    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    if starts:
+        lines = [next((line for line in lines[starts[-1] + 1 :] if not line.startswith(" ")), lines[-1])]
+    return lines[-1].strip()[:REASON_CHARACTERS] if lines else "no output"

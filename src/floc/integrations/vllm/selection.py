@@ -1,0 +1,80 @@
+"""Select the tokens of a video to keep: those of `floc.compress`, exactly as many as vLLM has placeholders for."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from floc._system import use_one_thread
+from floc.integrations.vllm.settings import LOG, Settings
+
+# Multiply-adds up to which one thread is as fast as several: starting the others takes as long as they save. Measured
+# in an engine on two cores; 4,096 tokens with 64 channels are a quarter of it.
+ONE_THREAD_WORK = 1 << 32
+
+
+def select_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Settings) -> torch.Tensor:
+    """Select tokens: [T*H*W, D] embeddings in grid order and their shape (T, H, W) -> [K] int64 indices, ascending."""
+    started = time.perf_counter()
+    count = settings.count(len(embeds))
+    if count == len(embeds):
+        return torch.arange(count, device=embeds.device)
+    if _are_equal(embeds):
+        _run_trial(embeds, shape, settings)
+        indices = _space_evenly(count, embeds)
+    elif not embeds.isfinite().all():
+        LOG.warning("a video has embeddings that are not finite: floc keeps evenly spaced tokens of it")
+        indices = _space_evenly(count, embeds)
+    else:
+        is_short = len(embeds) ** 2 * embeds.shape[1] <= ONE_THREAD_WORK
+        with use_one_thread() if is_short else nullcontext():
+            indices = settings.recipe.indices(embeds.view(*shape, -1))
+    if len(indices) != count:
+        raise RuntimeError(f"method {settings.method!r} kept {len(indices)} of {shape} tokens instead of {count}")
+    if settings.record is not None:
+        write_record(Path(settings.record), shape, indices, time.perf_counter() - started)
+    return indices
+
+
+def warm_up(settings: Settings, dim: int, dtype: torch.dtype, device: torch.device) -> None:
+    """Select once from noise, so that everything is compiled before the first video."""
+    noise = torch.randn(64 * 4, dim, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+    replace(settings, ratio="1/8", tokens=None, record=None).recipe.indices(noise.view(64, 2, 2, dim))
+
+
+def _are_equal(embeds: torch.Tensor) -> bool:
+    """Return whether all tokens are equal, as in the dummy video of vLLM's memory profiling."""
+    return torch.equal(embeds[0], embeds[-1]) and bool((embeds == embeds[0]).all())
+
+
+def _run_trial(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Settings) -> None:
+    """During memory profiling on a GPU, select from noise of the same size, so that vLLM counts the memory."""
+    if embeds.device.type == "cpu":
+        warm_up(settings, embeds.shape[1], embeds.dtype, embeds.device)
+    else:
+        generator = torch.Generator(embeds.device).manual_seed(0)
+        noise = torch.randn(embeds.shape, generator=generator, dtype=embeds.dtype, device=embeds.device)
+        settings.recipe.indices(noise.view(*shape, -1))
+
+
+def _space_evenly(count: int, embeds: torch.Tensor) -> torch.Tensor:
+    return torch.arange(count, device=embeds.device) * len(embeds) // count
+
+
+def write_record(path: Path, shape: tuple[int, int, int], indices: torch.Tensor, seconds: float) -> None:
+    """Append a line on one video in a single write, since processes share the file. Failure is only a warning."""
+    line = json.dumps({"shape": list(shape), "kept": indices.tolist(), "seconds": round(seconds, 6)}) + "\n"
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(file, line.encode())
+        finally:
+            os.close(file)
+    except OSError as error:
+        LOG.warning("floc could not write its record to %s: %s", path, error.strerror)
