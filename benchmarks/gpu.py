@@ -87,7 +87,7 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
 
     from floc.selection.gpu import launch
 
-    if device.type == "cpu" and not launch.interpreted():
+    if device.type == "cpu" and not launch.is_interpreted():
         raise Unavailable(
             "python -m benchmarks gpu --small needs a CUDA device, or TRITON_INTERPRET=1 for Triton's interpreter"
         )
@@ -205,7 +205,7 @@ def _check(case: Case, tokens: torch.Tensor) -> float:
 
     kept = floc.compress(tokens, **case.keep, backend="gpu", **case.options)
     picks = torch.as_tensor(kept.indices[kept.order])
-    rows = Rows.of(tokens.reshape(-1, tokens.shape[-1]))
+    rows = Rows.measure(tokens.reshape(-1, tokens.shape[-1]))
     detail = float(case.options.get("detail", 2))
     sizes = _sizes(case)
     made = steps = 0
@@ -214,10 +214,10 @@ def _check(case: Case, tokens: torch.Tensor) -> float:
         found = []
         for start, sets in plan.parts:
             matrix = torch.empty(sets.elements, dtype=torch.int16, device=tokens.device)
-            part = rows.part(start, start + sum(sets.tokens))
+            part = rows.slice(start, start + sum(sets.tokens))
             similarity.fill(matrix, part, part, sets, detail)
             picked = greedy.greedy(matrix, sets)
-            made, steps = made + int(picked.made.sum()), steps + int(picked.steps.sum())
+            made, steps = made + int(picked.counts.sum()), steps + int(picked.steps.sum())
             for each, depth in zip(sets.matrices(matrix), sets.depths, strict=True):
                 found.append(torch_greedy.greedy(each[None].contiguous(), depth)[0][0])
         expected = plan.lists.start[plan.order] + torch.cat(found)[plan.order]
@@ -229,7 +229,7 @@ def _check(case: Case, tokens: torch.Tensor) -> float:
         [matrix] = window.second.matrices(survivors.matrix)
         chosen = torch_greedy.greedy(matrix[None].contiguous(), case.budget, survivors.weights[None])[0][0]
         picked = greedy.greedy(survivors.matrix, window.second, survivors.weights)
-        made, steps = int(picked.made.sum()), int(picked.steps.sum())
+        made, steps = int(picked.counts.sum()), int(picked.steps.sum())
         expected = survivors.places[chosen]
     if not torch.equal(picks, expected):
         wrong = int((picks != expected).sum())
@@ -240,15 +240,15 @@ def _check(case: Case, tokens: torch.Tensor) -> float:
 def _check_first_pass(case: Case, rows: Rows, window: DeviceWindow, detail: float) -> None:
     """Compare what each block chose before enough had survived with the torch backend's greedy."""
     from floc.selection.gpu import greedy, similarity
-    from floc.selection.gpu.steps import Enough
+    from floc.selection.gpu.greedy_steps import StopRule
     from floc.selection.torch import greedy as torch_greedy
 
     sets = window.first
     matrix = torch.empty(sets.elements, dtype=torch.int16, device=sets.device)
     similarity.fill(matrix, rows, rows, sets, detail)
-    picked = greedy.greedy(matrix, sets, enough=Enough(window.survivors, firsts=True))
+    picked = greedy.greedy(matrix, sets, stop=StopRule(window.survivors, firsts=True))
     ends = np.cumsum(sets.depths)
-    for b, (each, made) in enumerate(zip(sets.matrices(matrix), picked.made.tolist(), strict=True)):
+    for b, (each, made) in enumerate(zip(sets.matrices(matrix), picked.counts.tolist(), strict=True)):
         got = picked.picks[ends[b] - sets.depths[b] :][:made]
         if not torch.equal(got.long(), torch_greedy.greedy(each[None].contiguous(), made)[0][0].long()):
             raise AssertionError(f"{case.name}: the first pass in block {b} is not greedy's")
@@ -272,10 +272,10 @@ def _stages(case: Case, tokens: torch.Tensor, small: bool) -> tuple[float, float
     bytes_, flops = 2.0 * n * dim + 2 * cells, cells * dim  # half of the products: a matrix is its own transpose
 
     def similarities() -> None:
-        rows = Rows.of(flat)
+        rows = Rows.measure(flat)
         for start, sets in plan.parts:
             matrix = torch.empty(sets.elements, dtype=torch.int16, device=tokens.device)
-            part = rows.part(start, start + sum(sets.tokens))
+            part = rows.slice(start, start + sum(sets.tokens))
             similarity.fill(matrix, part, part, sets, detail)
 
     def everything() -> object:
@@ -290,7 +290,7 @@ def _stages(case: Case, tokens: torch.Tensor, small: bool) -> tuple[float, float
         [window] = run.plan_windows(sizes, tuple(windows), case.budget, tokens.device).windows
         m = window.survivors
         bytes_, flops = bytes_ + 2 * 2 * m * dim + 4 * m * m, flops + 2 * m * m * dim
-        candidates = Rows.of(flat[:m].half())
+        candidates = Rows.measure(flat[:m].half())
         matrix = torch.empty(window.second.elements, dtype=torch.int16, device=tokens.device)
         spent += _median_ms(lambda: similarity.fill(matrix, candidates, candidates, window.second, detail), small)
         del matrix

@@ -60,7 +60,7 @@ def _greedy(matrix: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, int]:
         from floc.selection.cpu import greedy
     except ImportError as error:
         raise ImportError("python -m benchmarks select needs numba: pip install 'floc-video[cpu]'") from error
-    return greedy.counted(matrix, k)
+    return greedy.lazy_greedy(matrix, k)
 
 
 def _check(matrix: np.ndarray, k: int, oracle: np.ndarray) -> None:

@@ -146,13 +146,13 @@ def test_stream_runs_small(tmp_path):
 
 
 def test_wrong_picks_are_not_timed(no_peers, monkeypatch):
-    right = greedy.counted
+    right = greedy.lazy_greedy
 
     def wrong(matrix, k, weights=None):
         picks, gains, evaluations = right(matrix, k, weights)
         return picks[::-1], gains, evaluations
 
-    monkeypatch.setattr(greedy, "counted", wrong)
+    monkeypatch.setattr(greedy, "lazy_greedy", wrong)
     with pytest.raises(AssertionError, match="differs from plain greedy"):
         select.measure(Shape(4, 4, 4, 16), (8,), 1, lambda _: None)
 

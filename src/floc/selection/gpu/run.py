@@ -18,10 +18,10 @@ import torch
 from floc import blocks
 from floc.ranking import DeviceRanking, Ranking
 from floc.selection.gpu import clusters, greedy, similarity
-from floc.selection.gpu.launch import LIMIT_BYTES, on
-from floc.selection.gpu.sets import Sets, repeated
+from floc.selection.gpu.greedy_steps import Picks, StopRule
+from floc.selection.gpu.launch import LIMIT_BYTES, use_device
+from floc.selection.gpu.sets import Sets, repeat_values
 from floc.selection.gpu.similarity import Rows
-from floc.selection.gpu.steps import Enough, Picked
 from floc.selection.objective import SCALE, WEIGHT_SCALE
 
 
@@ -34,17 +34,17 @@ def rank_in_blocks(
         tokens: [n, D].
         sizes: [B] tokens in each block.
     """
-    with on(tokens.device):
+    with use_device(tokens.device):
         tokens = _convert_readable(tokens)
         plan = plan_blocks(_to_ints(sizes), budget, LIMIT_BYTES, tokens.device)
-        rows = Rows.of(tokens)
+        rows = Rows.measure(tokens)
         picked = []
         for start, sets in plan.parts:
-            part = rows.part(start, start + sum(sets.tokens))
-            picked.append(_run_first_pass(part, sets, detail, Enough())[0])
+            part = rows.slice(start, start + sum(sets.tokens))
+            picked.append(_run_first_pass(part, sets, detail, StopRule())[0])
         picks, gains = _concatenate([each.picks for each in picked]), _concatenate([each.gains for each in picked])
         flat = plan.lists.start.index_select(0, plan.order) + picks.index_select(0, plan.order)
-        return _build_ranking(plan, np.asarray(sizes), flat, gains, plan.order, plan.following, rows.seen[1:])
+        return _build_ranking(plan, np.asarray(sizes), flat, gains, plan.order, plan.following, rows.flags[1:])
 
 
 def rank_in_two_passes(
@@ -61,9 +61,9 @@ def rank_in_two_passes(
         sizes: [B] tokens in each block.
         windows: See `floc.second_pass.plan_windows`.
     """
-    with on(tokens.device):
+    with use_device(tokens.device):
         plan = plan_windows(_to_ints(sizes), tuple(windows), budget, tokens.device)
-        rows = Rows.of(_convert_readable(tokens))
+        rows = Rows.measure(_convert_readable(tokens))
         flat, picked = [], []
         for window in plan.windows:
             survivors = select_survivors(window.rows(rows), window, detail)
@@ -79,19 +79,19 @@ def rank_in_two_passes(
         places = places.index_select(0, order) + lists.start.index_select(0, order)
         window_sizes = np.array([sum(window.first.tokens) for window in plan.windows])
         flat_picks = _concatenate(flat).index_select(0, places)
-        return _build_ranking(plan, window_sizes, flat_picks, gains, order, following, rows.seen[1:])
+        return _build_ranking(plan, window_sizes, flat_picks, gains, order, following, rows.flags[1:])
 
 
-def _run_first_pass(rows: Rows, sets: Sets, detail: float, enough: Enough) -> tuple[Picked, torch.Tensor]:
+def _run_first_pass(rows: Rows, sets: Sets, detail: float, stop: StopRule) -> tuple[Picks, torch.Tensor]:
     """Select from every set; returns the picks and the similarity matrices."""
     matrix = torch.empty(sets.elements, dtype=torch.int16, device=sets.device)
     similarity.fill(matrix, rows, rows, sets, detail)
-    picked = greedy.greedy(matrix, sets, enough=enough)
+    picked = greedy.greedy(matrix, sets, stop=stop)
     later = None
     if detail > 1:
         # similarities near 1 round to 1, so gains end while tokens still differ: see floc.selection.engine
-        by = clusters.represent(matrix, sets, picked.picks, picked.made)
-        later = clusters.worst_first(rows, sets, picked, by, enough.count)
+        by = clusters.find_representatives(matrix, sets, picked.picks, picked.counts)
+        later = clusters.order_worst_first(rows, sets, picked, by, stop.count)
     greedy.fill_up(picked, sets, later)
     return picked, matrix
 
@@ -106,12 +106,12 @@ class Survivors(NamedTuple):
 
 def select_survivors(rows: Rows, window: DeviceWindow, detail: float) -> Survivors:
     """Select in the blocks of a window, and prepare the second pass over the survivors."""
-    picked, matrix = _run_first_pass(rows, window.first, detail, Enough(window.survivors, firsts=True))
+    picked, matrix = _run_first_pass(rows, window.first, detail, StopRule(window.survivors, firsts=True))
     order = window.lists.merge(picked.gains, window.survivors, firsts=True)[0]
     group = window.lists.group.index_select(0, order)
     counts = torch.zeros(len(window.first), dtype=torch.int32, device=order.device)
     counts.index_add_(0, group, torch.ones_like(group, dtype=torch.int32))
-    by = clusters.represent(matrix, window.first, picked.picks, counts)
+    by = clusters.find_representatives(matrix, window.first, picked.picks, counts)
     del matrix
     place = torch.empty_like(window.lists.group)  # of each pick among the survivors
     place[order] = window.arange
@@ -120,10 +120,10 @@ def select_survivors(rows: Rows, window: DeviceWindow, detail: float) -> Survivo
     # float16 is precise enough for sums of unit tokens, and has the range unless a cluster is very large
     is_small = rows.values.element_size() == 2 and max(window.first.tokens) < 60_000
     dtype = torch.float16 if is_small else torch.float32
-    targets = Rows.of(clusters.sums(rows, place[by.long()], window.survivors, dtype))
+    targets = Rows.measure(clusters.sum_clusters(rows, place[by.long()], window.survivors, dtype))
     lengths = torch.where(targets.scale > 0, 1 / (targets.scale * targets.power), 0)
     weights = (lengths.double() * WEIGHT_SCALE).round().long()
-    candidates = clusters.gathered(rows, places, dtype)
+    candidates = clusters.gather_rows(rows, places, dtype)
     matrix = torch.empty(window.second.elements, dtype=torch.int16, device=order.device)
     similarity.fill(matrix, candidates, targets, window.second, detail)
     return Survivors(places, matrix, weights)
@@ -152,17 +152,17 @@ class _PickLists:
     @cached_property
     def group(self) -> torch.Tensor:
         """[P] int64, the group of each pick."""
-        return repeated(range(len(self.depths)), self.depths, self.device)
+        return repeat_values(range(len(self.depths)), self.depths, self.device)
 
     @cached_property
     def start(self) -> torch.Tensor:
         """[P] int64, the offset of each pick."""
-        return repeated(self.starts, self.depths, self.device)
+        return repeat_values(self.starts, self.depths, self.device)
 
     @cached_property
     def first(self) -> torch.Tensor:
         """[P] int64, the place of the first pick of each pick's group."""
-        return repeated(self.ends - self.counts, self.depths, self.device)
+        return repeat_values(self.ends - self.counts, self.depths, self.device)
 
     @cached_property
     def by_rank(self) -> torch.Tensor:
@@ -296,7 +296,7 @@ class DeviceWindow:
 
     def rows(self, all_rows: Rows) -> Rows:
         """Return the window's tokens."""
-        return all_rows.part(self.start, self.start + sum(self.first.tokens))
+        return all_rows.slice(self.start, self.start + sum(self.first.tokens))
 
     @cached_property
     def arange(self) -> torch.Tensor:
