@@ -102,7 +102,7 @@ def write_kept(
 
     from floc._version import __version__
 
-    names = [name for name in ARRAYS if name != "represents" or kept.has_represents]
+    names = list(ARRAYS if kept.representation.represents is not None else ARRAYS[:-1])
     if kept.times_s is not None:
         names.append("times_s")
     tensors = {name: torch.as_tensor(getattr(kept, name)).cpu().contiguous() for name in names}

@@ -72,11 +72,6 @@ class Kept:
         return convert_like(self.features, represents)
 
     @property
-    def has_represents(self) -> bool:
-        """Whether `represents` is available; not for a stream with a budget."""
-        return self.representation.represents is not None
-
-    @property
     def bound(self) -> float | None:
         """Lower bound on f(kept) / f(best selection) from the same blocks or, after two passes, survivors."""
         return self.representation.bound
@@ -157,14 +152,14 @@ class Kept:
             places = np.searchsorted(to_numpy(self.indices), indices)
             order = np.searchsorted(indices, ranking.picks[kept])
             gains = convert_like(self.features, ranking.gains[kept])
-        here = convert_like(self.features, places)
+        taken = convert_like(self.features, places)
         return replace(
             self,
-            indices=self.indices[here],
-            features=self.features[here],
-            positions=self.positions[here],
+            indices=self.indices[taken],
+            features=self.features[taken],
+            positions=self.positions[taken],
             order=convert_like(self.features, order),
             gains=gains,
-            times_s=None if self.times_s is None else self.times_s[here],
+            times_s=None if self.times_s is None else self.times_s[taken],
             representation=self.representation.shrink(places, ranking),
         )

@@ -24,8 +24,9 @@ from floc import blocks
 from floc._arrays import to_numpy
 from floc.ranking import Ranking, find_improvements
 from floc.selection.backends import check_headroom
-from floc.selection.engine import Engine, History, Solution, Targets, Tick
+from floc.selection.engine import History, Solution, Targets, Tick
 from floc.selection.objective import SCALE, WEIGHT_SCALE, Similarity
+from floc.selection.torch.engine import TorchEngine
 from floc.tokens import TokenGrid
 
 SURVIVORS_TOGETHER = 12_288  # survivors in one window at most: their similarity matrix takes 300 MB
@@ -77,7 +78,7 @@ class SecondPass:
     grid: TokenGrid
     spans: list[slice]  # frames of each block
     sizes: np.ndarray  # [B] tokens in each block
-    engine: Engine
+    engine: TorchEngine
     similarity: Similarity
     tick: Tick
     with_history: bool = True  # whether to find representatives
@@ -205,7 +206,7 @@ class SurvivorSelection(NamedTuple):
 
 
 def select_survivors(
-    engine: Engine,
+    engine: TorchEngine,
     similarity: Similarity,
     survivors: torch.Tensor,
     sums: torch.Tensor,

@@ -35,7 +35,7 @@ from floc.methods.registry import register
 from floc.ranking import DeviceRanking, Ranking
 from floc.second_pass import SecondPass
 from floc.selection.backends import BACKENDS, create_engine, resolve_backend
-from floc.selection.engine import Engine, Job, Solution
+from floc.selection.engine import Job, Solution
 from floc.selection.objective import METRICS, SCALE, Metric, Similarity
 from floc.tokens import TokenGrid
 
@@ -121,7 +121,7 @@ class _Run:
         self.options = options
         self.with_history = with_history  # whether to find representatives
         self.similarity = Similarity(options.metric, options.detail)
-        self.engine: Engine = create_engine(options.backend, grid.tokens.device)
+        self.engine = create_engine(options.backend, grid.tokens.device)
         self.spans = scenes.find_blocks(grid, options.block)
         cells = grid.shape[1] * grid.shape[2]
         self.sizes = np.array([(span.stop - span.start) * cells for span in self.spans])

@@ -1,4 +1,4 @@
-"""The interface of a backend: select from sets of tokens, and from survivors that represent several tokens.
+"""The jobs and solutions of a backend's engine, and the steps that all engines share.
 
 An engine computes a fixed-point similarity matrix, selects greedily on it, and records which pick represents each token
 after every step. With that history one run holds the result for every smaller budget.
@@ -6,10 +6,9 @@ after every step. With that history one run holds the result for every smaller b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -70,66 +69,6 @@ class Solution:
         return replace(
             self, gains=self.gains / unit, next_gain=None if self.next_gain is None else self.next_gain / unit
         )
-
-
-class Engine(Protocol):
-    """A backend as the methods see it."""
-
-    name: str
-
-    def at_work(self) -> AbstractContextManager[None]:
-        """Enter a context in which several calls share their setup."""
-        ...
-
-    def solve(
-        self, jobs: Iterable[Job], similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick
-    ) -> Iterator[Solution]:
-        """Select from each set in turn."""
-        ...
-
-    def sum_by_cluster(
-        self, sets: Sequence[tuple[torch.Tensor, np.ndarray]], count: int, *, unit: bool
-    ) -> tuple[torch.Tensor, np.ndarray]:
-        """Sum the tokens of each cluster, normalised first if `unit`.
-
-        Args:
-            sets: The [n, D] tokens of each set and the [n] cluster of each token; sets do not share clusters.
-            count: Number of clusters.
-
-        Returns:
-            [count, D] unit vectors and [count] lengths of the sums.
-        """
-        ...
-
-    def solve_weighted(
-        self,
-        candidates: torch.Tensor,
-        targets: Targets,
-        budget: int,
-        similarity: Similarity,
-        *,
-        sigma: float | None = None,
-        with_history: bool = True,
-        tick: Tick = no_tick,
-    ) -> Solution:
-        """Select from [M, D] candidates those that cover the targets best.
-
-        The tokens of the history are the targets. The solution also holds the CLOSEST picks to each target, or all
-        picks if there are fewer. Without a history it holds the picks and gains only.
-        """
-        ...
-
-    def cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
-        """Return [E] float64, the cosine of row i[e] of `left` and row j[e] of `right`."""
-        ...
-
-    def bytes_needed(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
-        """Return the memory needed to select from a set of `n` tokens, or of `n` weighted survivors."""
-        ...
-
-    def survivors_together(self, sizes: np.ndarray, survivors: int) -> int:
-        """Return how many survivors of blocks of these sizes one selection can take together."""
-        ...
 
 
 def split_next_gain(picks: np.ndarray, gains: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray, int]:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from floc.selection.engine import Engine, Job, Solution
+from floc.selection.engine import Job, Solution
 from floc.selection.objective import Similarity
+from floc.selection.torch.engine import TorchEngine
 
 
 class StreamBlock(NamedTuple):
@@ -31,7 +32,7 @@ class StreamBlock(NamedTuple):
 class Selector(NamedTuple):
     """The engine and the similarity that a stream selects with."""
 
-    engine: Engine
+    engine: TorchEngine
     similarity: Similarity
     dim: int | None  # number of features to compare, the first ones; None: all
 

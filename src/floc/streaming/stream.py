@@ -28,8 +28,8 @@ from floc.budget import Budget
 from floc.files import write_atomic
 from floc.kept import Kept
 from floc.selection.backends import BACKENDS, create_engine
-from floc.selection.engine import Engine
 from floc.selection.objective import METRICS, Metric, Similarity
+from floc.selection.torch.engine import TorchEngine
 from floc.streaming.bounded import DEDUPE, BoundedPast
 from floc.streaming.cutting import EvenCutter, SceneCutter
 from floc.streaming.growing import GrowingPast
@@ -103,7 +103,7 @@ class Stream:
             backend=backend,
         )
         self._similarity = Similarity(metric, detail)
-        self._engine: Engine | None = None
+        self._engine: TorchEngine | None = None
         self._cutter = SceneCutter(dim) if isinstance(block, str) else EvenCutter(int(block))
         self._waiting: torch.Tensor | None = None  # [capacity, H, W, D], for frames that do not form a block yet
         self._times: list[float] = []  # of the waiting frames
@@ -309,16 +309,14 @@ class Stream:
             had, has = ("a time", "none") if self._is_timed else ("no time", "one")
             raise ValueError(f"earlier frames had {had}, this one has {has}; give time_s for all frames or for none")
         if time_s is None:
-            times = [float(self.frames + i) for i in range(count)]
-        elif isinstance(time_s, float | int):
-            times = [float(time_s)]
-        else:
-            try:
-                times = np.atleast_1d(np.asarray(time_s, np.float64)).tolist()
-            except (TypeError, ValueError):
-                raise ValueError(f"{_TIME}; got {time_s!r}") from None
-        if len(times) != count or not isinstance(times[0], float):
-            raise ValueError(f"every frame needs one time: got {count} frames and times of shape {np.shape(times)}")
+            return [float(self.frames + i) for i in range(count)]
+        try:
+            given = np.atleast_1d(np.asarray(time_s, np.float64))
+        except (TypeError, ValueError):
+            raise ValueError(f"{_TIME}; got {time_s!r}") from None
+        if given.shape != (count,):
+            raise ValueError(f"every frame needs one time: got {count} frames and times of shape {given.shape}")
+        times = given.tolist()
         for before, time in zip([self._last_s if self.frames else -math.inf, *times], times, strict=False):
             if not math.isfinite(time):
                 raise ValueError(f"{_TIME}; got {time!r}")

@@ -29,7 +29,7 @@ _scratch = tiles.Scratch()
 
 
 class CpuEngine(TorchEngine):
-    """See `Engine`."""
+    """The torch engine with compiled kernels and a pool of threads; see `TorchEngine`."""
 
     name = "cpu"
 

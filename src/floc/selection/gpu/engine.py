@@ -19,7 +19,7 @@ from floc.selection.torch.engine import TorchEngine
 
 
 class GpuEngine(TorchEngine):
-    """See `Engine`."""
+    """The torch engine with selection by the kernels; see `TorchEngine`."""
 
     name = "gpu"
 
