@@ -113,7 +113,7 @@ def test_a_file_cut_in_half_gives_what_could_be_read_and_says_so(
     import av
 
     whole, half = tmp_path / "whole.mkv", tmp_path / "half.mkv"
-    from benchmarks.video import loop
+    from benchmarks.videos import repeat_video as loop
 
     loop(film, whole, 16)
     with av.open(str(whole)) as container:
@@ -172,36 +172,6 @@ def test_names_that_are_no_text(film: Path, tmp_path: Path, monkeypatch) -> None
     command = ("compare", odd, "--encoder", "pixels", "--max-frames", 4, "--methods", "random", "-o", page)
     assert run(monkeypatch, *command) == 0
     assert "<b>" not in page.read_text().replace("<body>", "")
-
-
-def test_demo_tells_which_methods_kept_the_keys(tmp_path: Path, monkeypatch, capsys) -> None:
-    assert run(monkeypatch, "demo", "-o", tmp_path / "demo", "--seconds", 12, "--encoder", "pixels") == 0
-    said = capsys.readouterr().err
-    assert "Who kept the keys?" in said
-    assert "1/32" in said
-    for method in floc.methods.names():
-        assert method in said.replace("\n", " ")
-    assert (tmp_path / "demo" / "report.html").exists()
-    assert (tmp_path / "demo" / "keys.mp4").exists()
-
-
-def test_the_keys_patches_are_those_their_box_covers() -> None:
-    from examples.demo.demo import judge, patches_with_keys
-    from examples.demo.film import Sighting
-    from floc.encoders.base import VideoTokens
-
-    tokens = np.random.default_rng(0).standard_normal((3, 4, 8, 16)).astype(np.float32)
-    some = VideoTokens(tokens, np.array([0.0, 0.5, 1.0]))
-    # from the middle of column 2 to the end of 3, in row 1; a sliver of row 2
-    sightings = [Sighting(0.5, (2.5 / 8, 1 / 4, 4 / 8, 2.05 / 4)), Sighting(0.75, (0, 0, 1, 1))]
-    truth = patches_with_keys(some, sightings)
-    assert truth.tolist() == [32 + 8 + 2, 32 + 8 + 3]
-    everything = floc.compress(tokens, ratio=1)
-    assert judge(some, everything, truth)[:2] == (2, 2)
-    one = floc.compress(tokens, budget=1, method="random", seed=1)
-    verdict = judge(some, one, truth)
-    assert verdict.kept == len(set(one.indices) & set(truth))
-    assert verdict.closest < 0.99
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"no footage at {DATA}")

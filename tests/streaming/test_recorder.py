@@ -29,7 +29,7 @@ from floc import (  # noqa: E402
     video,
 )
 from floc.budget import Budget  # noqa: E402
-from floc.encoders.pixels import Pixels  # noqa: E402
+from floc.encoders.pixels import PixelEncoder  # noqa: E402
 from floc.streaming.recorder import StreamRecorder, StreamStatus, open_recorder  # noqa: E402
 from floc.video import live  # noqa: E402
 from tests.video.conftest import make_film  # noqa: E402
@@ -150,12 +150,14 @@ def test_another_file_continues_where_the_first_ended(film: Path, folder: Path, 
 
 
 def test_a_stop_does_not_split_groups_of_frames(film: Path, tmp_path: Path) -> None:
-    class Pairs(Pixels):
+    class Pairs(PixelEncoder):
+        frames_per_token = 2
+
         def __call__(self, pixels: np.ndarray) -> np.ndarray:
             tokens = super().__call__(pixels)
             return (tokens[::2] + tokens[1::2]) / 2
 
-    pairs = Pairs("pairs", frames_per_token=2)
+    pairs = Pairs("pairs")
     for name, stops in (("once", [1e9]), ("twice", [7, 1e9])):
         for seconds in stops:
             (tmp_path / name).mkdir(exist_ok=True)
@@ -318,7 +320,7 @@ def test_reads_an_address_and_stores_no_password(
 
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_silent_address_ends_the_recording(film: Path, folder: Path, answers: bool, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(live, "ANSWER_S", 1.0)
+    monkeypatch.setattr(live, "TIMEOUT_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
@@ -341,19 +343,19 @@ def test_a_silent_address_ends_the_recording(film: Path, folder: Path, answers: 
 
 
 def test_devices_and_addresses_are_opened_with_their_options() -> None:
-    camera = live.arguments("/dev/video2")
+    camera = live.build_open_options("/dev/video2")
     assert (camera["file"], camera["format"]) == ("/dev/video2", "v4l2")
-    rtsp = live.arguments("rtsp://user:secret@10.0.0.7/main")
+    rtsp = live.build_open_options("rtsp://user:secret@10.0.0.7/main")
     assert rtsp["file"] == "rtsp://user:secret@10.0.0.7/main"
     assert rtsp["container_options"]["rtsp_transport"] == "tcp"
-    web = live.arguments("https://example.org/live.m3u8")
+    web = live.build_open_options("https://example.org/live.m3u8")
     assert "rtsp_transport" not in web["container_options"]
     for each in (camera, rtsp, web):
         assert each["timeout"] == (10.0, 10.0)
     for each in (rtsp, web):
         assert "file" not in each["container_options"]["protocol_whitelist"].split(",")
     with pytest.raises(ValueError, match=r"unknown address 'gopher'.*rtsp"):
-        live.arguments("gopher://camera")
+        live.build_open_options("gopher://camera")
 
 
 def test_errors_are_one_line_and_write_nothing(film: Path, folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
@@ -373,7 +375,7 @@ def test_errors_are_one_line_and_write_nothing(film: Path, folder: Path, tmp_pat
         ((film, *budget, "--state", film), "would overwrite the input"),
         ((film, "--budget", 20, "--encoder", "pixel"), "did you mean 'pixels'?"),
         (("nothing.mp4", *budget), "nothing.mp4: no such file"),
-        (("/dev/video77", *budget), "/dev/video77: no such device; ls /dev/video* shows those there are"),
+        (("/dev/video77", *budget), "/dev/video77: no such device; list the devices with ls /dev/video*"),
         (("/dev/null", *budget), "/dev/null: cannot be opened ("),
         (("rtsp://u:secret@127.0.0.1:9/a", *budget), "rtsp://127.0.0.1:9/a: cannot be opened (Connection refused)"),
         (("http://127.0.0.1:9/a", *budget), "http://127.0.0.1:9/a: cannot be opened (Connection refused)"),

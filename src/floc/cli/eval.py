@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("model", "frames", "tokens", "16:9", "kept", "cells", "done", "GPU h", "read h")
 GROUP = ("model", "max_frames", "fps", "ratio", "budget", "limit", "more", "lmms")  # what the cells of a row share
-OUTPUT = ("--output", "-o", "--out")
+OUTPUT = ("--output", "-o")
 Text = str | None
 
 
@@ -43,9 +43,7 @@ def evaluate(
     methods: Annotated[
         Text, _option("NAMES", "Names; full: all tokens.", "full,floc,floc-paper,frame_uniform,random")
     ] = None,
-    ratio: Annotated[
-        Text, _option("RATIOS", "Shares of the tokens to keep.", "1/8,1/16,1/32", "--ratio")
-    ] = None,
+    ratio: Annotated[Text, _option("RATIOS", "Shares of the tokens to keep.", "1/8,1/16,1/32", "--ratio")] = None,
     tasks: Annotated[
         Text, _option("NAMES", "Of lmms-eval.", "videomme,mlvu_dev,longvideobench_val_v,egoschema_subset")
     ] = None,

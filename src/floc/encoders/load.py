@@ -13,8 +13,8 @@ from floc.encoders.base import Encoder, VideoTokens
 from floc.tokens import Frames
 
 if TYPE_CHECKING:
-    from floc.report.filmstrip import Filmstrip
     from floc.video import Video
+    from floc.video.thumbnails import Thumbnails
 
 FPS = 1.0
 MAX_FRAMES = 7200  # two hours at a frame a second, the most the FLoC paper takes
@@ -28,11 +28,11 @@ class EncodedVideo:
     video: Video
     encoder: Encoder
     footage: VideoTokens
-    strip: Filmstrip | None  # its pictures, where they were asked for
+    strip: Thumbnails | None  # its pictures, where they were asked for
 
     def about(self) -> dict[str, Any]:
         """How the tokens were made, as JSON takes it."""
-        return {"video": self.video.about(), "encoder": self.encoder.name}
+        return {"video": self.video.describe(), "encoder": self.encoder.name}
 
     def facts(self) -> list[tuple[str, str]]:
         """The same for people: label and value."""
@@ -77,9 +77,9 @@ def load_tokens(
     frames: Iterable[Frames] = video
     strip = None
     if with_strip:
-        from floc.report.filmstrip import Filmstrip
+        from floc.video.thumbnails import Thumbnails
 
-        strip = Filmstrip(video.planned, every=network.frames_per_token, seen=network.seen)
+        strip = Thumbnails(video.planned, every=network.frames_per_token, crop=network.seen)
         frames = strip.watch(video)
     footage = base.encode(
         frames,

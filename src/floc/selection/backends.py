@@ -62,8 +62,7 @@ def _find_kernel_obstacle(device: torch.device) -> str:
     import triton
 
     if tuple(map(int, triton.__version__.split(".")[:2])) < OLDEST_TRITON:
-        oldest = ".".join(map(str, OLDEST_TRITON))
-        return f"it needs Triton {oldest} or newer, and {triton.__version__} is installed"
+        return f"it needs Triton {'.'.join(map(str, OLDEST_TRITON))} or newer, and {triton.__version__} is installed"
     if device.type == "cpu":
         from floc.selection.gpu.launch import is_interpreted
 

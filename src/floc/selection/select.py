@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from floc._arrays import to_tensor
+from floc.selection import reference
 from floc.selection.backends import check_headroom, resolve_backend
 from floc.selection.objective import SCALE
 
@@ -50,11 +51,9 @@ def select(
     counts = None if weights is None else _check_weights(weights, m, n)
     name = resolve_backend(backend, matrix.device)
     if name in ("reference", "cpu"):
-        greedy: Callable[..., tuple]
+        greedy: Callable[..., tuple] = reference.greedy
         if name == "cpu":
             from floc.selection.cpu.greedy import lazy_greedy as greedy
-        else:
-            from floc.selection.reference import greedy
         arguments = np.ascontiguousarray(matrix.cpu().numpy()), int(k), None if counts is None else counts.numpy()
         picks, gains = map(torch.from_numpy, greedy(*arguments)[:2])
     else:
@@ -66,8 +65,8 @@ def select(
         else:
             from floc.selection.torch import greedy as batched
 
-            found = batched.greedy(matrix[None], int(k), None if counts is None else counts[None])
-            picks, gains = found[0][0], found[1][0]
+            batch = batched.greedy(matrix[None], int(k), None if counts is None else counts[None])
+            picks, gains = batch[0][0], batch[1][0]
     if isinstance(similarity, torch.Tensor):
         return Selection(picks.to(similarity.device), gains.to(similarity.device))
     return Selection(picks.cpu().numpy(), gains.cpu().numpy())

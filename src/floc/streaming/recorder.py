@@ -80,7 +80,7 @@ class StreamRecorder:
         """Record until the source ends, `seconds` have been read, or `stopped` returns True.
 
         Args:
-            follow, patience_s: See `live.frames`.
+            follow, patience_s: See `live.read_frames`.
             seconds: Seconds of video, from the first frame of this run.
             stopped: Called after every frame.
             show: Called after every push.
@@ -93,7 +93,7 @@ class StreamRecorder:
             warn(text)
 
         options: dict[str, Any] = dict(follow=follow, patience_s=patience_s, stopped=stopped, warn=store_warning)
-        frames = live.frames(self.source, fps=self.fps, size=self.encoder.frame_size, **options)
+        frames = live.read_frames(self.source, fps=self.fps, size=self.encoder.frame_size, **options)
         group_size = self.encoder.frames_per_token
         pushed_at: deque[float] = deque(maxlen=RECENT)
         group: list[tuple[np.ndarray, float]] = []  # frames that are encoded together
@@ -131,7 +131,7 @@ class StreamRecorder:
         if pushed_at:
             wrote(self._write())
         elif not (self.resumes or stopped()):
-            name = live.public_name(self.source)
+            name = live.redact_source(self.source)
             raise ValueError(f"{name}: all frames are damaged, so nothing was written; copy or record it again")
 
     def _skip_read(self, frames: Iterator[tuple[np.ndarray, float]]) -> Iterator[tuple[np.ndarray, float]]:
@@ -140,7 +140,7 @@ class StreamRecorder:
         name = _identify(self.source)
         if not self.resumes:
             note["start_s"] = 0.0
-        elif not (note["source"] == name and live.kind(self.source) == "file"):
+        elif not (note["source"] == name and live.classify_source(self.source) == "file"):
             # a camera does not report the length of a pause, and a new file follows the one before
             note["start_s"] = before_s + (UNKNOWN_STEP_S if self.fps is None else 1 / self.fps)
         note["source"] = name
@@ -172,7 +172,7 @@ class StreamRecorder:
         if not self.written:
             self.folder.mkdir(exist_ok=True)
         metadata = {"encoder": self.encoder.name, "fps": self.fps, "segment": number}
-        files.write_kept(self.kept, segment, source=live.public_name(self.source), made_from=metadata)
+        files.write_kept(self.kept, segment, source=live.redact_source(self.source), made_from=metadata)
         files.write_atomic(self.folder / LATEST, lambda temporary: shutil.copyfile(segment, temporary))
         self.stream.note["segments"] = number
         if self.state is not None:
@@ -234,4 +234,4 @@ def _load_stream(state: Path, wanted: Stream, encoder: Encoder, device: str | No
 
 def _identify(source: str) -> str:
     """Return the name by which a later run recognises a source."""
-    return str(Path(source).resolve()) if live.kind(source) == "file" else live.public_name(source)
+    return str(Path(source).resolve()) if live.classify_source(source) == "file" else live.redact_source(source)

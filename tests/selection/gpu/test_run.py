@@ -202,10 +202,10 @@ def test_picks_without_gain_are_the_worst_covered_tokens(device: torch.device) -
     """Tokens so similar that with detail all similarities are 1: the two that differ most are kept, not the first."""
     rng = np.random.default_rng(0)
     common = rng.standard_normal(24)
-    alike = common + 1e-3 * rng.standard_normal((6, 1, 4, 24))
-    alike[4, 0, 2] = common + 4e-3 * rng.standard_normal(24)
-    alike[5, 0, 1] = common + 4e-3 * rng.standard_normal(24)
-    tokens = torch.from_numpy(alike.astype(np.float32))
+    similar = common + 1e-3 * rng.standard_normal((6, 1, 4, 24))
+    similar[4, 0, 2] = common + 4e-3 * rng.standard_normal(24)
+    similar[5, 0, 1] = common + 4e-3 * rng.standard_normal(24)
+    tokens = torch.from_numpy(similar.astype(np.float32))
     got = floc.compress(tokens.to(device), budget=3, block=None, detail=3, backend="gpu")
     want = floc.compress(tokens, budget=3, block=None, detail=3, backend="reference")
     assert got.gains.tolist()[1:] == [0, 0]

@@ -190,7 +190,7 @@ def _filmed(
         check_file(path)
         given = video = read(path, fps=fps, max_frames=max_frames, size=tower.frame_size, batch=STEP)
         reel.planned, reel.duration_s = -(-video.planned // joined), float(video.duration_s)
-        reel.fps = video.taken_fps
+        reel.fps = video.sampled_fps
         reel.about = {"source": path.name, "preprocessing": {"size": [video.width, video.height]}}
     else:
         given = frames

@@ -151,8 +151,7 @@ def _split_rows(count: int, dim: int) -> Iterator[slice]:
 def _normalise(pool: Executor, source: np.ndarray, out: np.ndarray) -> np.ndarray:
     """Write the [n, D] rows of `source`, scaled to length 1, to `out`, and return their [n] float64 lengths."""
     lengths = np.empty(len(source))
-    parts = _split_rows(*source.shape)
-    _run(pool, lambda part: rows.normalise(source, out, lengths, part.start, part.stop), parts)
+    _run(pool, lambda part: rows.normalise(source, out, lengths, part.start, part.stop), _split_rows(*source.shape))
     return lengths
 
 

@@ -33,8 +33,7 @@ def lazy_greedy(
     [0, 1]
     """
     picks, gains = np.empty(k, np.int64), np.empty(k, np.int64)
-    evaluations = _lazy_greedy(similarity, weights, picks, gains)
-    return picks, gains, evaluations
+    return picks, gains, _lazy_greedy(similarity, weights, picks, gains)
 
 
 def symmetric_greedy(similarity: np.ndarray, k: int, traced: int) -> tuple[np.ndarray, np.ndarray, Raises]:

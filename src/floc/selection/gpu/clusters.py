@@ -50,8 +50,7 @@ def gather_rows(rows: Rows, places: torch.Tensor, dtype: torch.dtype) -> Rows:
 
     The factors are powers of two, so that fp16 loses only digits of bf16 values below 2**-17 of a row's length.
     """
-    dim = rows.values.shape[1]
-    n = len(places)
+    n, dim = len(places), rows.values.shape[1]
     values = torch.empty(n, dim, dtype=dtype, device=places.device)
     scale = torch.empty(n, dtype=torch.float32, device=places.device)
     block = min(4096, triton.next_power_of_2(dim))

@@ -140,8 +140,8 @@ class TorchEngine:
             batch = torch.nn.utils.rnn.pad_sequence(padded, batch_first=True)
         depth = min(max(budgets) + 1, max(sizes))
         device_weights = None if weights is None else torch.from_numpy(weights).to(batch.device)[None]
-        found = greedy.greedy(batch, depth, device_weights, torch.tensor(sizes, device=batch.device))
-        picks, gains = (values.cpu().numpy() for values in found)
+        result = greedy.greedy(batch, depth, device_weights, torch.tensor(sizes, device=batch.device))
+        picks, gains = (values.cpu().numpy() for values in result)
         return [
             split_next_gain(picks[b, :size], gains[b, :size], budget)
             for b, (budget, size) in enumerate(zip(budgets, sizes, strict=True))
@@ -224,8 +224,7 @@ def _normalise(tokens: torch.Tensor) -> torch.Tensor:
 
 def _compute_lengths(tokens: torch.Tensor) -> torch.Tensor:
     """[n] float64, or float32 on devices without float64."""
-    wide = torch.float32 if tokens.device.type == "mps" else torch.float64
-    return tokens.detach().to(wide).norm(dim=-1)
+    return tokens.detach().to(torch.float32 if tokens.device.type == "mps" else torch.float64).norm(dim=-1)
 
 
 def compute_symmetric_matrix(tokens: torch.Tensor, similarity: Similarity) -> tuple[torch.Tensor, float | None]:

@@ -3,8 +3,6 @@
 The compiled CPU version evaluates one candidate at a time. This one evaluates the POOL candidates with the highest
 bounds at once, in every set, until each set's best bound is an exact gain. Keys are as in `cpu/greedy.py`, `gain <<
 bits | complement of the index`: the maximum has the largest gain and, for equal gains, the lowest index.
-
-Memory: the matrices, one int64 per candidate, and POOL rows per set.
 """
 
 from __future__ import annotations
@@ -34,10 +32,8 @@ def greedy(
     index = torch.arange(m, device=device)
     bits = max(1, (m - 1).bit_length())
     complement = (1 << bits) - 1 - index  # [M]
-    present = torch.ones(b, m, dtype=torch.bool, device=device)
-    if candidates is not None:
-        present = index < candidates[:, None]
-
+    limits = torch.full((b,), m, device=device) if candidates is None else candidates
+    present = index < limits[:, None]  # [B, M]
     weights_by_set = [None] * b if weights is None else list(weights)
 
     first = torch.stack([_sum_rows(rows, w) for rows, w in zip(similarity, weights_by_set, strict=True)])
@@ -79,8 +75,7 @@ def _compute_gains(rows: torch.Tensor, covered: torch.Tensor, weights: torch.Ten
     """Sum weight x (max(row, covered) - covered) over the last axis."""
     if weights is None:
         return torch.maximum(rows, covered).sum(-1, dtype=torch.int64) - covered.sum(-1, dtype=torch.int64)
-    raised = torch.maximum(rows, covered).to(torch.int64) - covered
-    return (raised * weights).sum(-1)
+    return ((torch.maximum(rows, covered).to(torch.int64) - covered) * weights).sum(-1)
 
 
 def _sum_rows(rows: torch.Tensor, weights: torch.Tensor | None, covered: torch.Tensor | None = None) -> torch.Tensor:
@@ -89,8 +84,7 @@ def _sum_rows(rows: torch.Tensor, weights: torch.Tensor | None, covered: torch.T
     for chunk in rows.split(max(1, (1 << 22) // max(1, rows.shape[1]))):
         if covered is not None:
             sums.append(_compute_gains(chunk, covered, weights))
-        elif weights is None:
-            sums.append(chunk.sum(-1, dtype=torch.int64))
         else:
-            sums.append((chunk.to(torch.int64) * weights).sum(-1))
+            weighted = chunk if weights is None else chunk.to(torch.int64) * weights
+            sums.append(weighted.sum(-1, dtype=torch.int64))
     return torch.cat(sums)
