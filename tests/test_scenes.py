@@ -218,7 +218,7 @@ def test_finds_the_cuts_of_a_rendered_film(tmp_path: Path) -> None:
     from floc.encoders.load import load_tokens
 
     made = render(tmp_path / "keys.mp4", seconds=40, fps=4, width=256, height=144)
-    film = load_tokens(made.path, fps=None, encoder="pixels").footage
+    film = load_tokens(made.path, fps=None, encoder="pixels")
     assert len(made.cuts_s) == 4
     want = np.searchsorted(film.times_s, np.array(made.cuts_s) - 1e-3).tolist()
     assert scenes.find_cuts(film.tokens) == want

@@ -21,7 +21,7 @@ from benchmarks.markdown import show_environment, show_number, show_records, sho
 from benchmarks.registry import BenchTable, Echo
 from floc import encoders
 from floc.encoders.mobilenet import weights_path
-from floc.encoders.vision_tower import Patches, VisionTower
+from floc.encoders.vision_tower import PatchLayout, VisionTower
 
 SIZE = (1920, 1080)  # of the video
 BATCH = 16
@@ -53,7 +53,7 @@ def _make_towers(device: torch.device, tiny: bool) -> dict[str, VisionTower]:
     del model.language_model
     mean, std = (torch.full((3,), value, device=device) for value in (123.0, 70.0))
     return {
-        name: VisionTower(name, model, Patches(14, 2, 2, 4 * 28 * 28, pixels), mean, std)
+        name: VisionTower(name, model, PatchLayout(14, 2, 2, 4 * 28 * 28, pixels), mean, std)
         for name, pixels in QWEN_PIXELS.items()
     }
 

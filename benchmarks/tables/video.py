@@ -58,7 +58,7 @@ def _measure_speed(path: Path, encoder: str, echo: Echo) -> dict[str, Any]:
         loaded = load_tokens(path, encoder=encoder)
         encode_s = time.perf_counter() - started
         started = time.perf_counter()
-        kept = floc.compress(loaded.footage.tokens, ratio=RATIO)
+        kept = floc.compress(loaded.tokens, ratio=RATIO)
         select_s = time.perf_counter() - started
     record = {
         "film": path.name,
@@ -84,7 +84,7 @@ def _measure_memory(path: Path, minutes: float, stage: str, echo: Echo) -> dict[
 
 def _measure_peak(path: str, stage: str) -> dict[str, int]:
     """Return the peak memory of this process, and the bytes of the features."""
-    tokens = load_tokens(Path(path), encoder="pixels").footage.tokens
+    tokens = load_tokens(Path(path), encoder="pixels").tokens
     if stage == COMPRESS:
         floc.compress(tokens, ratio="1/32")
     features = np.asarray(tokens)

@@ -53,9 +53,9 @@ def run_demo(
     when = f"from {film.sightings[0].time_s:.1f} s to {film.sightings[-1].time_s:.1f} s"
     screen.print(f"A film of {format_time(film.duration_s)}: scenes of a home, and keys on a table {when}.")
     with progress("reading it") as bar:
-        loaded = load_tokens(film.path, fps=None, encoder=encoder, with_strip=True, progress=bar)
-    t, h, w, _ = loaded.footage.tokens.shape
-    key_patches = find_key_patches(loaded.footage, film.sightings)
+        loaded = load_tokens(film.path, fps=None, encoder=encoder, with_thumbnails=True, progress=bar)
+    t, h, w, _ = loaded.tokens.shape
+    key_patches = find_key_patches(loaded, film.sightings)
     screen.print(f"Encoder {loaded.encoder.name}: {t * h * w:,} tokens; {len(key_patches)} of them show the keys.\n")
     with progress("comparing") as bar:
         result = report.make(
@@ -69,7 +69,7 @@ def run_demo(
             notes=[f"The keys lie on the table {when}: {len(key_patches)} patches show them."],
             progress=lambda what, share: bar(share, what),
         )
-    _print_scores(screen, result.comparison, loaded.footage, key_patches, budget.count(t * h * w))
+    _print_scores(screen, result.comparison, loaded, key_patches, budget.count(t * h * w))
     _print_files(screen, result.path, film)
 
 

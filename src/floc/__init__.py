@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from floc.archive import Store
     from floc.captured.captured import Captured, load
     from floc.compression import compress
-    from floc.integrations.transformers import attach, capture, replay
+    from floc.integrations.transformers.attach import attach
+    from floc.integrations.transformers.capture import capture
+    from floc.integrations.transformers.replay import replay
     from floc.kept import Kept
     from floc.selection.select import Selection, select
     from floc.streaming.stream import Stream
@@ -41,11 +43,11 @@ _MODULES = {
     "Selection": "floc.selection.select",
     "Store": "floc.archive.store",
     "Stream": "floc.streaming.stream",
-    "attach": "floc.integrations.transformers",
-    "capture": "floc.integrations.transformers",
+    "attach": "floc.integrations.transformers.attach",
+    "capture": "floc.integrations.transformers.capture",
     "compress": "floc.compression",
     "load": "floc.captured.captured",
-    "replay": "floc.integrations.transformers",
+    "replay": "floc.integrations.transformers.replay",
     "select": "floc.selection.select",
 }
 

@@ -1,3 +1,5 @@
+"""Recipes: what they accept, and which of them a stream can follow."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -10,15 +12,15 @@ from floc.captured.recipe import Recipe
 from floc.synthetic import film
 
 
-def test_blocks_can_follow_the_scenes_of_any_video() -> None:
+def test_blocks_can_follow_scenes() -> None:
     tokens = torch.from_numpy(film(70, 3, 4, 48, seed=1, scenes=6, shot_frames=12))
     kept = Recipe(ratio=1 / 8, options={"block": "scene"})(tokens)
     assert (len(kept), kept.settings["block"]) == (105, "scene")
 
 
 @pytest.mark.parametrize("starts", [[0, 57], (0, 57)])
-def test_first_frames_of_one_video_are_not_for_all(starts: list[int] | tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"0, 57.*first frames are those of one video.*or 'scene'"):
+def test_rejects_blocks_by_first_frames(starts: list[int] | tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"0, 57.*lists first frames, which fit only one video.*or 'scene'"):
         Recipe(ratio=1 / 8, options={"block": starts})
 
 
@@ -35,7 +37,7 @@ def test_first_frames_of_one_video_are_not_for_all(starts: list[int] | tuple[int
         ({"budget": 9, "options": {"metric": "gaussian"}}, False),
     ],
 )
-def test_what_a_stream_can_follow(given: dict[str, Any], streams: bool) -> None:
+def test_streaming_options(given: dict[str, Any], streams: bool) -> None:
     options = Recipe(**given).streaming()
     assert (options is not None) == streams
     if options is not None:

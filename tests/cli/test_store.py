@@ -150,7 +150,7 @@ def test_ask_a_sparse_range_uses_what_was_kept(store: floc.Store) -> None:
 def test_ask_a_store_equals_asking_the_video(tmp_path: Path) -> None:
     """An ingest with a model's vision tower stores what `floc ask` captures, and the file is not needed any more."""
     pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc-video[hf]'")
-    from tests.integrations.transformers.test_ask import save
+    from tests.integrations.transformers.checkpoints import save
 
     (film,) = make_films(tmp_path / "films", 1, seconds=12)
     (tmp_path / "model").mkdir()

@@ -63,7 +63,7 @@ def use_tiny_model(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str = "q
     """Let `from_pretrained` and `tokenizer` of any model id load a tiny model with random weights."""
     transformers = pytest.importorskip("transformers", reason="models need pip install 'floc-video[hf]'")
     from floc.integrations import transformers as integration
-    from tests.integrations.transformers.test_ask import save
+    from tests.integrations.transformers.checkpoints import save
 
     source = save(kind, folder)
     processor = FakeProcessor(kind)

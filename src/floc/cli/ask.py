@@ -80,18 +80,18 @@ def ask(
     # Errors in the file or archive show before weights are loaded.
     stored = _load_captured(source, video, start, end, ratio, budget) if is_captured else None
     session = Session(model, device)
+    sampling: dict[str, Any] = {"fps": options.parse_fps(fps), "max_frames": options.frame_limit(max_frames)}
+    settings = {"method": spec.method, **sampling, **spec.options}
     budgets: list[dict[str, Any]] = [{"ratio": ratio, "budget": budget, "coverage": coverage}]
     if compare:
         budgets.append({"ratio": 1})
     answers = []
     for run, limits in enumerate(budgets):
         if stored is not None:
-            captured = session.take(stored)
+            captured = session.reuse(stored)
         else:
             with show_progress(f"encoding {Path(source).name}") as update:
-                captured = session.capture(
-                    Path(source), limits, spec, options.parse_fps(fps), options.frame_limit(max_frames), update
-                )
+                captured = session.capture(Path(source), **limits, **settings, progress=update)
             for warning in captured.made["warnings"]:
                 print_warning(warning)
         if output is not None and run == 0:

@@ -64,7 +64,7 @@ def compare(
     for name in names:  # report errors before the video is read, which may take minutes
         floc.methods.parse(name)
     plan_steps(options.split_list(ratios), n=1)
-    encoded = encode_video(video, fps, max_frames, encoder, device, with_strip=True)
+    encoded = encode_video(video, fps, max_frames, encoder, device, with_thumbnails=True)
     with show_progress("comparing") as update:
         result = report.make(
             encoded,

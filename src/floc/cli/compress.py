@@ -91,8 +91,8 @@ def compress(
         if tensor is not None:
             raise ValueError(f"{source}: --tensor is for .safetensors files; this is a video")
         video = encode_video(source, fps, max_frames, encoder, device)
-        tokens = video.footage.tokens
-        details = {"times_s": video.footage.times_s, "made_from": video.about()}
+        tokens = video.tokens
+        details = {"times_s": video.times_s, "made_from": video.describe()}
         seconds["decode and encode"] = time.perf_counter() - started
     else:
         video_options = {"fps": fps, "max-frames": max_frames, "encoder": encoder, "device": device}

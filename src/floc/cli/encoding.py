@@ -19,7 +19,7 @@ def encode_video(
     encoder: str | None,
     device: str | None,
     *,
-    with_strip: bool = False,
+    with_thumbnails: bool = False,
 ) -> EncodedVideo:
     """Read and encode a video; print the encoder that "auto" selects, and warnings."""
     from floc.encoders.load import load_tokens
@@ -31,7 +31,7 @@ def encode_video(
             max_frames=frame_limit(max_frames),
             encoder=encoder or "auto",
             device=device,
-            with_strip=with_strip,
+            with_thumbnails=with_thumbnails,
             progress=update,
         )
     if encoder in (None, "auto"):

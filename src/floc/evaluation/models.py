@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from floc._checks import check_choice
-from floc.encoders.vision_tower import Patches
+from floc.encoders.vision_tower import PatchLayout
 
 MERGE = 2  # patches along a token, in all models with patches
 
@@ -55,7 +55,7 @@ class VideoModel:
         side, max_pixels = self.patch * MERGE, int(str(self.arguments["max_pixels"]))
         if size is None:
             return max_pixels // side**2
-        patches = Patches(self.patch, MERGE, self.frames_per_slice, least=side**2, most=max_pixels)
+        patches = PatchLayout(self.patch, MERGE, self.frames_per_slice, side**2, max_pixels)
         width, height = patches.frame_size(*size)
         return (width // side) * (height // side)
 

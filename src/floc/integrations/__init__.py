@@ -1,1 +1,1 @@
-"""Hosts that FLoC works in: one folder or file each."""
+"""Hosts that FLoC works in, one folder each."""

@@ -50,7 +50,7 @@ def make(
     """Compare methods on a video and write the HTML page, atomically.
 
     Args:
-        encoded: from `floc.encoders.load.load_tokens` with `with_strip=True`.
+        encoded: from `floc.encoders.load.load_tokens` with `with_thumbnails=True`.
         methods: names, optionally with options: "floc", "floc:detail=1".
         ratios: kept / total.
         path: the .html file; its folder is created if necessary.
@@ -60,10 +60,10 @@ def make(
         opens_at: frame to show first, from 0; by default the one of which the first method keeps most.
         progress: called with the current task and the share of the work that is done.
     """
-    if encoded.strip is None:
-        raise ValueError("a report needs the video's thumbnails; load the video with with_strip=True")
+    if encoded.thumbnails is None:
+        raise ValueError("a report needs the video's thumbnails; load the video with with_thumbnails=True")
     show = progress or (lambda _, __: None)
-    tokens, times_s = encoded.footage.tokens, encoded.footage.times_s
+    tokens, times_s = encoded.tokens, encoded.times_s
     comparison = compare(tokens, methods, ratios, progress=lambda task, share: show(task, 0.8 * share))
     show("t-SNE", 0.8)
     projection = tsne(tokens)
@@ -77,7 +77,7 @@ def make(
         command=command,
         notes=[*encoded.video.warnings, *notes, *comparison.notes],
         times_s=times_s,
-        thumbnails=encoded.strip,
+        thumbnails=encoded.thumbnails,
         comparison=comparison,
         projection=projection,
         opens_at=opens_at,
@@ -85,5 +85,5 @@ def make(
     text = render_page(data, LIMIT_BYTES).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, lambda temporary: temporary.write_bytes(text))
-    written = [] if figures is None else plots.save_plots(figures, comparison, times_s, encoded.strip, projection)
+    written = [] if figures is None else plots.save_plots(figures, comparison, times_s, encoded.thumbnails, projection)
     return Report(comparison, path, len(text), written)

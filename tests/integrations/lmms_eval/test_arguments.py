@@ -76,7 +76,7 @@ def test_recipe_equals_compress(ratio: Any) -> None:
         ({"ratio": 1, "progress": 1}, "unknown model argument 'progress'"),
         ({"ratio": 1, "max_frames": 0}, "max_frames must be a whole number"),
         ({"ratio": 1, "fps": "two"}, "fps must be a number above 0"),
-        ({"ratio": 1, "block": "[0, 8]"}, "first frames are those of one video"),
+        ({"ratio": 1, "block": "[0, 8]"}, "lists first frames, which fit only one video"),
     ],
 )
 def test_rejects_invalid_arguments(given: dict[str, Any], message: str) -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.integrations.transformers.test_ask import save
+from tests.integrations.transformers.checkpoints import save
 from tests.integrations.transformers.zoo import ODD_PIXELS, PATCH, PIXELS, transformers
 
 ANSWERS = "ABCD"

@@ -1,10 +1,10 @@
-"""Tiny models of every video-language family, with random weights, and prompts for them made without a processor.
+"""Tiny models of every family, with random weights, and prompts for them, created without a processor.
 
-A prompt has what the family's processor would give: placeholders and what stands around them, patches or frames,
+A prompt has what the family's processor would return: placeholders with the tokens around them, patches or frames,
 grids, and rows padded on the left. Pixels are noise.
 """
 
-# no `from __future__ import annotations`: a dataclass cannot look its own up in a file that is loaded by its path
+# no `from __future__ import annotations`: dataclasses cannot resolve them in a file that is loaded by its path
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,12 +16,12 @@ import torch
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc-video[hf]'")
 
-# ---- what stands in a prompt
+# ---- parts of a prompt
 
 
 @dataclass(frozen=True)
 class Video:
-    """So many slices of tokens, each of rows x columns; families with square frames take `side(kind)` alone."""
+    """A video in slices of rows x columns tokens; families with square frames take only `side(kind)`."""
 
     slices: int
     rows: int
@@ -30,7 +30,7 @@ class Video:
 
 @dataclass(frozen=True)
 class Image:
-    """A picture of rows x columns tokens; families that cut pictures into tiles take multiples of `side(kind)`."""
+    """An image of rows x columns tokens; families that cut images into tiles take multiples of `side(kind)`."""
 
     rows: int
     columns: int
@@ -38,14 +38,14 @@ class Image:
 
 @dataclass(frozen=True)
 class Text:
-    """So many random text tokens."""
+    """Random text tokens."""
 
     tokens: int
 
 
 @dataclass(frozen=True)
 class Clip:
-    """Where the tokens of one video are, in grid order (t, y, x); labels and newlines around them are not in it."""
+    """The tokens of one video in grid order (t, y, x), without labels and newlines around them."""
 
     row: int
     places: np.ndarray  # [slices * rows * columns] int64, positions in the padded sequence
@@ -54,7 +54,7 @@ class Clip:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What `model(**inputs)` and `model.generate(**inputs)` take, and its videos in the order they are given."""
+    """The inputs of a model, and the videos in them, in order."""
 
     inputs: dict[str, torch.Tensor]
     clips: list[Clip]
@@ -66,9 +66,9 @@ PAD, NEWLINE, COMMA = 0, 1, 2
 WORDS = range(10, 150)
 IMAGE, VIDEO, START, END, VIDEO_START, VIDEO_END, FAKE, GLOBAL, TILE = range(150, 159)
 VOCABULARY = 200
-LABEL = -1  # stands for a few words, such as a timestamp
+LABEL = -1  # a few words, such as a timestamp
 FRAME, COLON = 3, 4
-NUMBER = -2  # stands for a number, of one to three digits
+NUMBER = -2  # a number of one to three digits
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Writing:
 
     placeholder: int = VIDEO
     opening: tuple[int, ...] = ()
-    before: tuple[int, ...] = ()  # every slice
+    before: tuple[int, ...] = ()  # each slice
     after: tuple[int, ...] = ()
     between: tuple[int, ...] = ()
     closing: tuple[int, ...] = ()
@@ -86,7 +86,7 @@ class Writing:
 # ---- the models
 
 HIDDEN = 64
-# three layers, so that one is left after the two that deepstack adds to
+# three layers: deepstack adds to the first two
 TEXT = dict(
     vocab_size=VOCABULARY,
     hidden_size=HIDDEN,
@@ -105,10 +105,10 @@ MROPE = dict(rope_type="default", rope_theta=1e4, mrope_section=[2, 3, 3])
 PATCH, MERGE = 4, 2
 TOWER = dict(hidden_size=32, intermediate_size=48, num_heads=2, patch_size=PATCH, out_hidden_size=HIDDEN)
 CLIP = dict(hidden_size=24, intermediate_size=32, num_hidden_layers=3, num_attention_heads=2, patch_size=PATCH)
-SIDE = 3  # tokens along a square frame
-PIXELS = SIDE * MERGE * PATCH  # its pixels: six patches to a side, two to a token
+SIDE = 3  # tokens on a side of a square frame
+PIXELS = SIDE * MERGE * PATCH  # on a side: six patches, two per token
 ODD_PIXELS = PIXELS - PATCH  # LLaVA-OneVision rounds up: five patches make three tokens too
-LONGEST = 3  # tiles along a picture of LLaVA
+LONGEST = 3  # tiles on a side of an image of LLaVA
 SPECIAL = dict(image_token_id=IMAGE, video_token_id=VIDEO)
 QWEN = dict(SPECIAL, vision_start_token_id=START, vision_end_token_id=END)
 
@@ -133,7 +133,7 @@ def _qwen3(kind: str, **text: Any) -> Any:
 
 
 def _glm(kind: str, **text: Any) -> Any:
-    # half of a head turns with the position
+    # positions rotate half of a head
     rope = dict(MROPE, mrope_section=[2, 1, 1], partial_rotary_factor=0.5)
     return transformers.CONFIG_MAPPING[kind](
         text_config=dict(TEXT, rope_parameters=rope, **text),
@@ -202,7 +202,7 @@ def _smolvlm(kind: str) -> Any:
 
 
 IN_ONE = Writing(opening=(START,), closing=(END,))
-# the chat template's own start and end stay around those of the slices
+# the start and end of the chat template stay around those of the slices
 BY_TIME = Writing(opening=(START,), before=(LABEL, START), after=(END,), closing=(END,))
 BY_FRAME = Writing(IMAGE, (VIDEO_START,), (START,), (END, LABEL), closing=(VIDEO_END,))
 FAMILIES: dict[str, tuple[Callable[[str], Any], Writing]] = {
@@ -218,7 +218,7 @@ FAMILIES: dict[str, tuple[Callable[[str], Any], Writing]] = {
     "glm_ocr": (_glm, BY_FRAME),
     "video_llama_3": (_video_llama_3, Writing(before=(LABEL,), between=(COMMA,))),
     "llava_next_video": (_llava_next_video, Writing()),
-    "llava_onevision": (_llava_onevision, Writing(closing=(VIDEO,))),  # a newline, made by the model
+    "llava_onevision": (_llava_onevision, Writing(closing=(VIDEO,))),  # a newline of the model
     "internvl": (_internvl, Writing(IMAGE, before=(FRAME, NUMBER, COLON, START), after=(END,), between=(NEWLINE,))),
     "smolvlm": (
         _smolvlm,
@@ -227,33 +227,33 @@ FAMILIES: dict[str, tuple[Callable[[str], Any], Writing]] = {
 }
 KINDS = tuple(kind for kind in FAMILIES if kind in transformers.CONFIG_MAPPING)  # older releases lack some
 GLMS = frozenset({"glm4v", "glm4v_moe", "glm46v", "glmga", "glm_ocr"})
-# whose positions have three axes, and need to be told which tokens are pictures and videos
+# positions have three axes, and the model needs mm_token_type_ids
 MROPES = GLMS | {"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "cosmos3_omni"}
 GRIDS = MROPES | {"video_llama_3"}
-# whose videos are stacked into one tensor, so all in a batch have the same number of slices
+# videos are stacked into one tensor, so all videos of a batch have the same number of slices
 STACKED = frozenset({"llava_next_video", "llava_onevision"})
-# GLM-V finds pictures and videos by one placeholder, and fails to tell them apart when it is given both
+# GLM-V has one placeholder for images and videos, and fails if a call has both
 IMAGE_BESIDE_VIDEO = frozenset(KINDS) - GLMS
 
 
 def side(kind: str) -> tuple[int, int]:
-    """Rows and columns of tokens of a frame that the family takes."""
+    """Return the rows and columns of tokens of a frame that the family takes."""
     return (2, 3) if kind in GRIDS else (SIDE, SIDE)
 
 
 def model(kind: str, attention: str = "sdpa", dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
-    """The model with its head, its weights so large that every token has its say in the logits."""
+    """Create the model with its head; weights are so large that every token changes the logits."""
     config = FAMILIES[kind][0](kind)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         made = transformers.AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation=attention)
         torch.manual_seed(seed)
         for name, weight in made.named_parameters():
-            # all but the scales of norms, and alike for every dtype, so that models differ by rounding alone
+            # all but the scales of norms, and the same for every dtype, so that models differ only by rounding
             if weight.ndim > 1 or not name.endswith("weight"):
                 weight.copy_(torch.randn(weight.shape) * 0.25)
-    # an answer has as many tokens as were asked for
+    # answers have exactly max_new_tokens tokens
     made.generation_config.update(eos_token_id=None, bos_token_id=None, pad_token_id=PAD, do_sample=False)
-    # nor has it placeholders in it, which would be read as such where an answer is part of the next prompt
+    # and no placeholders, which would be misread in the next prompt
     made.generation_config.suppress_tokens = list(range(IMAGE, TILE + 1))
     return made.eval()
 
@@ -263,14 +263,14 @@ def model(kind: str, attention: str = "sdpa", dtype: torch.dtype = torch.float32
 
 @dataclass
 class _Row:
-    """One row as it is written, before it is padded."""
+    """One row before padding."""
 
     ids: list[int] = field(default_factory=list)
-    kinds: list[int] = field(default_factory=list)  # 1 at placeholders of pictures, 2 at those of videos
+    kinds: list[int] = field(default_factory=list)  # 1 at image placeholders, 2 at video placeholders
     clips: list[tuple[np.ndarray, tuple[int, int, int]]] = field(default_factory=list)
 
     def write(self, ids: list[int], kind: int = 0) -> range:
-        """Where they went."""
+        """Append ids and return their columns."""
         self.ids += ids
         self.kinds += [kind] * len(ids)
         return range(len(self.ids) - len(ids), len(self.ids))
@@ -280,21 +280,21 @@ def _words(rng: np.random.Generator, count: int) -> list[int]:
     return rng.integers(WORDS.start, WORDS.stop, count).tolist()
 
 
-def _spelled(ids: tuple[int, ...], rng: np.random.Generator) -> Iterator[int]:
-    for each in ids:
-        # timestamps and numbers are not all of one length
-        length = rng.integers(2, 5) if each == LABEL else rng.integers(1, 4)
-        yield from _words(rng, int(length)) if each in (LABEL, NUMBER) else [each]
+def _expand(ids: tuple[int, ...], rng: np.random.Generator) -> Iterator[int]:
+    for token in ids:
+        # timestamps and numbers differ in length
+        length = rng.integers(2, 5) if token == LABEL else rng.integers(1, 4)
+        yield from _words(rng, int(length)) if token in (LABEL, NUMBER) else [token]
 
 
 def _write_video(writing: Writing, row: _Row, video: Video, rng: np.random.Generator) -> None:
     places: list[int] = []
-    row.write([*_spelled(writing.opening, rng)])
+    row.write([*_expand(writing.opening, rng)])
     for t in range(video.slices):
-        row.write([*_spelled(writing.between if t else (), rng), *_spelled(writing.before, rng)])
+        row.write([*_expand(writing.between if t else (), rng), *_expand(writing.before, rng)])
         places += row.write([writing.placeholder] * (video.rows * video.columns), kind=2)
-        row.write([*_spelled(writing.after, rng)])
-    row.write([*_spelled(writing.closing, rng)])
+        row.write([*_expand(writing.after, rng)])
+    row.write([*_expand(writing.closing, rng)])
     row.clips.append((np.array(places, dtype=np.int64), (video.slices, video.rows, video.columns)))
 
 
@@ -307,7 +307,7 @@ def _tiles(image: Image) -> tuple[int, int]:
 
 
 def _write_image(kind: str, row: _Row, image: Image, alone: bool) -> None:
-    """`alone`: whether it is the only picture of its row, which LLaVA-OneVision cuts into tiles and others not."""
+    """Write an image; LLaVA-OneVision cuts only an image that is `alone` in its row into tiles."""
     down, across = _tiles(image)
     frame = SIDE * SIDE
     if kind == "smolvlm":
@@ -321,41 +321,41 @@ def _write_image(kind: str, row: _Row, image: Image, alone: bool) -> None:
     elif kind in STACKED:
         patches = _pixels(kind) // PATCH
         lines = down * patches
-        whole = patches * patches  # the picture seen as one tile comes first; then the tiles, a newline after each line
+        whole = patches * patches  # the whole image comes first, then the tiles, with a newline after each line
         cut = kind == "llava_next_video" or alone
         row.write([IMAGE] * (whole + (lines * (across * patches + 1) if cut else 1)), kind=1)
     else:
         wrapped = kind != "video_llama_3"
-        count = image.rows * image.columns if kind in GRIDS else frame * _views(image)
+        count = image.rows * image.columns if kind in GRIDS else frame * _count_views(image)
         row.write([START] * wrapped)
         row.write([IMAGE] * count, kind=1)
         row.write([END] * wrapped)
 
 
-def _views(image: Image) -> int:
-    """Tiles, and the whole picture too if there are several."""
+def _count_views(image: Image) -> int:
+    """Return the number of tiles, plus one for the whole image if there are several."""
     down, across = _tiles(image)
     return down * across + (down * across > 1)
 
 
 def _check(kind: str, rows: list[list[Text | Video | Image]]) -> None:
-    videos = [each for row in rows for each in row if isinstance(each, Video)]
-    images = [each for row in rows for each in row if isinstance(each, Image)]
+    videos = [part for row in rows for part in row if isinstance(part, Video)]
+    images = [part for row in rows for part in row if isinstance(part, Image)]
     if kind not in GRIDS:
         for video in videos:
             if (video.rows, video.columns) != side(kind):
                 raise ValueError(f"{kind} takes frames of {SIDE} x {SIDE} tokens, got {video}")
         for image in images:
             if image.rows % SIDE or image.columns % SIDE or max(_tiles(image)) > LONGEST:
-                raise ValueError(f"{kind} takes pictures of 1 to {LONGEST} tiles of {SIDE} tokens a side, got {image}")
+                raise ValueError(f"{kind} takes images of 1 to {LONGEST} tiles of {SIDE} tokens a side, got {image}")
     if kind in STACKED and len({video.slices for video in videos}) > 1:
         raise ValueError(f"{kind} stacks its videos: give all the same number of slices, got {videos}")
     if kind not in IMAGE_BESIDE_VIDEO and videos and images:
-        raise ValueError(f"{kind} of transformers takes pictures or videos, not both in one call")
+        raise ValueError(f"{kind} of transformers takes images or videos, not both in one call")
 
 
 def prompt(kind: str, rows: list[list[Text | Video | Image]], seed: int = 0) -> Prompt:
-    """A batch of one prompt per row, padded on the left."""
+    """Create a batch with one prompt per row, padded on the left."""
     _check(kind, rows)
     rng = np.random.default_rng(seed)
     written = []
@@ -367,7 +367,7 @@ def prompt(kind: str, rows: list[list[Text | Video | Image]], seed: int = 0) -> 
             elif isinstance(part, Video):
                 _write_video(FAMILIES[kind][1], row, part, rng)
             else:
-                _write_image(kind, row, part, alone=sum(isinstance(each, Image) for each in parts) == 1)
+                _write_image(kind, row, part, alone=sum(isinstance(other, Image) for other in parts) == 1)
         written.append(row)
     length = max(len(row.ids) for row in written)
     pads = [length - len(row.ids) for row in written]
@@ -395,85 +395,85 @@ def _noise(rng: np.random.Generator, *shape: int) -> torch.Tensor:
 def _grid_pixels(
     kind: str, rows: list[list[Text | Video | Image]], rng: np.random.Generator
 ) -> dict[str, torch.Tensor]:
-    """Patches of all sizes one after another, and grids that count patches."""
-    frames = 1 if kind == "video_llama_3" else 2  # to a slice
-    found: dict[str, torch.Tensor] = {}
+    """Return patches in one tensor, and grids in patches."""
+    frames = 1 if kind == "video_llama_3" else 2  # per slice
+    tensors: dict[str, torch.Tensor] = {}
     for name, pixel_values, type_ in (("image", "pixel_values", Image), ("video", "pixel_values_videos", Video)):
-        # VideoLLaMA3 joins patches of videos alone
+        # VideoLLaMA3 merges patches of videos only
         merge = 1 if (kind, name) == ("video_llama_3", "image") else MERGE
         grids = [
-            (getattr(each, "slices", 1), each.rows * merge, each.columns * merge)
+            (getattr(part, "slices", 1), part.rows * merge, part.columns * merge)
             for row in rows
-            for each in row
-            if isinstance(each, type_)
+            for part in row
+            if isinstance(part, type_)
         ]
         if not grids:
             continue
-        found[f"{name}_grid_thw"] = torch.tensor(grids)
-        found[pixel_values] = _noise(rng, sum(t * h * w for t, h, w in grids), 3 * frames * PATCH * PATCH)
+        tensors[f"{name}_grid_thw"] = torch.tensor(grids)
+        tensors[pixel_values] = _noise(rng, sum(t * h * w for t, h, w in grids), 3 * frames * PATCH * PATCH)
         if kind == "video_llama_3":
-            found[f"{name}_merge_sizes"] = torch.full((len(grids),), merge)
+            tensors[f"{name}_merge_sizes"] = torch.full((len(grids),), merge)
         if name == "video" and kind == "video_llama_3":
-            # noise moves everywhere, so no token is left out for looking like the one before it
-            found["video_compression_mask"] = torch.ones(
+            # noise changes everywhere, so the processor drops no token
+            tensors["video_compression_mask"] = torch.ones(
                 sum(t * h * w for t, h, w in grids) // merge**2, dtype=torch.bool
             )
         if name == "video" and kind == "qwen2_5_vl":
-            # 1.5 s is told as 1 s by releases that round seconds, and as 6 ticks of 1/4 s by those that do not
-            found["second_per_grid_ts"] = torch.tensor([(1.0, 2.0, 1.5)[i % 3] for i in range(len(grids))])
-    return found
+            # some releases round 1.5 s to 1 s, others count 6 ticks of 1/4 s
+            tensors["second_per_grid_ts"] = torch.tensor([(1.0, 2.0, 1.5)[i % 3] for i in range(len(grids))])
+    return tensors
 
 
 def _stacked_pixels(
     kind: str, rows: list[list[Text | Video | Image]], rng: np.random.Generator
 ) -> dict[str, torch.Tensor]:
-    """Videos [n, slices, 3, side, side]; pictures [n, tiles, 3, side, side], filled up with zeros to the most tiles."""
+    """Return videos [n, slices, 3, side, side] and images [n, tiles, 3, side, side], filled up with zeros."""
     pixels = _pixels(kind)
-    found = {}
-    videos = [each for row in rows for each in row if isinstance(each, Video)]
+    tensors = {}
+    videos = [part for row in rows for part in row if isinstance(part, Video)]
     if videos:
-        found["pixel_values_videos"] = _noise(rng, len(videos), videos[0].slices, 3, pixels, pixels)
-    images = [[each for each in row if isinstance(each, Image)] for row in rows]
+        tensors["pixel_values_videos"] = _noise(rng, len(videos), videos[0].slices, 3, pixels, pixels)
+    images = [[part for part in row if isinstance(part, Image)] for row in rows]
     if any(images):
         counts = [
             1 if kind == "llava_onevision" and len(row) > 1 else 1 + _tiles(image)[0] * _tiles(image)[1]
             for row in images
             for image in row
         ]
-        found["pixel_values"] = torch.zeros(len(counts), max(counts), 3, pixels, pixels)
+        tensors["pixel_values"] = torch.zeros(len(counts), max(counts), 3, pixels, pixels)
         for index, count in enumerate(counts):
-            found["pixel_values"][index, :count] = _noise(rng, count, 3, pixels, pixels)
-        found["image_sizes"] = torch.tensor(
+            tensors["pixel_values"][index, :count] = _noise(rng, count, 3, pixels, pixels)
+        tensors["image_sizes"] = torch.tensor(
             [[tiles * pixels for tiles in _tiles(image)] for row in images for image in row]
         )
         if kind == "llava_onevision":
-            found["batch_num_images"] = torch.tensor([len(row) for row in images])
-    return found
+            tensors["batch_num_images"] = torch.tensor([len(row) for row in images])
+    return tensors
 
 
 def _frame_pixels(
     kind: str, rows: list[list[Text | Video | Image]], rng: np.random.Generator
 ) -> dict[str, torch.Tensor]:
-    """Frames and tiles alike in one tensor, in the order of the prompt."""
-    parts = [[each for each in row if not isinstance(each, Text)] for row in rows]
+    """Return frames and tiles in one tensor, in the order of the prompt."""
+    parts = [[part for part in row if not isinstance(part, Text)] for row in rows]
     if not any(parts):
         return {}
-    if kind == "smolvlm" and not any(isinstance(each, Image) for row in parts for each in row):
-        parts = [[each] for row in parts for each in row]  # a film a line, where there are films only
-    counts = [sum(each.slices if isinstance(each, Video) else _views(each) for each in row) for row in parts]
+    if kind == "smolvlm" and not any(isinstance(part, Image) for row in parts for part in row):
+        parts = [[part] for row in parts for part in row]  # one line per video if there are only videos
+    counts = [sum(part.slices if isinstance(part, Video) else _count_views(part) for part in row) for row in parts]
     if kind == "internvl":
         return {"pixel_values": _noise(rng, sum(counts), 3, PIXELS, PIXELS)}
-    # [lines, most frames, 3, side, side]: a frame of zeros is none
+    # [lines, max frames, 3, side, side]; frames of zeros are ignored
     frames = torch.zeros(len(counts), max(counts), 3, PIXELS, PIXELS)
-    seen = torch.zeros(len(counts), max(counts), PIXELS, PIXELS, dtype=torch.int64)
+    mask = torch.zeros(len(counts), max(counts), PIXELS, PIXELS, dtype=torch.int64)
     for index, count in enumerate(counts):
         frames[index, :count] = _noise(rng, count, 3, PIXELS, PIXELS)
-        seen[index, :count] = 1
-    return {"pixel_values": frames, "pixel_attention_mask": seen}
+        mask[index, :count] = 1
+    return {"pixel_values": frames, "pixel_attention_mask": mask}
 
 
 def without_pixels(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same without the pixels of videos; where frames are given as pictures, without those of pictures too."""
-    pictures_apart = "image_grid_thw" in inputs or "image_sizes" in inputs
-    gone = {"pixel_values_videos"} | (set() if pictures_apart else {"pixel_values", "pixel_attention_mask"})
-    return {name: each for name, each in inputs.items() if name not in gone}
+    """Remove the pixels of videos and, if frames are passed as images, of images."""
+    has_separate_images = "image_grid_thw" in inputs or "image_sizes" in inputs
+    removed = {"pixel_values_videos"} | (set() if has_separate_images else {"pixel_values", "pixel_attention_mask"})
+    return {name: tensor for name, tensor in inputs.items() if name not in removed}

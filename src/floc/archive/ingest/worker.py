@@ -39,11 +39,11 @@ from floc.archive.ingest.sources import fetch_file, hash_file, refresh_file, req
 from floc.archive.records import DamagedStoreError, StoreError, video_id
 from floc.archive.store import Store
 from floc.captured.identity import Identity
-from floc.captured.recipe import Part, merge_values
-from floc.encoders.base import group_frames
-from floc.encoders.vision_tower import VisionTower, Visual
-from floc.integrations.transformers.capture import KeptPart, Reel, join
-from floc.integrations.transformers.stages import Stages
+from floc.captured.recipe import merge_values
+from floc.captured.segments import FrameLog, capture_kept, join_segments
+from floc.captured.timing import StageTimer
+from floc.encoders.base import FrameTokens, group_frames
+from floc.encoders.vision_tower import VisionTower
 from floc.tokens import Frames
 from floc.video import Video, read
 
@@ -56,7 +56,7 @@ def plan_video(job: IngestJob, file: VideoFile) -> VideoPlan | VideoSkipped | Vi
     content = ""
     store = Store(job.store)
     try:
-        frames_per_slice = encoders.layout(job.options.encoder).frames_per_token
+        frames_per_slice = encoders.get_layout(job.options.encoder).frames_per_token
         file = refresh_file(file)
         with fetch_file(file) as path:
             content = hash_file(path)
@@ -83,7 +83,7 @@ def report_failure(file: VideoFile, error: Exception, content: str = "") -> Vide
 
 
 def _open_video(options: IngestOptions, path: Path) -> Video:
-    frame_size = encoders.layout(options.encoder).frame_size
+    frame_size = encoders.get_layout(options.encoder).frame_size
     return read(path, fps=options.fps, max_frames=None, size=frame_size, batch=BATCH)
 
 
@@ -153,7 +153,7 @@ class Worker:
         self.encoder = encoders.get(options.encoder, device=options.device)
         if isinstance(self.encoder, VisionTower):
             self.encoder = replace(self.encoder, is_half=False)  # features in the dtype of the model
-        self.job = IngestJob(options, store, Identity.of_encoder(self.encoder))
+        self.job = IngestJob(options, store, Identity.from_encoder(self.encoder))
         self.store = Store(store)
 
     def write_span(self, span: VideoSpan, existing: Collection[int]) -> Iterator[IngestEvent]:
@@ -172,25 +172,25 @@ class Worker:
     def write_piece(self, span: VideoSpan, number: int, frames: Iterable[Frames]) -> PieceWritten:
         """Encode the frames of a piece, select tokens, and write them."""
         frames_per_slice = self.encoder.frames_per_token
-        stages = Stages(torch.device("cpu"))
+        stages = StageTimer(torch.device("cpu"))
         encoded, times = [], []
-        for batch in stages.each("decode", group_frames(frames, frames_per_slice)):
+        for batch in stages.measure_items("decode", group_frames(frames, frames_per_slice)):
             times.append(batch.times_s)
-            with stages.stage("encode"):
+            with stages.measure("encode"):
                 encoded.append(self._encode(batch))
-        with stages.stage("choose"):
+        with stages.measure("choose"):
             layers = zip(*((batch.tokens, *batch.deep) for batch in encoded), strict=True)
             tokens, *deep = (torch.cat(layer) for layer in layers)
             kept = self.job.options.recipe()(tokens)
-            part = KeptPart.of(Part(kept, tuple(merge_values(layer.flatten(0, 2), kept) for layer in deep)))
-        reel = Reel(iter(()), len(tokens), frames_per_slice, times, span.fps, span.duration_s)
-        captured = join([part], self.job.model, reel, {})
-        with stages.stage("write"):
+            part = capture_kept(kept, self.job.model, [merge_values(layer.flatten(0, 2), kept) for layer in deep])
+        log = FrameLog(frames_per_slice, times, span.fps, span.duration_s)
+        captured = join_segments([part], log, {})
+        with stages.measure("write"):
             piece = self.store.write_piece(span.video, number, captured)
         release_memory()  # otherwise the heap fragments from piece to piece
         return PieceWritten(piece, captured.nested, captured.made, stages.seconds)
 
-    def _encode(self, batch: Frames) -> Visual:
+    def _encode(self, batch: Frames) -> FrameTokens:
         if isinstance(self.encoder, VisionTower):
-            return self.encoder.look(batch.pixels)
-        return Visual(torch.as_tensor(self.encoder(batch.pixels)))
+            return self.encoder.encode(batch.pixels)
+        return FrameTokens(torch.as_tensor(self.encoder(batch.pixels)))

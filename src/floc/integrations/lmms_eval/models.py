@@ -17,6 +17,7 @@ from lmms_eval.api.task import ConfigurableTask
 from loguru import logger
 from tqdm import tqdm
 
+import floc
 from floc.integrations.lmms_eval.arguments import ModelArguments
 from floc.integrations.lmms_eval.families import LMMS_MODELS, LmmsModel
 from floc.integrations.lmms_eval.log import KEY, SampleCost
@@ -37,8 +38,6 @@ class CompressedModel(lmms):
     wrapped_model: ClassVar[LmmsModel]
 
     def __init__(self, **given: Any) -> None:
-        from floc.integrations.transformers import Attached
-
         if str(given.get("batch_size", 1)) != "1":
             raise ValueError(f"batch_size must be 1, so that every sample is measured; got {given['batch_size']!r}")
         parameters = inspect.signature(super().__init__).parameters.values()
@@ -47,7 +46,8 @@ class CompressedModel(lmms):
         super().__init__(**arguments.wrapped)
         self.recipe = arguments.recipe
         self.floc_contexts = ExitStack()
-        self.floc_contexts.enter_context(Attached(self.model, arguments.recipe, arguments.positions))
+        attached = floc.attach(self.model, recipe=arguments.recipe, positions=arguments.positions)
+        self.floc_contexts.enter_context(attached)
         if arguments.sampling.is_given:
             self.floc_contexts.enter_context(self.wrapped_model.override_sampling(self, arguments.sampling))
 

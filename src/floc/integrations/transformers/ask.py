@@ -1,178 +1,121 @@
-"""Ask a model about a video: `floc ask`."""
+"""Ask a model about a video: the work of `floc ask`."""
 
 from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from floc import methods
 from floc.captured.captured import Captured
+from floc.captured.prompts import tokenizer as load_tokenizer
+from floc.captured.timing import StageTimer
 from floc.encoders.base import default_device
-from floc.encoders.vision_tower import config_of
-from floc.integrations.transformers import prompts
+from floc.families import find_family
+from floc.families.pretrained import first_line, hide_progress, load_part
 from floc.integrations.transformers.capture import capture
-from floc.integrations.transformers.families import family_of
 from floc.integrations.transformers.replay import replay
-from floc.integrations.transformers.stages import Stages
-
-
-@dataclass(frozen=True)
-class Reply:
-    """An answer, and what it cost."""
-
-    question: str
-    answer: str
-    prompt_tokens: int  # of the whole prompt, before tokens were dropped
-    read_tokens: int  # that the language model read
-    answer_tokens: int
-    seconds: dict[str, float]  # prefill, until the first token is there, and answer, all others
 
 
 def load_model(source: str, device: str | None = None) -> Any:
-    """A video model from a folder or hub id, ready to answer, or an error that says what is missing."""
-    family_of(config_of(source, "asking a model"))
+    """Load a video model from a folder or hub id."""
+    find_family(load_part("config", source, "asking a model"))
     import transformers
-    from transformers.utils import logging
 
-    place = device or default_device()
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    target = device or default_device()
     try:
-        model: Any = transformers.AutoModelForImageTextToText.from_pretrained(source, dtype="auto")
-        return model.to(place).eval()
+        with hide_progress():
+            model: Any = transformers.AutoModelForImageTextToText.from_pretrained(source, dtype="auto")
+        return model.to(target).eval()
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{source}: its weights cannot be loaded ({_first_line(error)}); the folder needs the model's "
+            f"{source}: its weights cannot be loaded ({first_line(error)}); the folder needs the model's "
             ".safetensors files"
         ) from error
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts that it is there
-        raise ValueError(f"{source}: the model cannot be put on {place!r}: {_first_line(error)}") from error
-    finally:
-        if bars:
-            logging.enable_progress_bar()
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
-@torch.no_grad()
-def ask(
-    model: Any,
-    tokenizer: Any,
-    video: Captured,
-    question: str,
-    *,
-    history: Sequence[tuple[str, str]] = (),
-    max_new_tokens: int = 256,
-    on_text: Callable[[str], object] = lambda text: None,
-) -> Reply:
-    """One question about a video that was captured.
-
-    Args:
-        model: the one it was captured with.
-        tokenizer: the model's.
-        video: from `floc.capture` or `floc.load`.
-        question: what to ask.
-        history: earlier questions with their answers.
-        max_new_tokens: where an answer ends at the latest.
-        on_text: called with the answer piece by piece.
-    """
-    from transformers import TextStreamer
-
-    stages = Stages(model.device)
-    prefill, rest = stages.stage("prefill"), stages.stage("answer")
-
-    class Listener(TextStreamer):
-        """Tells the first token from the others, and passes text on as it comes."""
-
-        tokens = -1  # the prompt comes first
-
-        def put(self, value: torch.Tensor) -> None:
-            self.tokens += 1
-            if self.tokens == 1:
-                prefill.__exit__(None, None, None)
-                rest.__enter__()
-            super().put(value)
-
-        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-            on_text(text)
-
-    inputs = video.inputs(model, tokenizer, question, history)
-    listener = Listener(tokenizer, skip_prompt=True, skip_special_tokens=True)
-    with replay(model, video):
-        prefill.__enter__()
-        ids = model.generate(**inputs, max_new_tokens=max_new_tokens, streamer=listener, do_sample=False)
-        rest.__exit__(None, None, None)
-    whole = inputs["input_ids"].shape[1]
-    answer = tokenizer.decode(ids[0, whole:], skip_special_tokens=True)
-    return Reply(question, answer, whole, whole - video.n + len(video), ids.shape[1] - whole, stages.seconds)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
+        raise ValueError(f"{source}: the model cannot be moved to {target!r}: {first_line(error)}") from error
 
 
 class Session:
-    """A model that is asked about videos, and what it costs."""
+    """A loaded model with its tokenizer, for questions about videos."""
 
     def __init__(self, source: str, device: str | None = None) -> None:
         self.source = source
-        self.tokenizer = prompts.tokenizer(source)  # what is wrong with it shows before weights are loaded
+        self.tokenizer = load_tokenizer(source)  # before the weights, so that errors show early
         self.model = load_model(source, device)
 
-    def take(self, video: Captured) -> Captured:
-        """A video that was captured before."""
-        return replace(video, made={**video.made, "seconds": {}})  # none of that is spent now
+    def capture(self, video: Any, **settings: Any) -> Captured:
+        """Capture a video; arguments are those of `floc.capture`."""
+        if self.model.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.model.device)
+        return capture(self.model, video, source=self.source, **settings)
 
-    def capture(
-        self,
-        path: Path,
-        dial: dict[str, Any],
-        spec: methods.Spec,
-        fps: float | None,
-        max_frames: int | None,
-        progress: Callable[[float], None],
-    ) -> Captured:
-        """Look at a video."""
-        _forget_peak(self.model.device)
-        return capture(
-            self.model,
-            path,
-            **dial,
-            method=spec.method,
-            fps=fps,
-            max_frames=max_frames,
-            source=self.source,
-            progress=progress,
-            **spec.options,
-        )
+    def reuse(self, video: Captured) -> Captured:
+        """Return a stored video without the seconds that its capture took."""
+        return replace(video, made={**video.made, "seconds": {}})
 
+    @torch.no_grad()
     def ask(
         self, video: Captured, question: str, max_new_tokens: int, on_text: Callable[[str], object]
     ) -> dict[str, Any]:
-        """One question: what was answered, and all that there is to say of it, as JSON takes it."""
-        reply = ask(self.model, self.tokenizer, video, question, max_new_tokens=max_new_tokens, on_text=on_text)
-        looked = {name: each for name, each in video.made.get("seconds", {}).items() if name != "total"}
+        """Ask one question about a captured video.
+
+        Args:
+            video: captured with this model.
+            question: text of the question.
+            max_new_tokens: limit on the tokens of the answer.
+            on_text: called with parts of the answer as they are generated.
+
+        Returns:
+            The answer, the tokens of the prompt before and after compression, seconds by stage ("prefill" ends with the
+            first token) and peak memory; JSON-serialisable.
+        """
+        from transformers import TextStreamer
+
+        timer = StageTimer(self.model.device)
+        prefill, decoding = timer.measure("prefill"), timer.measure("answer")
+
+        class TimedStreamer(TextStreamer):
+            """Ends the prefill at the first token, and passes text on."""
+
+            tokens = -1  # the prompt is put first
+
+            def put(self, value: torch.Tensor) -> None:
+                self.tokens += 1
+                if self.tokens == 1:
+                    prefill.__exit__(None, None, None)
+                    decoding.__enter__()
+                super().put(value)
+
+            def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+                on_text(text)
+
+        inputs = video.inputs(self.model, self.tokenizer, question)
+        streamer = TimedStreamer(self.tokenizer, skip_prompt=True, skip_special_tokens=True)
+        with replay(self.model, video):
+            prefill.__enter__()
+            ids = self.model.generate(**inputs, max_new_tokens=max_new_tokens, streamer=streamer, do_sample=False)
+            decoding.__exit__(None, None, None)
+        length = inputs["input_ids"].shape[1]
+        stages = {name: value for name, value in video.made.get("seconds", {}).items() if name != "total"}
         return {
-            **asdict(reply),
+            "question": question,
+            "answer": self.tokenizer.decode(ids[0, length:], skip_special_tokens=True),
+            "prompt_tokens": length,
+            "read_tokens": length - video.n + len(video),
+            "answer_tokens": ids.shape[1] - length,
+            "seconds": {**stages, **timer.seconds},
             "tokens": video.n,
             "kept": len(video),
-            "seconds": {**looked, **reply.seconds},
-            "peak_bytes": peak_bytes(self.model.device),
+            "peak_bytes": _peak_bytes(self.model.device),
         }
 
 
-def _forget_peak(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def peak_bytes(device: torch.device) -> int:
-    """The most memory that was in use: of a GPU what its tensors took, else of the process."""
+def _peak_bytes(device: torch.device) -> int:
+    """Return the peak memory: of the tensors on a GPU, else of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     scale = 1 if sys.platform == "darwin" else 1024

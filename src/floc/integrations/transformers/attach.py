@@ -1,4 +1,4 @@
-"""One line on a model: `with floc.attach(model, ratio=1/8): model.generate(**inputs)`."""
+"""Attach FLoC to a model: `with floc.attach(model, ratio=1/8): model.generate(**inputs)`."""
 
 from __future__ import annotations
 
@@ -7,45 +7,46 @@ from typing import Any
 import torch
 
 from floc.captured.recipe import Recipe
-from floc.integrations.transformers.families import Clip
-from floc.integrations.transformers.shorten import Choice, Hooked, Positions, Shortener
+from floc.families.locate import PromptVideo
+from floc.integrations.transformers.cut import VideoSelection
+from floc.integrations.transformers.hooks import DecoderHooks, Positions
 from floc.kept import Kept
 
 
-class Attached(Hooked):
+class AttachHandle(DecoderHooks):
     """FLoC on a model, until it is detached."""
 
     def __init__(self, model: Any, recipe: Recipe, positions: Positions) -> None:
         self.recipe = recipe
-        self.last: list[Kept] = []  # of the last prompt, a Kept for each different video; `seconds` says what it took
-        super().__init__(Shortener(model, self._choose, positions))
+        self.last: list[Kept] = []  # one for each distinct video of the last prompt
+        super().__init__(model, positions)
 
-    def _choose(self, clips: list[Clip], embeds: torch.Tensor) -> list[Choice | None]:
+    def select(self, videos: list[PromptVideo], embeds: torch.Tensor) -> list[VideoSelection | None]:
         self.last = []
-        choices: list[Choice | None] = []
-        seen: list[torch.Tensor] = []
-        for clip in clips:
-            tokens = embeds.detach()[clip.row, clip.places].view(*clip.shape, -1)
-            # beams and samples repeat a row, and questions on one video its video
-            same = (i for i, each in enumerate(seen) if clips[i].row < clip.row and torch.equal(each, tokens))
-            again = next(same, None)
-            if again is None:
+        selections: list[VideoSelection | None] = []
+        grids: list[torch.Tensor] = []
+        for video in videos:
+            tokens = embeds.detach()[video.row, video.columns].view(*video.shape, -1)
+            # beams and samples repeat rows, and several rows may ask about one video
+            equal = (i for i, grid in enumerate(grids) if videos[i].row < video.row and torch.equal(grid, tokens))
+            first = next(equal, None)
+            if first is None:
                 kept = self.recipe(tokens)
-                self.last.append(kept.without_tokens())  # a prompt of 50,000 tokens is a third of a gigabyte
-                choices.append(_choice(kept))
+                self.last.append(kept.without_tokens())  # 50,000 tokens take a third of a gigabyte
+                selections.append(_create_selection(kept))
             else:
-                choices.append(choices[again])
-            seen.append(tokens)
-        return choices
+                selections.append(selections[first])
+            grids.append(tokens)
+        return selections
 
 
-def _choice(kept: Kept) -> Choice | None:
+def _create_selection(kept: Kept) -> VideoSelection | None:
     if len(kept) == kept.n:
         return None
     indices = torch.as_tensor(kept.indices)
     if not kept.merged:
-        return Choice(indices)
-    return Choice(indices, torch.as_tensor(kept.features), kept)
+        return VideoSelection(indices)
+    return VideoSelection(indices, torch.as_tensor(kept.features), kept)
 
 
 def attach(
@@ -56,12 +57,12 @@ def attach(
     coverage: float | None = None,
     method: str = "floc",
     positions: Positions = "keep",
+    recipe: Recipe | None = None,
     **options: object,
-) -> Attached:
-    """Let a transformers video model read only the visual tokens that best stand in for all of a video's.
+) -> AttachHandle:
+    """Let a transformers video model read only the visual tokens that best represent each video.
 
-    Use it as a context manager, or call `detach` of what it returns. The model's classes and weights are not touched:
-    it works by hooks, which are gone afterwards, also after an exception.
+    Use it as a context manager, or call `detach` on the returned handle. Both restore the model.
 
         with floc.attach(model, ratio=1/8) as handle:
             answer = model.generate(**inputs)
@@ -69,9 +70,12 @@ def attach(
 
     Args:
         model: of a family in `floc.integrations.transformers.FAMILIES`, with or without its language head.
-        ratio, budget, coverage, method: as in `floc.compress`, for every video by itself.
-        positions: "keep" gives every token kept the position it had. "compact", for models that number their tokens,
-            numbers them as if the others had never been there: long videos then fit a short context.
-        **options: the method's own, such as `block`.
+        ratio, budget, coverage, method: as in `floc.compress`, for each video.
+        positions: "keep" the position of every kept token, or, for models with plain positions, number the remaining
+            tokens without gaps ("compact"), so that a long video fits a short context.
+        recipe: `floc.captured.recipe.Recipe` to use instead of the arguments of `floc.compress`.
+        **options: of the method, such as `block`.
     """
-    return Attached(model, Recipe(ratio, budget, coverage, method, options), positions)
+    if recipe is None:
+        recipe = Recipe(ratio, budget, coverage, method, options)
+    return AttachHandle(model, recipe, positions)

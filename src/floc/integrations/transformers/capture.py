@@ -1,26 +1,23 @@
-"""Capture a video once: the vision tower runs over it a few frames at a time, and what is kept can be asked about."""
+"""Capture a video once: encode it a few frames at a time, and keep the selected tokens for later questions."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from floc.blocks import interleave
 from floc.captured.captured import Captured
 from floc.captured.identity import Identity
-from floc.captured.recipe import Part, Recipe, Taker, create_taker
-from floc.encoders.base import group_frames
-from floc.encoders.vision_tower import STEP, Visual, around, of_frames, of_patches
-from floc.integrations.transformers.families import Shape, family_of
-from floc.integrations.transformers.stages import Stages
-from floc.representatives import AssignedRepresentation, NearestRepresentation
+from floc.captured.recipe import Recipe
+from floc.captured.segments import FrameLog, create_selector, join_segments
+from floc.captured.timing import StageTimer
+from floc.encoders.base import FrameTokens, group_frames
+from floc.encoders.vision_tower import STEP, encode_patches, encode_squares, wrap_model
+from floc.families import find_family
 from floc.tokens import Frames
 
 
@@ -38,217 +35,136 @@ def capture(
     progress: Callable[[float], None] | None = None,
     **options: object,
 ) -> Captured:
-    """Run a model's vision tower over a video once, a few frames at a time, and keep the tokens that stand for all.
+    """Encode a video once, a few frames at a time, and keep the tokens that best represent it.
 
-    No more than a segment of the video's tokens is in memory, or of a long video with a budget about twice the budget,
-    and of its pixels a few frames, where it is read from a file. `floc.replay` then asks any number of questions
-    without the vision tower.
+    At most one segment of the video's tokens is in memory (for a long video with a budget, about twice the budget), and
+    a few frames of a video file. `floc.replay` then answers any number of questions without the vision encoder.
 
     Args:
         model: a video model of transformers.
-        inputs: a video file; or frames as `floc.video.read` gives them, of the size the model takes; or what the
-            model's processor made of one video, with `pixel_values_videos` (for models that take frames as pictures,
-            `pixel_values`), where all pixels are in memory already.
+        inputs: a video file; or frames from `floc.video.read`, of the size that the model takes; or the inputs that
+            the model's processor returns for one video, with `pixel_values_videos` (for models that take frames as
+            images, `pixel_values`).
         ratio, budget, coverage, method: as in `floc.compress`.
-        fps, max_frames: how a video file is sampled, None takes every frame; of frames their times tell.
-        source: the folder or hub id with the model's preprocessor file, for files and frames; where the model was
-            loaded from, if not given.
+        fps, max_frames: sampling of a video file; None takes every frame.
+        source: folder or hub id with the model's preprocessor file, for files and frames. Default: where the model was
+            loaded from.
         progress: called with the share of the frames that is done.
-        **options: the method's own.
+        **options: of the method.
     """
     recipe = Recipe(ratio, budget, coverage, method, options)
     started = time.perf_counter()
-    identity = Identity.of(model)  # complains of models that are not known
-    stages = Stages(model.device)
+    identity = Identity.from_model(model)  # raises if the model is not supported
+    timer = StageTimer(model.device)
+    frames = FrameLog(1)
     if isinstance(inputs, Mapping):
-        reel = _prepared(model, inputs, stages)
+        planned, encoded = _encode_prepared(model, inputs, timer)
     else:
-        reel = _filmed(model, inputs, stages, fps=fps, max_frames=max_frames, source=source)
-    if budget is not None and not reel.planned and recipe.streaming() is None:
+        source = source or model.name_or_path
+        if not source:
+            raise ValueError("the model does not say where it was loaded from; pass source=, its folder or hub id")
+        planned, encoded = _encode_frames(model, inputs, (fps, max_frames), source, timer, frames)
+    if budget is not None and not planned and recipe.streaming() is None:
         raise ValueError(
-            f"method {method!r} shares a budget out over a whole video: give a file or a list of frames, not a stream"
+            f"method {method!r} needs the length of the video to share out a budget; pass a file or a list of frames, "
+            "not an iterator"
         )
-    parts: list[KeptPart] = []
-    taking: Taker | None = None
+    segments: list[Captured] = []
+    selector = None
     done = 0
-    for seen in reel.seen:
-        taking = taking or create_taker(recipe, seen, reel.planned)
-        parts += map(KeptPart.of, stages.each("select", taking.add(seen)))
-        done += len(seen.tokens)
+    for batch in encoded:
+        selector = selector or create_selector(recipe, identity, batch, planned)
+        with timer.measure("select"):
+            segments += selector.add(batch)
+        done += len(batch.tokens)
         if progress is not None:
-            progress(min(1.0, done / max(1, reel.planned)))
-    if taking is None:
-        raise ValueError("no frames to capture: the video gave none")
-    parts += map(KeptPart.of, stages.each("select", taking.finish()))
-    return join(parts, identity, reel, {**stages.seconds, "total": time.perf_counter() - started})
+            progress(min(1.0, done / max(1, planned)))
+    if selector is None:
+        raise ValueError("no frames to capture: the video is empty")
+    with timer.measure("select"):
+        segments += selector.finish()
+    return join_segments(segments, frames, {**timer.seconds, "total": time.perf_counter() - started})
 
 
-@dataclass(eq=False)
-class Reel:
-    """A video as a model sees it, on its way."""
-
-    seen: Iterator[Visual]
-    planned: int  # slices, as far as is known
-    frames_per_slice: int
-    times_s: list[np.ndarray] = field(default_factory=list)  # of the frames that were seen
-    fps: float | None = None
-    duration_s: float | None = None
-    about: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class KeptPart:
-    """Of a segment what goes into a file; what it was chosen from can go."""
-
-    features: torch.Tensor
-    indices: torch.Tensor
-    order: torch.Tensor
-    gains: torch.Tensor
-    deep: tuple[torch.Tensor, ...]
-    shape: Shape
-    nested: bool
-    coverage: float | None
-    made: dict[str, Any]
-
-    @classmethod
-    def of(cls, part: Part) -> KeptPart:
-        kept = part.kept
-        arrays = (torch.as_tensor(each) for each in (kept.features, kept.indices, kept.order, kept.gains))
-        features, indices, order, gains = arrays
-        # computing the coverage of these would cost more than the selection did
-        known = not isinstance(kept.representation, AssignedRepresentation | NearestRepresentation)
-        return cls(
-            features,
-            indices,
-            order,
-            gains,
-            part.deep,
-            kept.shape,
-            kept.nested,
-            kept.coverage if known else None,
-            {"method": kept.method, "settings": dict(kept.settings)},
-        )
-
-
-def join(parts: Sequence[KeptPart], model: Identity, reel: Reel, seconds: dict[str, float]) -> Captured:
-    """One video of the parts that were kept of it."""
-    sizes = [math.prod(part.shape) for part in parts]
-    starts = np.cumsum([0, *(len(part.indices) for part in parts)])
-    segment = np.concatenate([np.full(len(part.indices), i) for i, part in enumerate(parts)])
-    rank = np.concatenate([np.arange(len(part.indices)) for part in parts])
-    alike = torch.from_numpy(interleave(sizes, rank, segment))  # a prefix has its share of every segment
-    offsets = np.cumsum([0, *sizes])
-    slices, (_, rows, columns) = sum(part.shape[0] for part in parts), parts[0].shape
-    coverages = [part.coverage for part in parts]
-    coverage = None if None in coverages else float(np.average(coverages, weights=sizes))  # type: ignore[arg-type]
-    times = np.concatenate(reel.times_s) if reel.times_s else None
-    per_slice = reel.frames_per_slice
-    if times is not None and reel.fps is None:
-        reel.fps = (len(times) - 1) / float(times[-1] - times[0]) if len(times) > 1 else 1.0
-        reel.duration_s = float(times[-1]) + 1 / reel.fps
-    return Captured(
-        torch.cat([part.features for part in parts]),
-        torch.cat([part.indices.cpu() + int(start) for part, start in zip(parts, offsets, strict=False)]),
-        torch.cat([part.order.cpu() + int(start) for part, start in zip(parts, starts, strict=False)])[alike],
-        torch.cat([part.gains.cpu() for part in parts])[alike],
-        tuple(torch.cat(layer) for layer in zip(*(part.deep for part in parts), strict=True)),
-        (slices, rows, columns),
-        model,
-        {**parts[0].made, "coverage": coverage, "seconds": seconds, **reel.about},
-        all(part.nested for part in parts),
-        None if times is None else times[::per_slice],
-        None if times is None else times[np.minimum(np.arange(slices) * per_slice + per_slice - 1, len(times) - 1)],
-        per_slice,
-        reel.fps,
-        reel.duration_s,
-    )
-
-
-def _filmed(
+def _encode_frames(
     model: Any,
-    frames: str | Path | Iterable[Frames],
-    stages: Stages,
-    *,
-    fps: float | None,
-    max_frames: int | None,
-    source: str | None,
-) -> Reel:
-    """A film that is decoded while it is looked at."""
-    source = source or model.name_or_path
-    if not source:
-        raise ValueError(
-            "the model does not say where it was loaded from; pass source=, the folder with its preprocessor"
-        )
-    tower = around(model, source)
-    joined = tower.frames_per_token
-    reel = Reel(iter(()), 0, joined)
-    given: Iterable[Frames]
-    if isinstance(frames, (str, Path)):
+    inputs: str | Path | Iterable[Frames],
+    sampling: tuple[float | None, int | None],
+    source: str,
+    timer: StageTimer,
+    log: FrameLog,
+) -> tuple[int, Iterator[FrameTokens]]:
+    """Encode a video file, or frames, and fill in the log.
+
+    Returns:
+        The expected number of slices, 0 if unknown, and their tokens, a few frames at a time.
+    """
+    tower = wrap_model(model, source)
+    per_slice = log.frames_per_slice = tower.frames_per_token
+    planned = 0
+    frames: Iterable[Frames]
+    if isinstance(inputs, (str, Path)):
         from floc.video import check_file, read
 
-        path = Path(frames)
+        path = Path(inputs)
         check_file(path)
-        given = video = read(path, fps=fps, max_frames=max_frames, size=tower.frame_size, batch=STEP)
-        reel.planned, reel.duration_s = -(-video.planned // joined), float(video.duration_s)
-        reel.fps = video.sampled_fps
-        reel.about = {"source": path.name, "preprocessing": {"size": [video.width, video.height]}}
+        fps, max_frames = sampling
+        frames = video = read(path, fps=fps, max_frames=max_frames, size=tower.frame_size, batch=STEP)
+        planned = video.planned
+        log.fps, log.duration_s = video.sampled_fps, float(video.duration_s)
+        log.about = {"source": path.name, "preprocessing": {"size": [video.width, video.height]}}
     else:
-        given = frames
-        if isinstance(given, Sequence):
-            reel.planned = -(-sum(len(each.times_s) for each in given) // joined)
+        frames = inputs
+        if isinstance(frames, Sequence):
+            planned = sum(len(batch.times_s) for batch in frames)
 
-    def look() -> Iterator[Visual]:
-        for batch in stages.each("decode", group_frames(given, joined)):
-            reel.times_s.append(batch.times_s)
-            with stages.stage("vision"):
-                seen = tower.look(batch.pixels)
-            yield seen
-        reel.about["warnings"] = list(getattr(given, "warnings", ()))
+    def encode() -> Iterator[FrameTokens]:
+        for batch in timer.measure_items("decode", group_frames(frames, per_slice)):
+            log.times_s.append(batch.times_s)
+            with timer.measure("vision"):
+                encoded = tower.encode(batch.pixels)
+            yield encoded
+        log.about["warnings"] = list(getattr(frames, "warnings", ()))
 
-    reel.seen = look()
-    return reel
+    return -(-planned // per_slice), encode()
 
 
-def _prepared(model: Any, inputs: Mapping[str, Any], stages: Stages) -> Reel:
-    """What a processor prepared, all in memory, in steps of a few frames."""
-    family = family_of(model.config)
-    if inputs.get(family.carrier) is None:
+def _encode_prepared(model: Any, inputs: Mapping[str, Any], timer: StageTimer) -> tuple[int, Iterator[FrameTokens]]:
+    """Encode the inputs of a processor; return the number of slices and their tokens, a few at a time."""
+    family, model_type = find_family(model.config), model.config.model_type
+    pixels = inputs.get(family.pixels)
+    if pixels is None:
         raise ValueError(
-            f"inputs for a model of type {family.kind} must have {family.carrier}, got {', '.join(inputs)}"
+            f"inputs for a model of type {model_type} must have {family.pixels}, got {', '.join(inputs) or 'nothing'}"
         )
-    if family.placeholders is not None and inputs.get("input_ids") is None:
-        raise ValueError(f"the frames of a {family.kind} video are found by input_ids; give them too")
-    shapes = family.shapes(model.config, inputs)
+    if family.takes_images and inputs.get("input_ids") is None:
+        raise ValueError(f"input_ids are needed to find the frames of a {model_type} video; pass them too")
+    shapes = family.read_grids(model.config, inputs)
     if len(shapes) != 1:
         raise ValueError(
-            f"capture takes one video at a time, the inputs have {len(shapes)}; capture each by itself and give "
-            "floc.replay the list"
+            f"capture takes one video at a time, but the inputs have {len(shapes)}; capture each alone, and pass the "
+            "list to floc.replay"
         )
     ((slices, rows, columns),) = shapes
-    base, pixels = model.base_model, inputs[family.carrier]
-    if family.placeholders is not None and family.carrier == "pixel_values":
-        frames = pixels.shape[:-3].numel()
-        if frames != slices:
-            raise ValueError(
-                f"the inputs have {frames} pictures, of which {slices} are frames of the video; prepare the video alone"
-            )
-    reel = Reel(iter(()), slices, 1)
+    if family.takes_images and pixels.shape[:-3].numel() != slices:
+        raise ValueError(
+            f"the inputs have {pixels.shape[:-3].numel()} images, but the video has {slices} frames; prepare the video "
+            "alone"
+        )
 
-    @torch.no_grad()
-    def seen(start: int, few: int) -> Visual:
-        if inputs.get("video_grid_thw") is None:
-            return of_frames(family.kind, base, pixels.flatten(0, -4)[start : start + few])
-        per_slice = len(pixels) // slices
-        patches = pixels[start * per_slice : (start + few) * per_slice]
-        merge = math.isqrt(per_slice // (rows * columns))
-        takes_merge = inputs.get("video_merge_sizes") is not None
-        return of_patches(base, patches, (few, rows, columns), merge, takes_merge=takes_merge)
-
-    def look() -> Iterator[Visual]:
+    def encode() -> Iterator[FrameTokens]:
+        base, per_slice = model.base_model, len(pixels) // slices  # of patches
         for start in range(0, slices, STEP):
-            with stages.stage("vision"):
-                few = seen(start, min(STEP, slices - start))
-            yield few
+            stop = min(slices, start + STEP)
+            with timer.measure("vision"), torch.no_grad():
+                if inputs.get("video_grid_thw") is None:
+                    encoded = encode_squares(family, base, pixels.flatten(0, -4)[start:stop])
+                else:
+                    patches = pixels[start * per_slice : stop * per_slice]
+                    merge = math.isqrt(per_slice // (rows * columns))
+                    takes_merge_sizes = inputs.get("video_merge_sizes") is not None
+                    shape = (stop - start, rows, columns)
+                    encoded = encode_patches(base, patches, shape, merge, takes_merge_sizes=takes_merge_sizes)
+            yield encoded
 
-    reel.seen = look()
-    return reel
+    return slices, encode()

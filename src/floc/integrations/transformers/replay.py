@@ -1,56 +1,49 @@
-"""Ask about videos that were captured: their tokens go where the pixels would have put them."""
+"""Ask questions about captured videos, whose tokens take the place of pixels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from floc.captured.captured import Captured
 from floc.captured.identity import Identity
-from floc.integrations.transformers.families import Clip
-from floc.integrations.transformers.shorten import Choice, Hooked, Positions, Shortener
+from floc.families.locate import PromptVideo
+from floc.integrations.transformers.cut import VideoSelection
+from floc.integrations.transformers.hooks import DecoderHooks, Positions
 
 
-class Replaying(Hooked):
-    """Videos that were captured, in the place of pixels, until it is detached."""
+class ReplayHandle(DecoderHooks):
+    """Captured videos in a model, until it is detached."""
 
     def __init__(self, model: Any, videos: Sequence[Captured], positions: Positions) -> None:
-        here = Identity.of(model)
+        identity = Identity.from_model(model)
         for video in videos:
-            video.model.require(here)
-        self.videos = [_on(video, model.device) for video in videos]
-        super().__init__(Shortener(model, self._choose, positions, shapes=[video.shape for video in videos]))
+            video.model.require(identity)
+        self.selections = []
+        for video in videos:
+            indices, features, *deep = (part.to(model.device) for part in (video.indices, video.features, *video.deep))
+            self.selections.append(VideoSelection(indices, features, deep=deep))
+        super().__init__(model, positions, [video.shape for video in videos])
 
-    def _choose(self, clips: list[Clip], embeds: torch.Tensor) -> list[Choice | None]:
-        chosen = [self.videos[clip.video] for clip in clips]
-        return [Choice(video.indices, video.features, deep=video.deep) for video in chosen]
-
-
-def _on(video: Captured, device: torch.device) -> Captured:
-    return replace(
-        video,
-        features=video.features.to(device),
-        indices=video.indices.to(device),
-        deep=tuple(each.to(device) for each in video.deep),
-    )
+    def select(self, videos: list[PromptVideo], embeds: torch.Tensor) -> list[VideoSelection | None]:
+        return [self.selections[video.index] for video in videos]
 
 
-def replay(model: Any, video: Captured | Sequence[Captured], *, positions: Positions = "keep") -> Replaying:
-    """Ask about videos that were captured: inside the with block, prompts need no pixels and no vision tower.
+def replay(model: Any, video: Captured | Sequence[Captured], *, positions: Positions = "keep") -> ReplayHandle:
+    """Ask about captured videos: inside the with block, prompts need no pixels, and no vision encoder runs.
 
         video = floc.load("talk.floc")
         with floc.replay(model, video):
             answer = model.generate(**video.inputs(model, tokenizer, "What is on the table?"))
 
-    The inputs are those the model's processor gives for the video, all placeholders in it, without the pixels;
-    `inputs` of a captured video writes them. Rows of a batch may all ask about the same videos.
+    The inputs are those of the model's processor for the whole video, without the pixels; `Captured.inputs` builds
+    them. All rows of a batch may ask about the same videos.
 
     Args:
-        model: the model they were captured with.
+        model: the model that the videos were captured with.
         video: one, or several in the order of the prompt.
         positions: as in `floc.attach`.
     """
-    return Replaying(model, [video] if isinstance(video, Captured) else list(video), positions)
+    return ReplayHandle(model, [video] if isinstance(video, Captured) else list(video), positions)

@@ -1,4 +1,4 @@
-"""Seconds by stage, for people: where the time of an answer goes."""
+"""Measure where the time goes, by stage."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ import torch
 T = TypeVar("T")
 
 
-class Stages:
-    """Adds up what each stage takes; a GPU is waited for at its end."""
+class StageTimer:
+    """Adds up the seconds of each stage; waits for the GPU at the end of a stage."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.seconds: dict[str, float] = {}
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Time what happens inside."""
+    def measure(self, stage: str) -> Iterator[None]:
+        """Time the with block."""
         started = time.perf_counter()
         try:
             yield
         finally:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - started
 
-    def each(self, name: str, items: Iterable[T]) -> Iterator[T]:
-        """Time how long it takes to get each of them."""
+    def measure_items(self, stage: str, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items; time how long it takes to get them, not how long they are used."""
         source = iter(items)
         while True:
-            with self.stage(name):
+            with self.measure(stage):
                 try:
                     item = next(source)
                 except StopIteration:

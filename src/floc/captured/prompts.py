@@ -1,0 +1,126 @@
+"""Prompts about a video, as the model's processor would write them.
+
+The processors need torchvision, so prompts are built from the tokenizer and its chat template. The template writes one
+marker for a video, which the family's `write_video` replaces by placeholders, or by frames with their times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from floc._checks import check_choice
+from floc.families import FAMILIES
+from floc.families.pretrained import load_part, read_json
+from floc.families.writers import SampledVideo
+
+VIDEO_TYPE = 2  # of a video token in mm_token_type_ids
+VIDEO_LLAMA_3_MERGE = 2  # patches on a side of a video token; only its video processor knows it
+
+
+def tokenizer(source: str) -> Any:
+    """Load the tokenizer of a model, with the chat template that the model's processor would use.
+
+    Args:
+        source: folder or hub id.
+    """
+    loaded = load_part("tokenizer", source, "asking a model")
+    # A tokenizer reads chat_template.jinja itself. Its own template may be for text only, so these files come first.
+    for file in ("processor_config.json", "chat_template.json"):
+        template = read_json(source, file, ignore_offline=True).get("chat_template")
+        if template:
+            loaded.chat_template = template
+            break
+    if not loaded.chat_template:
+        raise ValueError(
+            f"{source}: has no chat template; put the model's chat_template.jinja beside its tokenizer, "
+            "or use a model that was tuned to answer questions"
+        )
+    return loaded
+
+
+def prompt(
+    model_type: str,
+    tokenizer: Any,
+    config: Any,
+    video: SampledVideo,
+    question: str,
+    history: Sequence[tuple[str, str]] = (),
+) -> dict[str, torch.Tensor]:
+    """Build the inputs for a question about a video, without pixels.
+
+    Args:
+        model_type: of the model's config.
+        tokenizer: of the model, from `tokenizer`.
+        config: of the model.
+        video: its grid and times.
+        question: text of the question.
+        history: earlier questions about the video with their answers, oldest first.
+
+    Returns:
+        [1, L] `input_ids` and `attention_mask`, and those of the following that the model takes: [1, L]
+        `mm_token_type_ids`, [1, 3] `video_grid_thw` in patches, [1] `second_per_grid_ts`, [1] `video_merge_sizes`.
+    """
+    families = {name: family for name, family in FAMILIES.items() if family.write_video is not None}
+    check_choice("model type", model_type, families)
+    family = families[model_type]
+    text = _apply_template(model_type, tokenizer, question, history)
+    marker = getattr(tokenizer, "video_token", family.marker)
+    if text.count(marker) != 1:
+        raise ValueError(
+            f"the chat template must write {marker} once, for the video, but wrote it {text.count(marker)} times; "
+            + ("use the template of the model's processor" if marker not in text else "remove it from the question")
+        )
+    assert family.write_video is not None
+    newlines = 0 if family.newline is None else 1
+    # if the template wrote the token that opens every text, the tokenizer must not add another
+    is_opened = tokenizer.bos_token is not None and text.startswith(tokenizer.bos_token)
+    encoded = tokenizer(
+        text.replace(marker, family.write_video(video, marker, tokenizer) + marker * newlines),
+        add_special_tokens=not is_opened,
+        return_tensors="pt",
+        verbose=False,  # it would warn about the length, which is before compression
+    )
+    ids = encoded["input_ids"]  # [1, L]
+    placeholder = getattr(config, family.placeholder)
+    is_video = ids == placeholder
+    expected = math.prod(video.shape) + newlines
+    if is_video.sum() != expected:
+        raise ValueError(
+            f"the prompt must have {expected} tokens with id {placeholder}, the config's {family.placeholder}, but has "
+            f"{is_video.sum()}; use the model's own tokenizer, and a question without such tokens"
+        )
+    inputs = {"input_ids": ids, "attention_mask": encoded["attention_mask"]}
+    if family.has_grid_positions:
+        inputs["mm_token_type_ids"] = is_video * VIDEO_TYPE
+    if family.frames == "patches":
+        merge = VIDEO_LLAMA_3_MERGE if family.takes_merge_sizes else config.vision_config.spatial_merge_size
+        slices, rows, columns = video.shape
+        inputs["video_grid_thw"] = torch.tensor([[slices, rows * merge, columns * merge]])
+        if family.takes_merge_sizes:
+            inputs["video_merge_sizes"] = torch.tensor([merge])
+    if family.takes_slice_seconds:
+        inputs["second_per_grid_ts"] = torch.tensor([video.frames_per_slice / video.fps])
+    return inputs
+
+
+def _apply_template(model_type: str, tokenizer: Any, question: str, history: Sequence[tuple[str, str]]) -> str:
+    from jinja2 import TemplateError
+
+    texts = [*(text for turn in history for text in turn), question]
+    roles = ("user", "assistant")
+    turns = [{"role": roles[i % 2], "content": [{"type": "text", "text": text}]} for i, text in enumerate(texts)]
+    turns[0]["content"] = [{"type": "video"}, *turns[0]["content"]]
+    template = None
+    if model_type == "smolvlm":  # the model's own template has no videos, so its processor uses another
+        template = import_module("transformers.models.smolvlm.processing_smolvlm").DEFAULT_CHAT_TEMPLATE
+    try:
+        return tokenizer.apply_chat_template(turns, chat_template=template, tokenize=False, add_generation_prompt=True)
+    except (TemplateError, TypeError) as error:
+        raise ValueError(
+            f"the chat template does not support videos ({error}); use the template of the model's processor"
+        ) from error

@@ -1,0 +1,152 @@
+"""The table of model families: one entry says all that FLoC must know about a family.
+
+A transformers model replaces placeholder tokens by visual features, in order. An entry says how to find these tokens
+and the grid of each video, how a prompt about a video is written, and how frames are prepared.
+
+`floc.attach` and captures of prepared inputs need only the first part. `write_video` enables prompts (`floc ask`), and
+`frames` enables captures of video files. The tests run over this table; docs/reference/models.md shows how to add one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+
+from floc.families import locate, writers
+from floc.families.locate import Arguments, PromptVideo, Shape
+from floc.families.writers import SampledVideo
+
+
+@dataclass(frozen=True)
+class ModelFamily:
+    """How the models of one family take videos."""
+
+    # where the tokens are
+    read_grids: Callable[[Any, Arguments], list[Shape]]  # config, arguments of a call -> grid of each video, in order
+    pixels: str = "pixel_values_videos"  # argument of the model that holds the pixels of a video
+    placeholder: str = "video_token_id"  # config attribute with the id of a visual token
+    # config, [B, L] ids -> [B, L] bool, True at tokens of videos; None if images have another placeholder
+    find_tokens: Callable[[Any, torch.Tensor], torch.Tensor] | None = None
+    newline: str | None = None  # model parameter at the extra placeholder after each video, if there is one
+    has_grid_positions: bool = False  # positions are (t, y, x), and the model needs mm_token_type_ids
+    # how prompts are written
+    marker: str = "<video>"  # what the chat template writes for a video, unless the tokenizer names another token
+    # video, marker, tokenizer -> the text that replaces the marker; None if prompts are not supported
+    write_video: Callable[[SampledVideo, str, Any], str] | None = writers.write_tokens
+    takes_merge_sizes: bool = False  # the model needs `video_merge_sizes`
+    takes_slice_seconds: bool = False  # the model needs `second_per_grid_ts`
+    # how frames are prepared
+    frames: Literal["patches", "squares"] | None = None  # any size in whole patches, or one square size
+    limits_whole_video: bool = False  # max_pixels of the preprocessor file is for the whole video, not for a frame
+    is_unbatched: bool = False  # frames go in as [F, 3, height, width], without an axis for videos
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether frames are passed as images."""
+        return self.pixels == "pixel_values"
+
+    def carries_pixels(self, arguments: Arguments) -> bool:
+        """Whether a call has pixels of videos, or vision encoder outputs made from them."""
+        if arguments.get(self.pixels) is not None:
+            return True
+        encoded = arguments.get("mm_encoder_outputs")
+        if not isinstance(encoded, Mapping):
+            return encoded is not None
+        return encoded.get("image" if self.takes_images else "video") is not None
+
+    def mask_tokens(self, config: Any, ids: torch.Tensor, *, has_images: bool = True) -> torch.Tensor:
+        """Return [B, L] bool, True at the tokens of videos; `has_images` is False if all images are frames."""
+        if self.find_tokens is None or (self.takes_images and not has_images):
+            return ids == getattr(config, self.placeholder)
+        return self.find_tokens(config, ids)
+
+    def find_videos(
+        self, config: Any, arguments: Arguments, shapes: Sequence[Shape] | None = None
+    ) -> list[PromptVideo]:
+        """Find the videos of a prompt, in order.
+
+        Args:
+            config: of the model.
+            arguments: of the multimodal model's call.
+            shapes: grids of the videos if the call has no pixels; rows may repeat videos.
+        """
+        ids = arguments.get("input_ids")
+        if ids is None:
+            raise ValueError("floc needs input_ids to find the tokens of a video; pass them instead of inputs_embeds")
+        mask = self.mask_tokens(config, ids, has_images=shapes is None)
+        grids = self.read_grids(config, arguments) if shapes is None else shapes
+        extra = 0 if self.newline is None else 1
+        counts = mask.sum(1).tolist()
+        sizes = [math.prod(shape) + extra for shape in grids]
+        rows = locate.assign_videos(counts, sizes)
+        if rows is None:
+            raise ValueError(
+                f"the rows of the prompt have {counts} video tokens, but the videos, {list(grids)} in slices, rows "
+                f"and columns, have {sizes}; prepare prompt and videos with the model's processor"
+            )
+        videos = []
+        for row, indices in enumerate(rows):
+            columns = mask[row].nonzero()[:, 0]
+            for index in indices:
+                lengths = [sizes[index] - extra, extra, len(columns) - sizes[index]]
+                tokens, newline, columns = columns.split(lengths)
+                videos.append(PromptVideo(row, tokens, newline, grids[index], index))
+        return videos
+
+
+def find_family(config: Any) -> ModelFamily:
+    """Return the family of a model, by its config."""
+    model_type = getattr(config, "model_type", None)
+    if model_type not in FAMILIES:
+        raise ValueError(
+            f"floc does not support video models of type {model_type!r}; it supports: {', '.join(sorted(FAMILIES))} "
+            "(docs/reference/models.md shows how to add one)"
+        )
+    return FAMILIES[model_type]
+
+
+_QWEN2 = ModelFamily(locate.read_grids, has_grid_positions=True, marker="<|video_pad|>", frames="patches")
+_QWEN3 = replace(_QWEN2, write_video=writers.write_qwen3_vl, limits_whole_video=True)
+_GLM = replace(
+    _QWEN3,
+    placeholder="image_token_id",
+    find_tokens=locate.find_marked_videos,
+    marker="<|video|>",
+    write_video=writers.write_glm4v,
+)
+_GLM_PREPARED = replace(_GLM, write_video=None, frames=None)
+_LABELLED = ModelFamily(
+    locate.read_labelled_grids,
+    pixels="pixel_values",
+    placeholder="image_token_id",
+    find_tokens=locate.find_labelled_frames,
+    frames="squares",
+)
+
+FAMILIES: dict[str, ModelFamily] = {
+    "qwen2_vl": _QWEN2,
+    "qwen2_5_vl": replace(_QWEN2, takes_slice_seconds=True),
+    "qwen3_vl": _QWEN3,
+    "qwen3_vl_moe": _QWEN3,
+    "cosmos3_omni": replace(_QWEN3, write_video=None, frames=None),
+    "glm4v": _GLM,
+    "glm4v_moe": _GLM,
+    "glm46v": _GLM_PREPARED,
+    "glmga": _GLM_PREPARED,
+    "glm_ocr": _GLM_PREPARED,
+    "video_llama_3": ModelFamily(
+        locate.read_grids,
+        marker="<|video_pad|>",
+        write_video=writers.write_video_llama_3,
+        takes_merge_sizes=True,
+        frames="patches",
+    ),
+    "llava_next_video": ModelFamily(locate.read_llava_next_grids, frames="squares"),
+    "llava_onevision": ModelFamily(locate.read_llava_onevision_grids, newline="image_newline", frames="squares"),
+    "internvl": replace(_LABELLED, write_video=writers.write_internvl, is_unbatched=True),
+    "smolvlm": replace(_LABELLED, write_video=writers.write_smolvlm),
+}

@@ -1,0 +1,213 @@
+"""Hooks that pass fewer visual tokens to a model's decoder than the prompt has.
+
+Every video model of transformers builds `inputs_embeds` for the whole prompt and calls its decoder with keyword
+arguments. A hook before the multimodal model remembers its arguments. A hook before the decoder, in a call with videos,
+selects tokens and cuts every per-token argument. A hook after the decoder records on the cache which tokens it holds.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from floc._checks import check_choice
+from floc.families import find_family
+from floc.families.locate import Arguments, PromptVideo, Shape
+from floc.integrations.transformers.cache import CacheLayout, PromptLength, pop_layout
+from floc.integrations.transformers.cut import DecoderCut, VideoSelection, cut_inputs, plan_cut
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Positions = Literal["keep", "compact"]
+POSITIONS = ("keep", "compact")
+
+
+class CallState(threading.local):
+    """State of the call that runs in this thread."""
+
+    arguments: Arguments | None = None  # of the multimodal model, if they have videos
+    layout: CacheLayout | None = None  # of what the decoder will hold
+    tower: tuple[torch.Tensor, torch.Tensor | None] | None = None  # last grids and merge sizes of the vision encoder
+
+
+class DecoderHooks(ABC):
+    """The hooks on one model, as a context manager or until `detach`."""
+
+    @abstractmethod
+    def select(self, videos: list[PromptVideo], embeds: torch.Tensor) -> list[VideoSelection | None]:
+        """Select the tokens of each video of a prompt with embeddings [B, L, D]; None keeps all tokens."""
+
+    def __init__(self, model: Any, positions: Positions, shapes: Sequence[Shape] | None = None) -> None:
+        """Args:
+        model: a video model of transformers, with or without its language head.
+        positions: "keep" the positions of the tokens, or make them "compact", without gaps.
+        shapes: grids of videos without pixels, in the order of the prompt; None if videos have pixels.
+        """
+        check_choice("positions", positions, POSITIONS)
+        self.config = getattr(model, "config", None)
+        self.family = find_family(self.config)
+        if positions == "compact" and self.family.has_grid_positions:
+            raise ValueError(
+                "positions='compact' is for models with plain positions; in "
+                f"{model.config.model_type} a position is a frame, row and column: use positions='keep'"
+            )
+        windows = set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - {"full_attention"}
+        if windows:
+            raise ValueError(
+                f"this model has layers with {' and '.join(sorted(windows))}, whose window would cover other tokens "
+                "if some are dropped; floc supports models with full attention"
+            )
+        self.base, decoder = model.base_model, model.get_decoder()
+        if is_attached(self.base):
+            raise RuntimeError("floc is already attached to this model; detach it first, or leave its with block")
+        self.positions = positions
+        self.shapes = shapes
+        self.signature = inspect.signature(self.base.forward)
+        self.call = CallState()
+        self.hooks = [
+            self.base.register_forward_pre_hook(self.before_model, with_kwargs=True),
+            self.base.register_forward_hook(self.after_model, always_call=True),
+            decoder.register_forward_pre_hook(self.before_decoder, with_kwargs=True),
+            decoder.register_forward_hook(self.after_decoder, with_kwargs=True, always_call=True),
+        ]
+        if model is not self.base:
+            self.hooks.append(model.register_forward_pre_hook(_reject_unsupported, with_kwargs=True))
+        for tower in self.base.children():
+            if "grid_thw" in inspect.signature(tower.forward).parameters:
+                self.hooks.append(tower.register_forward_pre_hook(self.before_tower, with_kwargs=True))
+
+    def detach(self) -> None:
+        """Restore the model; may be called twice."""
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.detach()
+
+    def before_model(self, base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Remember the arguments of a call with videos."""
+        arguments = self.signature.bind_partial(*args, **kwargs).arguments if args else kwargs
+        self.call.arguments = {**arguments, "tower": self.call.tower} if self._has_videos(arguments) else None
+
+    def after_model(self, *_: Any) -> None:
+        """Forget the arguments, also if the call failed."""
+        self.call.arguments = None
+
+    def before_tower(self, tower: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Remember the grids that are encoded: images first, then videos."""
+        self.call.tower = (kwargs["grid_thw"], kwargs.get("merge_sizes")) if "grid_thw" in kwargs else None
+
+    def before_decoder(
+        self, decoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Cut the inputs of a call with videos; in every call, fit masks and positions to the tokens held."""
+        call = self.call
+        arguments, call.arguments = call.arguments, None
+        cache = kwargs.get("past_key_values")
+        call.layout = earlier = pop_layout(cache)
+        if arguments is None and earlier is None:
+            return None
+        kwargs = dict(kwargs)
+        rows, length = kwargs["inputs_embeds"].shape[:2]
+        if earlier is not None and len(earlier.columns) != rows:
+            raise ValueError(
+                f"this cache holds a shortened prompt of {len(earlier.columns)} rows, but the call has {rows}; rows of "
+                "a shortened cache cannot be repeated or removed"
+            )
+        start = 0 if cache is None else int(cache.get_seq_length())  # of the prompt before this call
+        if earlier is not None:
+            start += earlier.length - earlier.columns.shape[1]
+        cut = None if arguments is None else self._cut(arguments, kwargs)
+        if cut is not None:
+            call.layout = CacheLayout.extend(earlier, cut, start)
+        layout = call.layout
+        if layout is None:
+            return None
+        kwargs["position_ids"] = self._cut_positions(kwargs, cut, layout, start, length)
+        mask = kwargs.get("attention_mask")
+        if mask is None or (isinstance(mask, torch.Tensor) and mask.ndim == 2):
+            # always pass a mask: without one, some releases read positions with gaps as several packed prompts
+            kwargs["attention_mask"] = layout.cut_mask(mask, rows, start + length)
+        else:
+            is_static = bool(getattr(cache, "is_compileable", False))
+            kwargs["attention_mask"] = layout.cut_attention(mask, cut, is_static)
+        return args, kwargs
+
+    def after_decoder(self, decoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Record on the cache what it holds."""
+        layout, self.call.layout = self.call.layout, None
+        if layout is None:
+            return
+        cache = kwargs.get("past_key_values")
+        if cache is None:
+            cache = getattr(output, "past_key_values", None)
+        if cache is not None:
+            cache.get_seq_length = PromptLength(cache, layout, self.base, is_attached)
+
+    def _has_videos(self, arguments: Arguments) -> bool:
+        has_pixels = self.family.carries_pixels(arguments)
+        if self.shapes is None:
+            return has_pixels
+        if has_pixels and not self.family.takes_images:
+            raise ValueError("a replayed video needs no pixels; remove pixel_values_videos from the inputs")
+        ids = arguments.get("input_ids")
+        if ids is None or ids.shape[1] == 1:  # an answer may contain placeholder tokens
+            return False
+        return bool(self.family.mask_tokens(self.config, ids, has_images=False).any())
+
+    def _cut(self, arguments: Arguments, kwargs: dict[str, Any]) -> DecoderCut | None:
+        """Select tokens and cut the decoder's arguments in place; return None if all tokens stay."""
+        embeds = kwargs["inputs_embeds"]
+        videos = self.family.find_videos(self.config, arguments, self.shapes)
+        pairs = zip(videos, self.select(videos, embeds), strict=True)
+        selected = [(video, selection) for video, selection in pairs if selection is not None]
+        if not selected:
+            return None
+        cut = plan_cut(selected, embeds, kwargs.get("attention_mask"))
+        cut_inputs(kwargs, cut, selected)
+        if self.shapes is not None and self.family.newline is not None:  # without pixels the model does not insert it
+            embeds, newline = kwargs["inputs_embeds"], getattr(self.base, self.family.newline)
+            for video, _ in selected:
+                embeds[video.row, cut.slots[video.row, video.newline]] = newline.to(embeds.dtype)
+        return cut
+
+    def _cut_positions(
+        self, kwargs: dict[str, Any], cut: DecoderCut | None, layout: CacheLayout, start: int, length: int
+    ) -> torch.Tensor:
+        """Return the positions [..., B, P] of this call's tokens that enter the decoder."""
+        rows, device = len(kwargs["inputs_embeds"]), kwargs["inputs_embeds"].device
+        positions = kwargs.get("position_ids")
+        if positions is None:
+            positions = torch.arange(start, start + length, device=device)[None]
+        # some releases pass the positions of the whole prompt
+        positions = positions[..., -length:].expand(*positions.shape[:-2], rows, length)
+        if self.positions == "compact":
+            gaps = layout.dropped[:, None]
+            if cut is not None:
+                gaps = gaps - cut.dropped.sum(1, keepdim=True) + cut.dropped.cumsum(1)
+            positions = positions - gaps
+        if cut is None:
+            return positions
+        return positions.take_along_dim(cut.columns.expand(*positions.shape[:-1], -1), -1)
+
+
+def is_attached(base: Any) -> bool:
+    """Return whether a multimodal model has these hooks."""
+    return any(isinstance(getattr(hook, "__self__", None), DecoderHooks) for hook in base._forward_pre_hooks.values())
+
+
+def _reject_unsupported(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if kwargs.get("labels") is not None:
+        raise ValueError("labels are for training, which needs all tokens; detach floc, or omit labels")
+    if isinstance(kwargs.get("logits_to_keep"), torch.Tensor):
+        raise ValueError("logits_to_keep as a tensor of positions does not fit a shortened prompt; pass a number")

@@ -1,0 +1,57 @@
+"""`floc compare`: a report and plots."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("av", reason="video needs PyAV: pip install 'floc-video[video]'")
+pytest.importorskip("PIL", reason="pictures need Pillow: pip install 'floc-video[report]'")
+
+import floc
+from examples.demo.film import render
+from floc.encoders.load import load_tokens
+from tests.cli.test_compress_video import run
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return render(tmp_path_factory.mktemp("film") / "my film.mp4", seconds=16, fps=4, width=256, height=144).path
+
+
+def test_writes_a_report_and_plots(film: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    page, plots = tmp_path / "report.html", tmp_path / "plots"
+    command = ("compare", film, "--fps", 2, "--encoder", "pixels", "--methods", "floc,random,frame_uniform")
+    assert run(monkeypatch, *command, "--ratios", "1/8,1/32", "-o", page, "--plots", plots, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["method"], row["ratio"]) for row in rows] == [
+        (method, ratio) for method in ("floc", "random", "frame_uniform") for ratio in ("1/8", "1/32")
+    ]
+    tokens = load_tokens(film, fps=2, encoder="pixels").tokens
+    assert rows[0]["tokens"] == len(floc.compress(tokens, ratio="1/8"))
+    assert sorted(path.name for path in plots.iterdir()) == ["frames.png", "scatter.png", "timeline.png", "tsne.png"]
+    text = page.read_text()
+    assert "my film.mp4" in text
+    assert "http://" not in text.replace("http://www.w3.org/", "")
+    assert "https://" not in text
+    assert page.stat().st_size < 15e6
+
+
+def test_missing_packages_fail_before_the_video_is_read(film: Path, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("floc.report.find_spec", lambda name: None)
+    assert run(monkeypatch, "compare", film) == 2
+    assert "a report needs scikit-learn: pip install 'floc-video[report]'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_file_names_that_are_not_unicode(film: Path, tmp_path: Path, monkeypatch) -> None:
+    odd = tmp_path / os.fsdecode(b"caf\xe9 <b>.mp4")
+    odd.write_bytes(film.read_bytes())
+    page = tmp_path / "r.html"
+    command = ("compare", odd, "--encoder", "pixels", "--max-frames", 4, "--methods", "random", "-o", page)
+    assert run(monkeypatch, *command) == 0
+    assert "<b>" not in page.read_text().replace("<body>", "")
