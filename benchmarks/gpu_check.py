@@ -11,7 +11,7 @@ import torch
 import floc
 
 if TYPE_CHECKING:
-    from floc.selection.gpu.run import Window
+    from floc.selection.gpu.run import DeviceWindow
     from floc.selection.gpu.similarity import Rows
 
 
@@ -48,7 +48,7 @@ def _select_blocks(
 
     rows = Rows.measure(tokens.reshape(-1, tokens.shape[-1]))
     detail = float(options.get("detail", 2))
-    plan = run.block_plan(sizes, budget, True, run.LIMIT_BYTES, tokens.device)
+    plan = run.plan_blocks(sizes, budget, run.LIMIT_BYTES, tokens.device)
     expected = []
     made = steps = 0
     for start, sets in plan.parts:
@@ -72,17 +72,17 @@ def _select_second_pass(
 
     rows = Rows.measure(tokens.reshape(-1, tokens.shape[-1]))
     detail = float(options.get("detail", 2))
-    windows = floc.methods.get("floc")(**options).windows(tokens, budget)
-    [window] = run.window_plan(sizes, tuple(windows), budget, tokens.device).windows
+    windows = floc.methods.get("floc")(**options).plan_windows(tokens, budget)
+    [window] = run.plan_windows(sizes, tuple(windows), budget, tokens.device).windows
     _check_first_pass(window.rows(rows), window, detail)
-    survivors = run.survivors(window.rows(rows), window, detail)
+    survivors = run.select_survivors(window.rows(rows), window, detail)
     [matrix] = window.second.matrices(survivors.matrix)
     expected = torch_greedy.greedy(matrix[None].contiguous(), budget, survivors.weights[None])[0][0]
     picked = greedy.greedy(survivors.matrix, window.second, survivors.weights)
     return survivors.places[expected], int(picked.counts.sum()), int(picked.steps.sum())
 
 
-def _check_first_pass(rows: Rows, window: Window, detail: float) -> None:
+def _check_first_pass(rows: Rows, window: DeviceWindow, detail: float) -> None:
     """Raise unless the survivors of each block are greedy's picks."""
     from floc.selection.gpu import greedy, similarity
     from floc.selection.gpu.greedy_steps import StopRule

@@ -1,4 +1,4 @@
-"""The front door: what comes back, for every way of asking."""
+"""`floc.compress`: results for every combination of options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ WAYS = {
     "paper": dict(method="floc-paper"),
     "second pass": dict(detail=1),
     "detail": dict(dedupe=1),
-    "global": dict(dedupe=1, allocate="global"),
     "whole": dict(block=None),
     "gaussian": dict(metric="gaussian"),
     "gaussian blocks": dict(metric="gaussian", dedupe=1, detail=1),
@@ -59,7 +58,7 @@ def test_kept_is_consistent(tokens: np.ndarray, options: dict, budget: int) -> N
     assert kept.represents.min() >= 0
     assert kept.represents.max() < budget
     assert 0 < kept.bound <= 1
-    if budget > 24:  # every block keeps something, so every token has a representative that was chosen for it
+    if budget > 24:  # every block keeps a token, so every token has a representative of its block
         rows = unit(tokens)
         cosine = (rows * rows[kept.indices[kept.represents]]).sum(1)
         assert kept.coverage == pytest.approx(cosine.mean(), abs=1e-4)
@@ -68,7 +67,7 @@ def test_kept_is_consistent(tokens: np.ndarray, options: dict, budget: int) -> N
 
 
 @pytest.mark.parametrize("block", [32, 7, None])
-def test_the_paper_is_plain_greedy_in_every_block(tokens: np.ndarray, block: int | None) -> None:
+def test_paper_method_is_plain_greedy_in_every_block(tokens: np.ndarray, block: int | None) -> None:
     kept = floc.compress(tokens, ratio=1 / 8, method="floc-paper", block=block)
     spans = blocks.split_blocks(70, block)
     shares = blocks.share_budget([12 * (span.stop - span.start) for span in spans], 105)
@@ -84,7 +83,7 @@ def test_the_paper_is_plain_greedy_in_every_block(tokens: np.ndarray, block: int
 
 
 @each_way
-def test_at_is_a_fresh_run_or_a_prefix(tokens: np.ndarray, options: dict) -> None:
+def test_at_equals_a_fresh_run_or_a_prefix(tokens: np.ndarray, options: dict) -> None:
     kept = floc.compress(tokens, ratio=1 / 4, **options)
     one_pass = options.get("dedupe", 2) == 1 or options.get("block", 32) is None or "method" in options
     for budget in (1, 2, 3, 52, 105, 209, 210):
@@ -103,7 +102,7 @@ def test_at_is_a_fresh_run_or_a_prefix(tokens: np.ndarray, options: dict) -> Non
 
 @settings(max_examples=40, deadline=None)
 @given(frames=st.integers(2, 15), block=st.integers(1, 6), seed=st.integers(0, 99), data=st.data())
-def test_at_is_a_fresh_run_where_shares_nest_and_always_the_right_number(frames, block, seed, data) -> None:
+def test_at_equals_a_fresh_run_if_shares_nest(frames, block, seed, data) -> None:
     tokens = np.random.default_rng(seed).standard_normal((frames, 3, 4)).astype(np.float32)
     sizes = [3 * (span.stop - span.start) for span in blocks.split_blocks(frames, block)]
     budget = data.draw(st.integers(1, 3 * frames))
@@ -116,7 +115,7 @@ def test_at_is_a_fresh_run_where_shares_nest_and_always_the_right_number(frames,
         assert_same(smaller, floc.compress(tokens, budget=fewer, block=block, method="floc-paper"))
 
 
-def test_at_of_at_where_shares_do_not_nest() -> None:
+def test_at_of_at_if_shares_do_not_nest() -> None:
     tokens = np.random.default_rng(0).standard_normal((7, 3, 8)).astype(np.float32)  # blocks of 9, 9 and 3 tokens
     kept = floc.compress(tokens, ratio=1, block=3, dedupe=1)
     for more in range(2, 22):
@@ -139,7 +138,7 @@ def test_at_of_at(frames, block, seed, data) -> None:
 
 
 @each_way
-def test_prefixes_nest_and_coverage_grows(tokens: np.ndarray, options: dict) -> None:
+def test_smaller_results_nest_and_coverage_grows(tokens: np.ndarray, options: dict) -> None:
     kept = floc.compress(tokens, ratio=1 / 2, **options)
     previous: set[int] = set()
     reached = -1.0
@@ -161,7 +160,7 @@ def test_prefixes_nest_and_coverage_grows(tokens: np.ndarray, options: dict) -> 
     seed=st.integers(0, 99),
     data=st.data(),
 )
-def test_any_grid_any_budget(frames, height, width, block, dedupe, detail, seed, data) -> None:
+def test_any_grid_and_budget(frames, height, width, block, dedupe, detail, seed, data) -> None:
     tokens = np.random.default_rng(seed).standard_normal((frames, height, width, 5)).astype(np.float32)
     tokens[tokens[..., 0] > 1.2] = 0
     n = frames * height * width
@@ -189,7 +188,7 @@ def test_backends_agree(tokens: np.ndarray, options: dict) -> None:
 
 @each_way
 @pytest.mark.parametrize("coverage", [0.5, 0.85, 0.95])
-def test_coverage_is_reached_with_no_token_to_spare(tokens: np.ndarray, options: dict, coverage: float) -> None:
+def test_coverage_is_reached_with_the_fewest_tokens(tokens: np.ndarray, options: dict, coverage: float) -> None:
     kept = floc.compress(tokens, coverage=coverage, **options)
     assert kept.coverage >= coverage
     assert len(kept) == 1 or kept.at(budget=len(kept) - 1).coverage < coverage
@@ -208,7 +207,7 @@ def test_no_smaller_budget_reaches_the_coverage(seed: int, metric: str) -> None:
         assert len(floc.compress(tokens, coverage=coverage, **options)) == fewest
 
 
-def test_coverage_of_one_keeps_all_that_differs(tokens: np.ndarray) -> None:
+def test_coverage_of_one_keeps_all_distinct_tokens(tokens: np.ndarray) -> None:
     twice = np.concatenate([tokens[:20], tokens[:20]])
     kept = floc.compress(twice, coverage=1.0, block=None, detail=1)
     assert len(kept) == 240
@@ -216,7 +215,7 @@ def test_coverage_of_one_keeps_all_that_differs(tokens: np.ndarray) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
-def test_torch_comes_back_as_torch(tokens: np.ndarray, dtype: torch.dtype, backend: str) -> None:
+def test_torch_input_gives_torch_output(tokens: np.ndarray, dtype: torch.dtype, backend: str) -> None:
     given_ = torch.from_numpy(tokens).to(dtype)
     kept = floc.compress(given_, ratio=1 / 8, backend=backend)
     assert kept.features.dtype == dtype
@@ -232,20 +231,20 @@ def test_torch_comes_back_as_torch(tokens: np.ndarray, dtype: torch.dtype, backe
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_numpy_comes_back_as_numpy(tokens: np.ndarray, dtype: type) -> None:
+def test_numpy_input_gives_numpy_output(tokens: np.ndarray, dtype: type) -> None:
     kept = floc.compress(tokens.astype(dtype), ratio=1 / 8)
     assert kept.features.dtype == dtype
     assert all(isinstance(getattr(kept, name), np.ndarray) for name in NESTED)
 
 
-def test_foreign_byte_order_comes_back_as_it_was(tokens: np.ndarray) -> None:
+def test_foreign_byte_order_is_preserved(tokens: np.ndarray) -> None:
     kept = floc.compress(tokens.astype(">f4"), ratio=1 / 8)
     assert kept.features.dtype == np.dtype(">f4")
     np.testing.assert_array_equal(kept.features, floc.compress(tokens, ratio=1 / 8).features)
 
 
 @each_way
-def test_layout_in_memory_does_not_matter(tokens: np.ndarray, options: dict) -> None:
+def test_memory_layout_does_not_matter(tokens: np.ndarray, options: dict) -> None:
     channels_first = torch.from_numpy(np.ascontiguousarray(tokens.transpose(0, 3, 1, 2))).permute(0, 2, 3, 1)
     assert not channels_first.is_contiguous()
     assert_same(floc.compress(channels_first, ratio=1 / 8, **options), floc.compress(tokens, ratio=1 / 8, **options))
@@ -259,22 +258,24 @@ def test_layout_in_memory_does_not_matter(tokens: np.ndarray, options: dict) -> 
 
 @each_way
 @pytest.mark.parametrize("budget", [1, 13, 105, 840])
-def test_named_alone_they_are_the_same_tokens(tokens: np.ndarray, options: dict, budget: int) -> None:
+def test_indices_equal_those_of_compress(tokens: np.ndarray, options: dict, budget: int) -> None:
     name, own = options.get("method", "floc"), {key: value for key, value in options.items() if key != "method"}
     named = floc.methods.make(name, own).indices(TokenGrid.from_array(tokens), budget)
     assert named.tolist() == floc.compress(tokens, budget=budget, **options).indices.tolist()
 
 
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
-def test_named_alone_in_windows_too(tokens: np.ndarray, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("floc.methods.floc.SURVIVORS_TOGETHER", 150)
+def test_indices_equal_those_of_compress_in_windows(
+    tokens: np.ndarray, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("floc.second_pass.SURVIVORS_TOGETHER", 150)
     method = floc.methods.make("floc", {"backend": backend})
-    assert len(method.windows(torch.from_numpy(tokens), 105)) > 1
+    assert len(method.plan_windows(torch.from_numpy(tokens), 105)) > 1
     named = method.indices(TokenGrid.from_array(tokens), 105)
     assert named.tolist() == floc.compress(tokens, budget=105, backend=backend).indices.tolist()
 
 
-def test_frames_of_one_row(tokens: np.ndarray) -> None:
+def test_frames_without_rows(tokens: np.ndarray) -> None:
     flat = floc.compress(tokens.reshape(70, 12, -1), ratio=1 / 8)
     grid = floc.compress(tokens, ratio=1 / 8)
     np.testing.assert_array_equal(flat.indices, grid.indices)
@@ -282,7 +283,7 @@ def test_frames_of_one_row(tokens: np.ndarray) -> None:
     np.testing.assert_array_equal(flat.positions[:, 2], grid.positions[:, 1] * 4 + grid.positions[:, 2])
 
 
-def test_selection_is_not_differentiated(tokens: np.ndarray) -> None:
+def test_features_do_not_require_grad(tokens: np.ndarray) -> None:
     given_ = torch.from_numpy(tokens).requires_grad_()
     kept = floc.compress(given_, budget=7)
     assert not kept.features.requires_grad  # selection is not differentiable: gather by index for gradients
@@ -290,7 +291,7 @@ def test_selection_is_not_differentiated(tokens: np.ndarray) -> None:
 
 
 @each_way
-def test_threads_do_not_change_the_answer(tokens: np.ndarray, options: dict, set_threads) -> None:
+def test_threads_do_not_change_the_result(tokens: np.ndarray, options: dict, set_threads) -> None:
     wide = np.tile(tokens, (1, 5, 5, 1)) + np.random.default_rng(0).normal(0, 0.5, (70, 15, 20, 48)).astype(np.float32)
     answers = []
     for threads in (1, 2, 3):
@@ -306,7 +307,7 @@ def test_threads_do_not_change_the_answer(tokens: np.ndarray, options: dict, set
         (np.zeros((6, 2, 2, 3)), 4),  # nothing but zeros
         (np.ones((40, 2, 2, 3)), 5),  # all the same
         (np.ones((1, 1, 1, 1)), 1),
-        (np.eye(7)[:, None], 3),  # nothing alike
+        (np.eye(7)[:, None], 3),  # orthogonal
         (np.concatenate([np.eye(4), -np.eye(4)])[:, None], 4),  # opposites
     ],
 )
@@ -318,28 +319,28 @@ def test_degenerate_tokens(tokens: np.ndarray, kept: int, options: dict) -> None
     assert np.isfinite(got.gains).all()
 
 
-STILL = film(64, 3, 4, dim=64, seed=5, noise=0.03, objects=0, rare_every=10**9, scenes=1, dtype=np.float32)
+STATIC = film(64, 3, 4, dim=64, seed=5, noise=0.03, objects=0, rare_every=10**9, scenes=1, dtype=np.float32)
 
 
 @each_way
-def test_still_footage_keeps_what_is_covered_worst(options: dict) -> None:
-    """All cosines are near 1, where 1 - (1 - cos)^2 has no resolution left."""
-    kept = floc.compress(STILL, ratio=1 / 4, **options)
-    plain = floc.compress(STILL, ratio=1 / 4, **{**options, "detail": 1})
+def test_static_video_keeps_the_worst_covered_tokens(options: dict) -> None:
+    """All cosines are near 1, where 1 - (1 - cos)^2 has no resolution."""
+    kept = floc.compress(STATIC, ratio=1 / 4, **options)
+    plain = floc.compress(STATIC, ratio=1 / 4, **{**options, "detail": 1})
     assert 1 - kept.coverage < 2.6 * (1 - plain.coverage)
     np.testing.assert_array_equal(kept.represents[kept.indices], np.arange(len(kept)))
-    everything = floc.compress(STILL, ratio=1, **options)
+    everything = floc.compress(STATIC, ratio=1, **options)
     assert everything.coverage == 1
     np.testing.assert_array_equal(everything.represents, np.arange(everything.n))
-    assert floc.compress(STILL, coverage=0.9999, **options).coverage >= 0.9999
+    assert floc.compress(STATIC, coverage=0.9999, **options).coverage >= 0.9999
 
 
 @pytest.mark.parametrize("length", [1e-6, 3, 1e5])
 @pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
 @pytest.mark.parametrize("dedupe", [1, 2])
 @pytest.mark.parametrize("metric", ["cosine", "gaussian"])
-def test_equal_tokens_are_alike(length: float, backend: str, dedupe: int, metric: str) -> None:
-    for dim in (7, 64, 100, 333, 1000):  # in some of them a cosine of equals rounds to less than 1
+def test_equal_tokens_have_similarity_one(length: float, backend: str, dedupe: int, metric: str) -> None:
+    for dim in (7, 64, 100, 333, 1000):  # for some of them the cosine of equal tokens rounds to less than 1
         one = np.random.default_rng(dim).standard_normal(dim)
         tokens = np.tile(length * one, (12, 2, 2, 1)).astype(np.float32)
         kept = floc.compress(tokens, budget=3, block=4, dedupe=dedupe, detail=1, metric=metric, backend=backend)
@@ -347,7 +348,7 @@ def test_equal_tokens_are_alike(length: float, backend: str, dedupe: int, metric
         assert kept.coverage == pytest.approx(1)
 
 
-def test_zero_tokens_are_like_nothing_not_even_themselves() -> None:
+def test_zero_tokens_are_similar_to_nothing() -> None:
     tokens = np.zeros((4, 1, 3), np.float32)
     tokens[2] = [1, 0, 0]
     kept = floc.compress(tokens, budget=1)
@@ -358,12 +359,12 @@ def test_zero_tokens_are_like_nothing_not_even_themselves() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, dict(detail=1), dict(metric="gaussian")], ids=str)
-def test_what_is_kept_represents_itself_after_two_passes(tokens: np.ndarray, options: dict) -> None:
+def test_kept_tokens_represent_themselves_after_two_passes(tokens: np.ndarray, options: dict) -> None:
     kept = floc.compress(tokens, ratio=1 / 8, **options)
     np.testing.assert_array_equal(kept.represents[kept.indices], np.arange(len(kept)))
 
 
-def test_the_second_pass_removes_what_blocks_repeat() -> None:
+def test_second_pass_removes_what_blocks_repeat() -> None:
     """Two blocks of the same four things: one pass keeps each twice, two passes keep each once."""
     things = np.eye(4, dtype=np.float32)
     tokens = np.tile(things[None], (64, 1, 1))
@@ -374,7 +375,7 @@ def test_the_second_pass_removes_what_blocks_repeat() -> None:
 
 
 @pytest.mark.parametrize("ratio", [8, 32])
-def test_the_second_pass_reaches_most_of_what_the_whole_video_gains(ratio: int) -> None:
+def test_second_pass_gains_most_of_what_the_whole_video_gains(ratio: int) -> None:
     tokens = film(160, 5, 6, dim=64, seed=3, shot_frames=25)
     plain, second, whole = (
         floc.compress(tokens, ratio=1 / ratio, detail=1, **options)
@@ -383,7 +384,7 @@ def test_the_second_pass_reaches_most_of_what_the_whole_video_gains(ratio: int) 
     assert (second.coverage - plain.coverage) / (whole.coverage - plain.coverage) >= 0.65
 
 
-def test_detail_raises_the_worst_covered(tokens: np.ndarray) -> None:
+def test_detail_raises_the_worst_coverage(tokens: np.ndarray) -> None:
     rows = unit(tokens)
 
     def worst(kept: floc.Kept) -> float:
@@ -403,16 +404,16 @@ def test_progress_goes_to_one(tokens: np.ndarray) -> None:
     assert seen[-1] == pytest.approx(1, abs=0.01)
 
 
-def test_what_was_done_is_on_record(tokens: np.ndarray) -> None:
+def test_settings_are_recorded(tokens: np.ndarray) -> None:
     kept = floc.compress(tokens, ratio=1 / 8, block=16)
     assert kept.method == "floc"
-    assert kept.settings == dict(block=16, dedupe=2, detail=2, metric="cosine", allocate="uniform", backend="cpu")
+    assert kept.settings == dict(block=16, dedupe=2, detail=2, metric="cosine", backend="cpu")
     assert kept.seconds > 0
     assert kept.ratio == 1 / 8
     assert "105 of 840" in repr(kept)
 
 
-def test_a_ratio_that_changes_is_read_again() -> None:
+def test_a_changed_ratio_is_read_again() -> None:
     tokens = np.random.default_rng(0).standard_normal((4, 4, 8)).astype(np.float32)
     ratio = torch.tensor(0.5)
     assert len(floc.compress(tokens, ratio=ratio)) == 8

@@ -25,7 +25,6 @@ OPTIONS = [
     dict(),
     dict(method="floc-paper"),
     dict(block=None),
-    dict(dedupe=1, allocate="global"),
     dict(block=2),  # so many blocks that each gets a few programs
     dict(block=2, dedupe=1),
 ]
@@ -213,9 +212,7 @@ def test_reports_tokens_that_are_not_finite_on_first_host_access(tokens: np.ndar
         _ = kept.coverage
 
 
-@pytest.mark.parametrize(
-    "options", [dict(), dict(dedupe=1), dict(method="floc-paper"), dict(dedupe=1, allocate="global")], ids=str
-)
+@pytest.mark.parametrize("options", [dict(), dict(dedupe=1), dict(method="floc-paper")], ids=str)
 def test_long_video_equals_cpu(options: dict) -> None:
     """Blocks of 1,920 tokens, the usual size."""
     made = torch.from_numpy(film(80, 6, 10, dim=256, seed=4)).to(torch.bfloat16)

@@ -23,7 +23,6 @@ def test_import_pulls_in_no_optional_package() -> None:
         "typer",
         "rich",
         "matplotlib",
-        "scenedetect",
         "cv2",
         "lmms_eval",
         "lance",

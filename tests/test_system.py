@@ -1,3 +1,5 @@
+"""Threads, BLAS and memory."""
+
 from __future__ import annotations
 
 import subprocess
@@ -17,12 +19,12 @@ from floc.selection.cpu import engine
 
 
 def blas_threads() -> set[int]:
-    """Of numpy: other packages bring a BLAS of their own, which may be loaded at any time."""
+    """Return the threads of numpy's BLAS; other packages may load a BLAS of their own at any time."""
     found = ThreadpoolController().select(user_api="blas").info()
     return {each["num_threads"] for each in found if "numpy" in each["filepath"]}
 
 
-def test_blas_is_put_back_by_the_last_one_out() -> None:
+def test_blas_limit_is_lifted_by_the_last_user() -> None:
     np.eye(2) @ np.eye(2)
     before = blas_threads()
     inside, leave = threading.Event(), threading.Event()
@@ -42,7 +44,7 @@ def test_blas_is_put_back_by_the_last_one_out() -> None:
     assert blas_threads() == before
 
 
-def test_blas_is_put_back_after_an_error(tokens: np.ndarray) -> None:
+def test_blas_limit_is_lifted_after_an_error(tokens: np.ndarray) -> None:
     before = blas_threads()
 
     def stop(_: float) -> None:
@@ -55,7 +57,7 @@ def test_blas_is_put_back_after_an_error(tokens: np.ndarray) -> None:
     assert not [each for each in threading.enumerate() if each.name.startswith("floc")]
 
 
-def test_calls_from_several_threads_do_not_mix(tokens: np.ndarray) -> None:
+def test_concurrent_calls_do_not_interfere(tokens: np.ndarray) -> None:
     alone = [floc.compress(tokens + shift, ratio=1 / 8).indices for shift in range(3)]
     found: dict[int, np.ndarray] = {}
 
@@ -71,9 +73,9 @@ def test_calls_from_several_threads_do_not_mix(tokens: np.ndarray) -> None:
         np.testing.assert_array_equal(found[shift], alone[shift])
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc keeps memory so")
-def test_free_memory_goes_back_to_the_system():
-    """In a process of its own: blocks of memory with something small that stays after each."""
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="malloc_trim is specific to glibc")
+def test_release_memory():
+    """In a separate process: large freed blocks of memory, each followed by a small block in use."""
     script = """
 import ctypes
 from floc._system import release_memory, resident_bytes
@@ -96,7 +98,7 @@ print(before - resident_bytes())
     assert int(freed) > 50_000_000
 
 
-def test_a_thread_that_does_all_itself(set_threads) -> None:
+def test_use_one_thread_nests_and_is_local_to_the_thread(set_threads) -> None:
     set_threads(2)
     with _system.use_one_thread():
         with _system.use_one_thread():
@@ -107,7 +109,7 @@ def test_a_thread_that_does_all_itself(set_threads) -> None:
     assert _system.count_threads() == 2
 
 
-def test_nothing_is_started_by_a_thread_that_does_all_itself(set_threads, monkeypatch) -> None:
+def test_use_one_thread_starts_no_pool(set_threads, monkeypatch) -> None:
     set_threads(2)
     tokens = np.random.default_rng(0).normal(size=(70, 3, 4, 16)).astype(np.float32)
     expected = floc.compress(tokens, ratio=1 / 8).indices.tolist()
@@ -118,7 +120,7 @@ def test_nothing_is_started_by_a_thread_that_does_all_itself(set_threads, monkey
         floc.compress(tokens, ratio=1 / 8)
 
 
-def test_what_goes_wrong_in_the_callers_thread_is_raised() -> None:
+def test_errors_in_the_calling_thread_are_raised() -> None:
     def wrong(_: int) -> None:
         raise ValueError("wrong")
 

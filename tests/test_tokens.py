@@ -1,4 +1,4 @@
-"""Grids of any size: what is short is read in parts, what is long at once."""
+"""Grids of any size: short ones are processed in parts, long ones at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PART = tokens._ALONE // DIM  # tokens
 
 @pytest.mark.parametrize("count", [1, PART - 1, PART, PART + 1, 3 * PART + 7, tokens._PARTS * PART + 1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_tokens_at_indices(count: int, dtype: torch.dtype) -> None:
+def test_gather(count: int, dtype: torch.dtype) -> None:
     flat = torch.randn(2 * count, DIM, generator=torch.Generator().manual_seed(0)).to(dtype)
     wanted = torch.arange(count).flip(0) * 2
     found = TokenGrid(flat.view(2, count, 1, DIM)).gather(wanted.numpy())
@@ -24,7 +24,7 @@ def test_tokens_at_indices(count: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("frames", [1, 3, tokens._PARTS + 1])
-def test_a_wrong_value_is_seen_wherever_it_is(frames: int, value: float) -> None:
+def test_rejects_non_finite_values_anywhere(frames: int, value: float) -> None:
     tokens = torch.ones(frames, PART, 1, DIM)
     TokenGrid.from_array(tokens)
     for frame in (0, frames // 2, frames - 1):

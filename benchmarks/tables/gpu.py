@@ -158,7 +158,7 @@ def _measure_stages(case: GpuCase, tokens: torch.Tensor, small: bool) -> tuple[f
     flat = tokens.reshape(-1, tokens.shape[-1])
     n, dim = flat.shape
     sizes, detail = case.sizes, float(case.options.get("detail", 2))
-    plan = run.block_plan(sizes, case.budget, True, run.LIMIT_BYTES, tokens.device)
+    plan = run.plan_blocks(sizes, case.budget, run.LIMIT_BYTES, tokens.device)
     pairs = float(sum(size**2 for size in sizes))
     bytes_, flops = 2.0 * n * dim + 2 * pairs, pairs * dim  # half of the products: a matrix is symmetric
 
@@ -171,10 +171,10 @@ def _measure_stages(case: GpuCase, tokens: torch.Tensor, small: bool) -> tuple[f
 
     spent = _measure_ms(fill_blocks, small)
     if not has_second_pass(sizes, case.options):
-        total = _measure_ms(lambda: run.in_blocks(flat, sizes, case.budget, detail, shared=True), small)
+        total = _measure_ms(lambda: run.rank_in_blocks(flat, sizes, case.budget, detail), small)
         return spent, total - spent, bytes_, flops
-    windows = floc.methods.get("floc")(**case.options).windows(tokens, case.budget)
-    [window] = run.window_plan(sizes, tuple(windows), case.budget, tokens.device).windows
+    windows = floc.methods.get("floc")(**case.options).plan_windows(tokens, case.budget)
+    [window] = run.plan_windows(sizes, tuple(windows), case.budget, tokens.device).windows
     m = window.survivors
     bytes_, flops = bytes_ + 2 * 2 * m * dim + 4 * m * m, flops + 2 * m * m * dim
     candidates = Rows.measure(flat[:m].half())
@@ -184,7 +184,7 @@ def _measure_stages(case: GpuCase, tokens: torch.Tensor, small: bool) -> tuple[f
         similarity.fill(matrix, candidates, candidates, window.second, detail)
 
     spent += _measure_ms(fill_second, small)
-    total = _measure_ms(lambda: run.in_two_passes(flat, sizes, windows, case.budget, detail), small)
+    total = _measure_ms(lambda: run.rank_in_two_passes(flat, sizes, windows, case.budget, detail), small)
     return spent, total - spent, bytes_, flops
 
 

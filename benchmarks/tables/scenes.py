@@ -21,6 +21,7 @@ from benchmarks.synthetic import KINDS, QUICK_CUTS, Shape, VideoKind
 from benchmarks.videos import find_videos
 from floc import encoders, scenes
 
+ROUNDING_S = 0.0005  # containers round times to milliseconds
 # seconds at which another shot begins, marked by eye
 KNOWN_CUTS_S: dict[str, list[float]] = {
     "bbb480.mp4": [11.875, 15.75, 23.042],
@@ -96,7 +97,7 @@ def _find_first_frames(times_s: np.ndarray, cuts_s: Sequence[float]) -> list[int
     >>> _find_first_frames(np.arange(10.0), [1.2, 3.04, 3.5, 9.68])
     [2, 4]
     """
-    first = np.searchsorted(times_s, np.array(cuts_s) - scenes.ROUNDING_S)
+    first = np.searchsorted(times_s, np.array(cuts_s) - ROUNDING_S)
     return np.unique(first[first < len(times_s)]).tolist()
 
 

@@ -1,4 +1,4 @@
-"""Numbers and tables as text for people."""
+"""Numbers and tables as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 def format_bytes(size_bytes: float) -> str:
-    """A size for people.
+    """Format a size with a binary unit.
 
     >>> format_bytes(5_000_000_000)
     '4.7 GiB'
@@ -18,7 +18,7 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """A time as people write it.
+    """Format seconds as m:ss or h:mm:ss.
 
     >>> format_time(59.96), format_time(3725)
     ('1:00', '1:02:05')
@@ -29,12 +29,12 @@ def format_time(seconds: float) -> str:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; all columns but the first are numbers, and lean right.
+    """Format a Markdown table; all columns but the first are right-aligned.
 
-    >>> print(markdown_table(["who", "ms"], [["us", "1.5"]]))
-    | who | ms |
+    >>> print(markdown_table(["method", "ms"], [["floc", "1.5"]]))
+    | method | ms |
     |---|---:|
-    | us | 1.5 |
+    | floc | 1.5 |
     """
     rule = "|---" + "|---:" * (len(head) - 1) + "|"
     return "\n".join(["| " + " | ".join(head) + " |", rule, *("| " + " | ".join(row) + " |" for row in rows)])

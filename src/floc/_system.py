@@ -1,4 +1,4 @@
-"""What the machine offers: threads to work with, memory that is free or given back, BLAS held to one thread."""
+"""Threads and memory of the machine, and a limit of one thread for BLAS."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ import torch
 
 from floc._format import format_bytes
 
-SMALL_BYTES = 1 << 30  # that any GPU has
-_alone = threading.local()
+SMALL_BYTES = 1 << 30  # any supported GPU has this much
+_thread = threading.local()
 
 
 def count_threads() -> int:
-    """Worker threads to use: torch's own setting, so `torch.set_num_threads` and OMP_NUM_THREADS govern floc too."""
-    return 1 if getattr(_alone, "is_asked", False) else torch.get_num_threads()
+    """Return how many worker threads to use: torch's setting, so `torch.set_num_threads` and OMP_NUM_THREADS apply."""
+    return 1 if getattr(_thread, "is_alone", False) else torch.get_num_threads()
 
 
 @contextlib.contextmanager
 def use_one_thread() -> Iterator[None]:
-    """All work of this thread is done by itself meanwhile."""
-    before = getattr(_alone, "is_asked", False)
-    _alone.is_asked = True
+    """Run all floc work of the current thread in that thread, without a pool."""
+    before = getattr(_thread, "is_alone", False)
+    _thread.is_alone = True
     try:
         yield
     finally:
-        _alone.is_asked = before
+        _thread.is_alone = before
 
 
 class _SingleThreadedBlas:
-    """Holds numpy's BLAS to one thread while anyone is inside; the workers are the parallelism.
+    """Context manager that limits numpy's BLAS to one thread; floc's worker threads provide the parallelism.
 
-    The setting belongs to the process, so nested and concurrent users are counted and the last one restores it. It may
-    only be restored by the thread that made it, so a thread of its own holds it meanwhile.
+    The setting is global to the process, so nested and concurrent users are counted and the last one restores it. Only
+    the thread that changed it may restore it, so a separate thread holds the limit.
     """
 
     def __init__(self) -> None:
@@ -65,13 +65,13 @@ class _SingleThreadedBlas:
                     self._holder.join()
 
     def limit_this_thread(self) -> None:
-        """For a worker inside: a BLAS built on OpenMP keeps the setting for each thread."""
+        """Limit a worker thread too: a BLAS built on OpenMP has one setting per thread."""
         self._controller.limit(limits=1, user_api="blas")
 
     def _start_holding(self) -> None:
         from threadpoolctl import ThreadpoolController
 
-        if self._controller is None:  # looking through the loaded libraries takes milliseconds: once is enough
+        if self._controller is None:  # inspecting the loaded libraries takes milliseconds
             self._controller = ThreadpoolController()
         held, self._leave = threading.Event(), threading.Event()
 
@@ -81,7 +81,7 @@ class _SingleThreadedBlas:
                     held.set()
                     leave.wait()
             finally:
-                held.set()  # whoever waits must not wait for ever, should the limit fail
+                held.set()  # unblocks the caller if the limit fails
 
         self._holder = threading.Thread(target=hold, name="floc-blas", daemon=True)
         self._holder.start()
@@ -92,7 +92,7 @@ single_threaded_blas = _SingleThreadedBlas()
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Memory that can still be had on a device, or None where the system does not tell."""
+    """Return the free memory of a device, or None if it is unknown."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -103,9 +103,13 @@ def available_bytes(device: torch.device) -> int | None:
 
 
 def check_memory(n: int, needed_bytes: int, device: torch.device, remedy: str) -> None:
-    """Complain, and say what to pass instead, where choosing from `n` tokens needs more memory than a device has."""
+    """Raise MemoryError if selecting from `n` tokens needs more memory than a device has free.
+
+    Args:
+        remedy: What to pass instead, for the message.
+    """
     if device.type == "cuda" and needed_bytes < SMALL_BYTES:
-        return  # asking a GPU takes longer than it takes to choose
+        return  # querying a GPU takes longer than the selection
     available = available_bytes(device)
     if available is not None and needed_bytes > available:
         raise MemoryError(
@@ -125,7 +129,7 @@ def _system_available() -> int | None:
 
 
 def _cgroup_available() -> int | None:
-    """What a container's limit leaves; its file cache is given back when memory is short, so it does not count."""
+    """Return the memory left under a container's limit; its file cache can be reclaimed, so it counts as free."""
     root = Path("/sys/fs/cgroup")
     with contextlib.suppress(OSError, ValueError, KeyError):
         stat = dict(line.split() for line in (root / "memory.stat").read_text().splitlines())
@@ -139,20 +143,20 @@ def _cgroup_available() -> int | None:
 
 
 def resident_bytes() -> int | None:
-    """Memory that this process holds now, or None where the system does not tell."""
+    """Return the resident memory of this process, or None if it is unknown."""
     with contextlib.suppress(OSError, ValueError, IndexError, AttributeError):
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return None
 
 
 def release_memory() -> None:
-    """Hand memory that is free in this process back to the system, which glibc else keeps in pieces for later."""
-    if (trim := _trim()) is not None:
+    """Return free memory of this process to the system; glibc would keep it, fragmented, for later allocations."""
+    if (trim := _find_malloc_trim()) is not None:
         trim(0)
 
 
 @functools.cache
-def _trim() -> Callable[[int], int] | None:
+def _find_malloc_trim() -> Callable[[int], int] | None:
     with contextlib.suppress(OSError, AttributeError):
         return ctypes.CDLL(None).malloc_trim
     return None

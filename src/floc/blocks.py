@@ -1,4 +1,4 @@
-"""A video's frames in blocks, and each block's share of the budget."""
+"""Splitting a video's frames into blocks, and a budget among them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ import numpy as np
 
 from floc._checks import is_int, is_positive_int
 
-# how a video is cut: into so many frames each, along scenes, from these first frames on, or not at all
+# frames in a block; "scene": blocks follow scenes; the first frame of each block; None: the whole video is one block
 BlockSpec: TypeAlias = int | Literal["scene"] | Sequence[int] | None
 
 
 def split_blocks(frames: int, block: int | Sequence[int] | None) -> list[slice]:
-    """Blocks of `block` frames, the last one shorter where it does not divide; or from each of some first frames on.
+    """Split frames into blocks of `block` frames, the last one possibly shorter, or at given first frames.
 
-    >>> split_scenes(70, 32)
+    >>> split_blocks(70, 32)
     [slice(0, 32, None), slice(32, 64, None), slice(64, 70, None)]
-    >>> split_scenes(70, [0, 57])
+    >>> split_blocks(70, [0, 57])
     [slice(0, 57, None), slice(57, 70, None)]
     """
     if isinstance(block, Sequence):
         if block[-1] >= frames:
-            raise ValueError(f"block: the last one begins at frame {block[-1]}, but the video has {frames}, from 0 on")
+            raise ValueError(
+                f"block: the last block starts at frame {block[-1]}, but the video has {frames} frames, counted from 0"
+            )
         starts = block
     else:
         starts = range(0, frames, frames if block is None else block)
@@ -32,9 +34,9 @@ def split_blocks(frames: int, block: int | Sequence[int] | None) -> list[slice]:
 
 
 def check_block(block: object) -> None:
-    """Complain of what is no way to cut a video."""
+    """Raise ValueError if `block` is not a BlockSpec."""
     if isinstance(block, list | tuple):
-        _require_first_frames(block)
+        _check_first_frames(block)
     elif not (block is None or is_positive_int(block) or (isinstance(block, str) and block == "scene")):
         raise ValueError(
             "block must be a number of frames, at least 1, 'scene', a list of the blocks' first frames, "
@@ -42,9 +44,11 @@ def check_block(block: object) -> None:
         )
 
 
-def _require_first_frames(starts: Sequence[object]) -> None:
+def _check_first_frames(starts: Sequence[object]) -> None:
     if not (starts and all(map(is_int, starts)) and starts[0] == 0):
-        raise ValueError(f"block: a list names the first frame of each block, from 0 on: [0, 57, 120]; got {starts!r}")
+        raise ValueError(
+            f"block: a list must hold the first frame of each block, starting with 0: [0, 57, 120]; got {starts!r}"
+        )
     for before, start in itertools.pairwise(starts):
         if not before < start:  # type: ignore[operator]  # they are numbers
             raise ValueError(f"block: first frames must ascend, but {start} comes after {before}; sort them")
@@ -53,12 +57,15 @@ def _require_first_frames(starts: Sequence[object]) -> None:
 def share_budget(
     sizes: Sequence[int] | np.ndarray, budget: int, room: Sequence[int] | np.ndarray | None = None
 ) -> np.ndarray:
-    """Shares of `budget` in proportion to `sizes` that sum to it exactly: largest remainder, ties to the earlier.
+    """Split `budget` in proportion to `sizes`, by largest remainder; ties go to the earlier block.
 
     Args:
         sizes: [B] tokens in each block.
-        budget: at most what there is room for.
-        room: [B] the most that each share can be; what does not fit goes to the next largest remainders.
+        budget: At most the total room.
+        room: [B] upper limit of each share; what does not fit goes to the next largest remainders. Default: `sizes`.
+
+    Returns:
+        [B] int64 shares that sum to `budget`.
 
     >>> share_budget([1920, 1920, 360], 525).tolist()
     [240, 240, 45]
@@ -81,66 +88,60 @@ def share_budget(
 
 
 def interleave(sizes: Sequence[int] | np.ndarray, ranks: np.ndarray, block: np.ndarray) -> np.ndarray:
-    """An order of picks in which every prefix is, as nearly as whole tokens allow, shared out like `shares`.
+    """Order the picks of all blocks so that every prefix is split, as nearly as possible, like `share_budget`.
 
     Args:
         sizes: [B] tokens in each block.
         ranks: [P] each pick's rank in its block.
-        block: [P] the block it belongs to.
+        block: [P] the block of each pick.
 
     Returns:
-        [P] places, first to last.
+        [P] positions in the input, first to last.
     """
     sizes = np.asarray(sizes, np.int64)
-    # a pick is due when the running share of its block passes the middle of its rank; ties to the earlier block
+    # a pick is due when its block's running share passes the middle of its rank; ties go to the earlier block
     return np.lexsort((block, (ranks + 0.5) / sizes[block]))
 
 
 def merge_by_gain(gains: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Greedy over all blocks at once, from each block's own gains: [P] the block and [P] the rank, first to last.
+    """Order the picks of all blocks as greedy selection over all blocks at once would make them.
 
-    Blocks do not share tokens, so the best next pick overall is the best next pick of some block; ties go to the lower
-    rank, so that blocks which have nothing more to gain fill up alike, then to the earlier block.
+    Blocks share no tokens, so the best next pick overall is the best next pick of some block. Ties go to the lower
+    rank, so that blocks without further gains fill up evenly, then to the earlier block.
 
-    >>> merge_values([np.array([5, 9]), np.array([7, 5])])[0].tolist()
+    Args:
+        gains: The gains of each block's picks, in order.
+
+    Returns:
+        [P] the block and [P] the rank in its block of each pick, first to last.
+
+    >>> merge_by_gain([np.array([5, 9]), np.array([7, 5])])[0].tolist()
     [1, 0, 0, 1]
     """
-    block = np.concatenate([np.full(len(each), b) for b, each in enumerate(gains)])
-    rank = np.concatenate([np.arange(len(each)) for each in gains])
-    # a pick cannot come before the ones it builds on, also where the first gain, taken from nothing, is the smaller
-    due = np.concatenate([np.minimum.accumulate(each) for each in gains])
+    block = np.concatenate([np.full(len(block_gains), b) for b, block_gains in enumerate(gains)])
+    rank = np.concatenate([np.arange(len(block_gains)) for block_gains in gains])
+    # a pick cannot come before the picks it builds on, even if the first gain of its block is smaller than later ones
+    due = np.concatenate([np.minimum.accumulate(block_gains) for block_gains in gains])
     order = np.lexsort((block, rank, -due))
     return block[order], rank[order]
 
 
 def pack_blocks(counts: np.ndarray, most: int) -> list[range]:
-    """Consecutive blocks in groups that hold at most `most` together, unless one block alone holds more.
+    """Group consecutive blocks that hold at most `most` together; a single block may hold more.
 
-    Groups are made about equally full, so that none is left with a small rest.
+    Groups are filled about equally, so that the last one is not much smaller.
 
     >>> pack_blocks(np.array([3, 3, 3, 3, 3]), 8)
     [range(0, 2), range(2, 4), range(4, 5)]
     """
     ends = counts.cumsum()
     target = ends[-1] / np.ceil(ends[-1] / most)
-    found: list[range] = []
+    groups: list[range] = []
     start = held = 0
     for b, count in enumerate(counts):
-        full = held + count > most or (b > start and ends[b] - count / 2 > target * (len(found) + 1))
-        if b > start and full:
-            found.append(range(start, b))
+        is_full = held + count > most or (b > start and ends[b] - count / 2 > target * (len(groups) + 1))
+        if b > start and is_full:
+            groups.append(range(start, b))
             start, held = b, 0
         held += count
-    return [*found, range(start, len(counts))]
-
-
-def plan_windows(sizes: np.ndarray, survivors: int, most: int) -> list[tuple[range, int]]:
-    """Consecutive blocks whose survivors are chosen from together, and how many survive in each such window.
-
-    Survivors are shared out by size, at most `most` to a window unless one block has more, and at least one to a block.
-
-    >>> plan_windows(np.array([100, 100, 50]), 50, 40)
-    [(range(0, 1), 20), (range(1, 3), 30)]
-    """
-    each = np.maximum(share_budget(sizes, survivors), 1)
-    return [(together, int(each[together.start : together.stop].sum())) for together in pack_blocks(each, most)]
+    return [*groups, range(start, len(counts))]

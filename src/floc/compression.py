@@ -1,4 +1,4 @@
-"""The front door: one call, one dial."""
+"""`floc.compress`: keep the few tokens of a video that best represent all the others."""
 
 from __future__ import annotations
 
@@ -26,29 +26,28 @@ def compress(
     method: str = "floc",
     **options: object,
 ) -> Kept:
-    """Keep the few tokens of a video that best stand in for all the others.
+    """Keep the few tokens of a video that best represent all the others.
 
-    Exactly one of `ratio`, `budget` and `coverage` says how many; a method with parameters of its own that decide it,
-    such as thresholds, also runs on them alone.
+    Exactly one of `ratio`, `budget` and `coverage` sets how many. A method with parameters that decide it, such as
+    thresholds, also runs without any of the three.
 
     Args:
         tokens: [T, H, W, D] or [T, N, D], torch or numpy, any float dtype, any device. They are not changed.
-        ratio: kept / total, in (0, 1]: 0.125 or "1/8".
-        budget: how many tokens to keep; more than there are keeps all.
-        coverage: the mean cosine between tokens and their representatives to reach, with as few tokens as it takes.
-        method: see `floc.methods.names()`.
-        **options: the method's own. For "floc":
-            block: frames chosen from together (32); "scene" cuts where scenes change, in the tokens; a list, where its
-                frames begin a block; None takes the whole video as one set.
-            dedupe: how many tokens for each one kept go into the second pass (2); 1 is no second pass.
-            detail: how much more badly covered tokens weigh (2); 1 is not at all.
+        ratio: Kept / total, in (0, 1]: 0.125 or "1/8".
+        budget: Number of tokens to keep; more than there are keeps all.
+        coverage: Mean cosine between tokens and their representatives to reach, with as few tokens as possible.
+        method: See `floc.methods.names()`.
+        **options: The method's own. For "floc":
+            block: Frames selected from together (32); "scene" follows scene changes found in the tokens; a list holds
+                the first frame of each block; None selects from the whole video at once.
+            dedupe: Survivors per token kept that go into the second pass (2); 1 turns the second pass off.
+            detail: How much more badly covered tokens weigh (2); 1 turns it off.
             metric: "cosine" or "gaussian".
-            allocate: "uniform", the same ratio in each block, or "global", greedy over all blocks (with dedupe=1).
             backend: "auto", "cpu", "torch", "gpu" or "reference".
-            progress: a function that is called with the share of the work done.
+            progress: A function that is called with the fraction of the work done.
 
-    Tokens on an NVIDIA GPU are chosen from there, and the call returns before the choice is made: what is fetched from
-    the result waits for it. Values that are not finite are reported by `coverage`, `represents`, `bound` and `at` then.
+    Selection from tokens on an NVIDIA GPU runs there, and the call returns before it is done; reading a value of the
+    result waits for it. Tokens that are not finite are then reported by `coverage`, `represents`, `bound` and `at`.
 
     Returns:
         Kept: indices, features, positions, order, gains, represents, coverage, bound, and `at` for smaller budgets.
@@ -59,51 +58,51 @@ def compress(
     [0, 1, 2]
     """
     started = time.perf_counter()
-    chosen = methods.make(method, options)
-    on_its_own = ratio is None and budget is None and coverage is None and isinstance(chosen, methods.Native)
-    dial = None if on_its_own else Budget.parse(ratio, budget, coverage)
-    if dial is not None:
-        _require_one_master(method, dial, options)
-    # a method that never waits for the device says what is wrong with the tokens when something is fetched from there
-    stays = isinstance(tokens, torch.Tensor) and methods.stays_on(chosen, tokens.device)
+    made = methods.make(method, options)
+    is_native = ratio is None and budget is None and coverage is None and isinstance(made, methods.Native)
+    target = None if is_native else Budget.parse(ratio, budget, coverage)
+    if target is not None:
+        _check_conflicts(method, target, options)
+    # a method that never waits for the GPU reports values that are not finite when a result is fetched
+    stays = isinstance(tokens, torch.Tensor) and methods.stays_on(made, tokens.device)
     grid = TokenGrid.from_array(tokens, check_finite=not stays or coverage is not None or tokens.dtype == torch.float64)
     with torch.no_grad():
-        kept = _run(chosen, grid, dial)
-    settings = {name: _noted(getattr(chosen, name)) for name in methods.options(method) if name != "progress"}
-    settings |= kept.settings  # what a budget made of them
+        kept = _run(made, grid, target)
+    settings = {name: _summarize_option(getattr(made, name)) for name in methods.options(method) if name != "progress"}
+    settings |= kept.settings  # what a budget set
     if "backend" in settings:
         settings["backend"] = resolve_backend(str(settings["backend"]), grid.tokens.device)
     return replace(kept, method=method, settings=settings, seconds=time.perf_counter() - started)
 
 
-def _run(method: methods.Method, grid: TokenGrid, dial: Budget | None) -> Kept:
-    if dial is None:
-        assert isinstance(method, methods.Native), "only those run without a dial"
+def _run(method: methods.Method, grid: TokenGrid, target: Budget | None) -> Kept:
+    if target is None:
+        assert isinstance(method, methods.Native), "only these run without a budget"
         return method.native(grid)
-    if dial.coverage is None:
-        return method(grid, dial.count(grid.n))
+    if target.coverage is None:
+        return method(grid, target.count(grid.n))
     if isinstance(method, methods.Reaching):
-        return method.reaching(grid, dial.coverage)
-    return method(grid, find_fewest(lambda count: _coverage(method, grid, count), grid.n, dial.coverage))
+        return method.reaching(grid, target.coverage)
+    return method(grid, find_fewest(lambda count: _measure_coverage(method, grid, count), grid.n, target.coverage))
 
 
-def _coverage(method: methods.Method, grid: TokenGrid, count: int) -> float:
+def _measure_coverage(method: methods.Method, grid: TokenGrid, count: int) -> float:
     try:
         return method(grid, count).coverage
-    except ValueError:  # fewer than it can keep
+    except ValueError:  # fewer than the method can keep
         return 0.0
 
 
-def _require_one_master(method: str, dial: Budget, options: Mapping[str, object]) -> None:
-    """A budget and the parameter that it would set cannot both decide."""
+def _check_conflicts(method: str, target: Budget, options: Mapping[str, object]) -> None:
+    """Raise ValueError if a budget and an option that the budget sets are both given."""
     both = [name for name in methods.facts(method).searched if name in options]
     if both:
         raise ValueError(
-            f"{dial} sets {' and '.join(both)} of method {method!r}; give one or the other, not both "
+            f"{target} sets {' and '.join(both)} of method {method!r}; give one or the other, not both "
             f"(got {', '.join(f'{name}={options[name]!r}' for name in both)})"
         )
 
 
-def _noted(value: object) -> object:
-    """An option as a file can hold it: of an array its shape."""
+def _summarize_option(value: object) -> object:
+    """Return an option as a file can store it; for an array, its shape."""
     return f"array {tuple(value.shape)}" if isinstance(value, torch.Tensor | np.ndarray) else value

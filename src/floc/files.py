@@ -1,4 +1,4 @@
-"""Tokens and what was kept of them, on disk.
+"""Token files and kept-tokens files, and atomic writes.
 
 A kept-tokens file is a safetensors file with these tensors, K kept of n = T*H*W:
 
@@ -7,16 +7,16 @@ A kept-tokens file is a safetensors file with these tensors, K kept of n = T*H*W
     positions   [K, 3]  (t, y, x)
     order       [K]     places in `indices`, most important first
     gains       [K]     what each added, in that order
-    represents  [n]     for every input token, the place in `indices` of its representative; not of a stream with a
-                        budget, which forgets its tokens
+    represents  [n]     for every input token, the place in `indices` of its representative; missing for a stream with a
+                        budget, which does not store its tokens
 
-where they come from a video, also
+for tokens of a video also
 
     times_s        [K]  when each kept token is shown, in seconds from the start
-    frame_times_s  [T]  the same for every frame there was; not of a stream
+    frame_times_s  [T]  the same for every input frame; missing for a stream
 
-and one metadata entry, "floc": JSON with shape [T, H, W], method, settings, coverage, bound, seconds, source, version,
-for a video its length, size, sampling and encoder, and for a stream span_s: from when to when it covers.
+and one metadata entry, "floc": JSON with shape [T, H, W], method, settings, coverage, bound, seconds, source, version;
+for a video its length, size, sampling and encoder; for a stream span_s, its first and last time.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ import torch
 
 from floc._arrays import Array
 from floc.kept import Kept
-from floc.representatives import Representation
+from floc.representatives import KnownRepresentation
 
-TOKENS = (".npy", ".safetensors")  # suffixes of files that hold tokens
+TOKENS = (".npy", ".safetensors")  # suffixes of token files
 ARRAYS = ("features", "indices", "positions", "order", "gains", "represents")
 
 
 def read_tokens(path: Path, tensor: str | None = None) -> Array:
-    """Tokens from a .npy or .safetensors file.
+    """Read tokens from a .npy or .safetensors file.
 
     Args:
-        path: the file; a .npy file is mapped into memory, not read at once.
-        tensor: which tensor of a safetensors file; the one called "tokens", or the only one, where not given.
+        path: The file. A .npy file is memory-mapped.
+        tensor: Name of a tensor in a safetensors file. Default: the one called "tokens", or the only one.
     """
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file")
     if path.suffix == ".npy":
         if tensor is not None:
-            raise ValueError(f"{path}: a .npy file has one array, so there is no tensor {tensor!r} to choose")
+            raise ValueError(f"{path}: a .npy file has one array, so there is no tensor {tensor!r} to select")
         try:
             return np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, EOFError, OSError) as error:
             raise ValueError(f"{path}: not a readable .npy file ({error})") from error
     if path.suffix == ".safetensors":
-        return _from_safetensors(path, tensor)
+        return _read_safetensors(path, tensor)
     raise ValueError(f"{path}: tokens are read from .npy and .safetensors files, got {path.suffix or 'no suffix'!r}")
 
 
-def _from_safetensors(path: Path, tensor: str | None) -> torch.Tensor:
+def _read_safetensors(path: Path, tensor: str | None) -> torch.Tensor:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -72,8 +72,10 @@ def _from_safetensors(path: Path, tensor: str | None) -> torch.Tensor:
             elif tensor is None and len(names) == 1:
                 tensor = names[0]
             if tensor not in names:
-                asked = "no tensor called 'tokens'" if tensor is None else f"no tensor called {tensor!r}"
-                raise ValueError(f"{path}: {asked}; choose one of: {', '.join(names) or 'none, the file is empty'}")
+                raise ValueError(
+                    f"{path}: no tensor called {tensor or 'tokens'!r}; "
+                    f"choose one of: {', '.join(names) or 'none, the file is empty'}"
+                )
             return file.get_tensor(tensor)
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path}: not a readable safetensors file ({error})") from error
@@ -87,56 +89,59 @@ def write_kept(
     times_s: np.ndarray | None = None,
     made_from: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a kept-tokens file, whole or not at all.
+    """Write a kept-tokens file atomically.
 
     Args:
-        kept: what `floc.compress` returned.
-        path: the .safetensors file.
-        source: the name of what the tokens are from.
-        times_s: [T] when each frame is shown, where they are from a video.
-        made_from: what else to note, as JSON takes it: the video, the encoder.
+        kept: A result of `floc.compress` or `floc.Stream`.
+        path: The .safetensors file.
+        source: Name of the input.
+        times_s: [T] when each frame is shown, for tokens of a video.
+        made_from: Further JSON-serialisable metadata: the video, the encoder.
     """
     from safetensors.torch import save_file
 
     from floc._version import __version__
 
-    names = [name for name in ARRAYS if name != "represents" or not kept.forgets]
+    names = list(ARRAYS if kept.representation.represents is not None else ARRAYS[:-1])
     if kept.times_s is not None:
         names.append("times_s")
     tensors = {name: torch.as_tensor(getattr(kept, name)).cpu().contiguous() for name in names}
     if times_s is not None:
         tensors["frame_times_s"] = torch.from_numpy(np.array(times_s, np.float64))
         tensors["times_s"] = tensors["frame_times_s"][tensors["positions"][:, 0]]
-    about = {**summarize(kept), "source": source, "version": __version__, **(made_from or {})}
-    write_atomic(path, lambda temporary: save_file(tensors, temporary, {"floc": json.dumps(about)}))
+    metadata = {**summarize(kept), "source": source, "version": __version__, **(made_from or {})}
+    write_atomic(path, lambda temporary: save_file(tensors, temporary, {"floc": json.dumps(metadata)}))
 
 
 def read_kept(path: Path) -> Kept:
-    """What `write_kept` wrote. `at` is not on file; a prefix of `order` is a smaller answer, in blocks nearly so."""
+    """Read a kept-tokens file.
+
+    `at` is not available. A prefix of `order` is the result for a smaller budget, or nearly so for blocks.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})["floc"])
-            forgets = about["method"] == "stream" and "represents" not in file.keys()  # noqa: SIM118 - no mapping
-            names = [name for name in ARRAYS if name != "represents" or not forgets]
-            arrays: dict[str, Any] = {name: file.get_tensor(name) for name in names}
-            times_s = file.get_tensor("times_s") if "times_s" in file.keys() else None  # noqa: SIM118
+            metadata = json.loads((file.metadata() or {})["floc"])
+            names = set(file.keys())
+            required = ARRAYS[:-1] if metadata["method"] == "stream" and "represents" not in names else ARRAYS
+            arrays: dict[str, Any] = {name: file.get_tensor(name) for name in required}
+            times_s = file.get_tensor("times_s") if "times_s" in names else None
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise ValueError(f"{path}: not a kept-tokens file of floc ({error})") from error
-    represents = None if forgets else arrays.pop("represents").numpy()
+    represents = arrays.pop("represents").numpy() if "represents" in arrays else None
     return Kept(
         **arrays,
-        shape=tuple(about["shape"]),
+        shape=tuple(metadata["shape"]),
         times_s=times_s,
-        span_s=tuple(about["span_s"]) if "span_s" in about else None,
-        standing=Representation(represents, about["coverage"], about["bound"]),
-        **{name: about[name] for name in ("method", "settings", "seconds")},
+        span_s=tuple(metadata["span_s"]) if "span_s" in metadata else None,
+        representation=KnownRepresentation(represents, metadata["coverage"], metadata["bound"]),
+        **{name: metadata[name] for name in ("method", "settings", "seconds")},
     )
 
 
 def summarize(kept: Kept) -> dict[str, Any]:
-    """What there is to say of a result, as JSON takes it."""
+    """Return the JSON-serialisable metadata of a result."""
     return {
         "tokens": kept.n,
         "kept": len(kept),
@@ -153,7 +158,7 @@ def summarize(kept: Kept) -> dict[str, Any]:
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make a file, and put it in place only when it is complete."""
+    """Write a file with `write` under a temporary name, and rename it when it is complete and on disk."""
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: the folder {path.parent} does not exist; create it first")
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -163,16 +168,16 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
         write(temporary)
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
-        temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(0o666 & ~_get_umask())
         temporary.replace(path)
-        _settle(path.parent)
+        _flush_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _settle(folder: Path) -> None:
-    """Have the names in a folder on disk, so that after a power failure no later file is there without this one."""
-    with contextlib.suppress(OSError):  # some systems cannot open folders, some disks cannot be asked
+def _flush_folder(folder: Path) -> None:
+    """Flush a folder's entries to disk, so that after a power failure no later file exists without this one."""
+    with contextlib.suppress(OSError):  # not every system can open or flush folders
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -180,7 +185,7 @@ def _settle(folder: Path) -> None:
             os.close(handle)
 
 
-def _umask() -> int:
+def _get_umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask

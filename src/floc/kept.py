@@ -6,25 +6,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
-import torch
 
 from floc._arrays import Array, convert_like, to_numpy
 from floc.budget import Budget, find_fewest
-from floc.ranking import Answer, Ranking
-from floc.representatives import (
-    GroupedRepresentatives,
-    NearestRepresentatives,
-    Representation,
-    RepresentationSource,
-    SummedRepresentatives,
-)
+from floc.ranking import Ranking
+from floc.representatives import NearestRepresentation, Representation
 
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """The tokens kept, and how they stand for the rest.
+    """The kept tokens, and how they represent the others.
 
     Arrays are torch tensors on the tokens' device for torch input, numpy arrays for numpy input.
     """
@@ -32,53 +26,69 @@ class Kept:
     indices: Array  # [K] int64, ascending flat index t*H*W + y*W + x
     features: Array  # [K, D], the input's type, dtype and device
     positions: Array  # [K, 3] int64 (t, y, x)
-    order: Array  # [K] int64 places in `indices`, most important first; `at` cuts it off, or each block's part of it
+    order: Array  # [K] int64 places in `indices`, most important first; `at` cuts it, or each block's part of it
     gains: Array  # [K] float64, what each added to the objective, in that order
-    shape: tuple[int, int, int]  # frames, rows, columns of the grid they come from
+    shape: tuple[int, int, int]  # frames, rows and columns of the input
     method: str = ""
-    settings: Mapping[str, object] = field(default_factory=dict)  # how it was made
-    seconds: float = 0.0  # that the call took; of a choice made on a GPU, until it was launched
-    nested: bool = False  # whether `order` holds the answers for smaller budgets
-    merged: bool = False  # whether features are made of several tokens, not tokens of the input
-    times_s: Array | None = field(default=None, repr=False)  # [K] float64, when each is shown, where that is known
-    span_s: tuple[float, float] | None = None  # of a stream, from when to when it covers
-    standing: RepresentationSource = field(kw_only=True, repr=False)
+    settings: Mapping[str, object] = field(default_factory=dict)  # the method's options
+    seconds: float = 0.0  # duration of the call; on a GPU, until the selection was launched
+    nested: bool = False  # whether `order` holds the results for smaller budgets
+    merged: bool = False  # whether features are merged from several tokens, not tokens of the input
+    times_s: Array | None = field(default=None, repr=False)  # [K] float64, when each token is shown, if known
+    span_s: tuple[float, float] | None = None  # of a stream: first and last time
+    representation: Representation = field(kw_only=True, repr=False)
+
+    @classmethod
+    def from_host(
+        cls,
+        features: Array,
+        indices: np.ndarray,
+        order: np.ndarray,
+        gains: np.ndarray,
+        shape: tuple[int, int, int],
+        **fields: Any,
+    ) -> Kept:
+        """Build a `Kept` from numpy arrays, which get the type and device of `features`.
+
+        Args:
+            fields: Other fields of `Kept`.
+        """
+        return cls(
+            indices=convert_like(features, indices),
+            features=features,
+            positions=convert_like(features, np.stack(np.unravel_index(indices, shape), 1)),
+            order=convert_like(features, order),
+            gains=convert_like(features, gains),
+            shape=shape,
+            **fields,
+        )
 
     @cached_property
     def represents(self) -> Array:
         """[n] int64, for every input token the place in `indices` of its representative."""
-        represents = self._stood_for.represents
+        represents = self.representation.represents
         if represents is None:
-            raise ValueError("a stream with a budget forgets its tokens, so who stood for each is not known any more")
+            raise ValueError("a stream with a budget does not store its tokens, so their representatives are unknown")
         return convert_like(self.features, represents)
 
     @property
-    def forgets(self) -> bool:
-        """Whether `represents` is not known any more."""
-        return self._stood_for.represents is None
-
-    @property
     def bound(self) -> float | None:
-        """At least this share of the best choice from the same blocks or, after two passes, survivors."""
-        return self.standing.bound
+        """Lower bound on f(kept) / f(best selection) from the same blocks or, after two passes, survivors."""
+        return self.representation.bound
 
     @property
-    def path(self) -> Ranking | None:
-        """What leads to the answers for smaller budgets, where that is known."""
-        return self.standing.path
+    def ranking(self) -> Ranking | None:
+        """The nested order of picks, if the method has one."""
+        return self.representation.ranking
 
     @property
     def coverage(self) -> float:
         """Mean cosine between every token and its representative."""
-        return self._stood_for.coverage
-
-    @cached_property
-    def _stood_for(self) -> Representation:
-        return self.standing.find()
+        return self.representation.coverage
 
     @property
     def n(self) -> int:
-        """How many tokens there were."""
+        """Number of input tokens."""
         return math.prod(self.shape)
 
     @property
@@ -90,102 +100,66 @@ class Kept:
         return len(self.indices)
 
     def __repr__(self) -> str:
-        # looking must not set off the search for representatives
-        is_known = isinstance(self.standing, Representation) or "_stood_for" in self.__dict__
+        # printing must not start the search for representatives
+        is_known = self.representation.is_known
         coverage = f"coverage {self.coverage:.4f}, " if is_known else ""
         bound = "" if not is_known or self.bound is None else f"bound {self.bound:.4f}, "
         return f"Kept({len(self)} of {self.n} tokens, {coverage}{bound}method {self.method!r})"
 
     def without_tokens(self) -> Kept:
-        """The same, but of a choice made on a GPU without the hold on all tokens that tell who stands for whom."""
-        if not isinstance(self.standing, GroupedRepresentatives):
-            return self
-        return replace(self, standing=replace(self.standing, tokens=None))
+        """Release the input tokens that a selection on a GPU holds to find representatives later."""
+        representation = self.representation
+        if isinstance(representation, NearestRepresentation) and representation.source is not None:
+            return replace(self, representation=replace(representation, tokens=None))
+        return self
 
     def at(self, *, ratio: float | str | None = None, budget: int | None = None, coverage: float | None = None) -> Kept:
-        """The answer for a smaller budget, from the order that is stored; nothing is computed again.
+        """Return the result for a smaller budget, from the stored order; nothing is computed again.
 
-        Without a second pass it is what `floc.compress` would return for that budget. One exception: largest remainders
-        can give a short block a token that they take away again for a larger budget; that token was not kept here,
-        and another block has one more instead.
+        Without a second pass this is what `floc.compress` returns for that budget, with one exception: largest
+        remainders can give a short block a token that they take away again for a larger budget. That token was not kept
+        here, so another block has one more instead.
 
         Args:
-            ratio, budget, coverage: exactly one, as in `floc.compress`; ratio is of all the tokens there were.
+            ratio, budget, coverage: Exactly one, as in `floc.compress`; a ratio is relative to all input tokens.
         """
-        dial = Budget.parse(ratio, budget, coverage)
+        target = Budget.parse(ratio, budget, coverage)
         if not self.nested:
             raise ValueError(f"method {self.method!r} does not keep a nested order; call floc.compress again")
-        count = dial.count(self.n) if dial.coverage is None else self._fewest(dial.coverage)
+        count = target.count(self.n) if target.coverage is None else self._find_count(target.coverage)
         if count > len(self):
             raise ValueError(
-                f"{dial} needs {count} tokens, {len(self)} were kept; call floc.compress with a larger budget"
+                f"{target} needs {count} tokens, {len(self)} were kept; call floc.compress with a larger budget"
             )
-        smaller = self._first(count) if self.path is None else self._along(self.path.upto(count), count)
-        return replace(smaller, method=self.method, settings=self.settings, span_s=self.span_s)
+        return self._shrink(count)
 
-    def _fewest(self, coverage: float) -> int:
-        path = self.path
-        if path is None:
-            return find_fewest(lambda count: self._first(count).coverage, len(self), coverage)
-        if path.history is None:
-            return find_fewest(lambda count: self._along(path.upto(count), count).coverage, len(self), coverage)
-        return path.fewest(coverage)
+    def _find_count(self, coverage: float) -> int:
+        if self.ranking is not None and self.ranking.history is not None:
+            return self.ranking.find_count(coverage)
+        return find_fewest(lambda count: self._shrink(count).coverage, len(self), coverage)
 
-    def _along(self, path: Ranking, count: int) -> Kept:
-        answer = path.answer(count)
-        places = convert_like(self.features, np.searchsorted(to_numpy(self.indices), answer.indices))
-        features = self.features[places]
-        standing = None
-        if isinstance(self.standing, GroupedRepresentatives):
-            standing = self.standing.smaller(path, torch.as_tensor(places))
-        smaller = Kept.from_answer(answer, features, self.shape, path, standing)
-        return replace(smaller, times_s=None if self.times_s is None else self.times_s[places])
-
-    def _first(self, count: int) -> Kept:
-        """The `count` most important, where nothing but their order is known."""
-        first = to_numpy(self.order)[:count]
-        places = np.sort(first)
-        mine = convert_like(self.features, places)
-        assert isinstance(self.standing, NearestRepresentatives | SummedRepresentatives), (
-            "merged tokens have no nested order"
-        )
-        device = self.standing.kept.device
+    def _shrink(self, count: int) -> Kept:
+        """Keep the `count` most important tokens only."""
+        ranking = self.ranking
+        if ranking is None:
+            picks = to_numpy(self.order)[:count]
+            places = np.sort(picks)
+            order, gains = np.searchsorted(places, picks), self.gains[:count]
+        else:
+            ranking = ranking.truncate(count)
+            kept = ranking.mask(count)
+            indices = np.sort(ranking.picks[kept])
+            places = np.searchsorted(to_numpy(self.indices), indices)
+            order = np.searchsorted(indices, ranking.picks[kept])
+            gains = convert_like(self.features, ranking.gains[kept])
+        taken = convert_like(self.features, places)
         return replace(
             self,
-            indices=self.indices[mine],
-            features=self.features[mine],
-            positions=self.positions[mine],
-            order=convert_like(self.features, np.searchsorted(places, first)),
-            gains=self.gains[:count],
-            times_s=None if self.times_s is None else self.times_s[mine],
-            standing=replace(
-                self.standing,
-                kept=self.standing.kept[torch.from_numpy(places).to(device)],
-                indices=self.standing.indices[places],
-            ),
-        )
-
-    @classmethod
-    def from_answer(
-        cls,
-        answer: Answer,
-        features: Array,
-        shape: tuple[int, int, int],
-        path: Ranking,
-        standing: RepresentationSource | None = None,
-    ) -> Kept:
-        """Dress a path's answer in the kind of array, and on the device, of the features."""
-        if standing is None:
-            assert answer.coverage is not None, "the path has a history"
-            standing = Representation(answer.represents, answer.coverage, answer.bound, path)
-        positions = np.stack(np.unravel_index(answer.indices, shape), 1)
-        return cls(
-            indices=convert_like(features, answer.indices),
-            features=features,
-            positions=convert_like(features, positions),
-            order=convert_like(features, answer.order),
-            gains=convert_like(features, answer.gains),
-            standing=standing,
-            shape=shape,
-            nested=True,
+            indices=self.indices[taken],
+            features=self.features[taken],
+            positions=self.positions[taken],
+            order=convert_like(self.features, order),
+            gains=gains,
+            times_s=None if self.times_s is None else self.times_s[taken],
+            representation=self.representation.shrink(places, ranking),
         )

@@ -1,9 +1,8 @@
-"""Video-like tokens made from a seed: for the demo, the benchmarks and the tests, where no footage is at hand.
+"""Synthetic video-like tokens, generated from a seed, for examples, benchmarks and tests.
 
-A film is a sequence of shots. A shot shows one of a few scenes, so scenes come back, as in any edited or
-panned footage. A scene is a smooth field of background tokens that hardly changes from frame to frame;
-objects cross it; now and then one frame shows something that appears nowhere else. All tokens share a
-common direction, as those of vision towers do, and carry sensor noise.
+A video is a sequence of shots. Each shot shows one of a few scenes, so scenes return, as in edited footage. A scene is
+a smooth field of background tokens that changes little from frame to frame; objects cross it; occasionally one frame
+shows something unique. All tokens share a common direction, as those of vision encoders do, and carry noise.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-LATENT = 96  # dimensions in which content lives; the rest of D only carries noise
+LATENT = 96  # dimensions of the content; the others carry noise only
 
 
 def film(frames: int, height: int = 6, width: int = 10, dim: int = 3584, **options: Any) -> np.ndarray:
-    """Tokens [frames, height, width, dim] of a made-up film; the same seed gives the same film.
+    """Generate the tokens [frames, height, width, dim] of a video. The same seed gives the same video.
 
     Args:
-        **options: as for `film_and_cuts`.
+        **options: See `film_and_cuts`.
 
     >>> film(4, 2, 3, dim=8).shape
     (4, 2, 3, 8)
@@ -41,14 +40,17 @@ def film_and_cuts(
     noise: float = 0.35,
     dtype: type = np.float16,
 ) -> tuple[np.ndarray, list[int]]:
-    """Tokens [frames, height, width, dim] of a made-up film, and the frames at which another scene begins.
+    """Generate the tokens of a video, and the frames at which a new scene starts.
 
     Args:
-        scenes: how many different places the film returns to.
-        shot_frames: mean length of a shot.
-        objects: how many objects move through each shot.
-        rare_every: one frame in so many shows something of its own.
-        noise: length of the noise on a token, against a content of about 1.
+        scenes: Number of different scenes.
+        shot_frames: Mean length of a shot.
+        objects: Number of objects that move through each shot.
+        rare_every: One frame in `rare_every`, on average, shows something unique.
+        noise: Length of the noise vector of a token, relative to a content of about 1.
+
+    Returns:
+        [frames, height, width, dim] tokens, and the cuts in ascending order.
     """
     rng = np.random.default_rng(seed)
     latent = min(LATENT, dim)
@@ -61,7 +63,7 @@ def film_and_cuts(
     for t in range(frames):
         if remaining == 0:
             before, scene = scene, int(rng.integers(scenes))
-            if t and scene != before:  # a shot may show the same place again
+            if t and scene != before:  # consecutive shots may show the same scene
                 cuts.append(t)
             remaining = 1 + int(rng.poisson(shot_frames - 1))
             looks = [_direction(rng, latent) for _ in range(objects)]
@@ -69,7 +71,7 @@ def film_and_cuts(
             speeds = rng.normal(0, 0.03, (objects, 2))
             drift = 0.15 * _smooth_field(rng, height, width, latent)
         remaining -= 1
-        fields[scene] += 0.02 * _smooth_field(rng, height, width, latent)  # light and camera wander
+        fields[scene] += 0.02 * _smooth_field(rng, height, width, latent)  # slow changes of light and camera
         content = fields[scene] + drift  # [H, W, latent]
         for look, (y, x) in zip(looks, places, strict=True):
             content[int(y % 1 * height), int(x % 1 * width)] = look
@@ -89,7 +91,7 @@ def _direction(rng: np.random.Generator, dim: int) -> np.ndarray:
 
 
 def _smooth_field(rng: np.random.Generator, height: int, width: int, dim: int) -> np.ndarray:
-    """[height, width, dim]: neighbouring cells are alike, distant ones are not; unit length on average."""
+    """Return [height, width, dim] vectors, similar for neighbouring cells only, of unit length on average."""
     corners = rng.standard_normal((height // 2 + 2, width // 2 + 2, dim), dtype=np.float32)
     y, x = np.arange(height) / 2, np.arange(width) / 2
     y0, x0 = y.astype(int), x.astype(int)

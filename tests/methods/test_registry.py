@@ -82,7 +82,7 @@ def test_nested_order_contains_smaller_budgets(tokens: np.ndarray, name: str) ->
 def test_repr_does_not_compute_coverage(tokens: np.ndarray, name: str) -> None:
     kept = compress(tokens, name, budget=105)
     known = "coverage" in repr(kept)
-    assert known == (kept.path is not None)
+    assert known == (kept.ranking is not None)
     assert f"coverage {kept.coverage:.4f}" in repr(kept)
 
 

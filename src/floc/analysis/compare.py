@@ -23,8 +23,8 @@ from floc.budget import Budget
 from floc.compression import compress
 from floc.kept import Kept
 from floc.representatives import (
-    AssignedRepresentatives,
-    NearestRepresentatives,
+    AssignedRepresentation,
+    NearestRepresentation,
     compute_cosines,
     find_nearest_of_prefixes,
     find_principal_directions,
@@ -194,7 +194,7 @@ class _Evaluator:
         Returns:
             The selections, and [n] the place in the first one of the kept token nearest to each token.
         """
-        if not isinstance(selections[0].standing, NearestRepresentatives):
+        if not isinstance(selections[0].representation, NearestRepresentation):
             return selections, self._find_nearest(to_tensor(selections[0].features), [len(selections[0])])[0]
         # order tokens by the number of selections they are in: each selection is a prefix, and one product serves all
         sets = [to_numpy(kept.indices) for kept in selections]
@@ -210,7 +210,7 @@ class _Evaluator:
             represents[indices] = np.arange(len(indices))
             representatives.append(represents)
         assigned = [
-            replace(kept, standing=AssignedRepresentatives(self.grid.tokens, to_tensor(kept.features), represents))
+            replace(kept, representation=AssignedRepresentation(self.grid.tokens, to_tensor(kept.features), represents))
             for kept, represents in zip(selections, representatives, strict=True)
         ]
         return assigned, representatives[0]

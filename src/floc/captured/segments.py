@@ -22,7 +22,7 @@ from floc.captured.recipe import Recipe, merge_values
 from floc.compression import compress
 from floc.encoders.base import FrameTokens
 from floc.kept import Kept
-from floc.representatives import Representation, SummedRepresentatives
+from floc.representatives import AssignedRepresentation, NearestRepresentation
 from floc.streaming.stream import Stream
 
 SEGMENT_TOKENS = 65_536
@@ -33,8 +33,8 @@ def capture_kept(kept: Kept, model: Identity, deep: Sequence[torch.Tensor] = ())
     """Create a segment, without times, from a `Kept` and deep features of the kept tokens, for a model."""
     arrays = (kept.features, kept.indices, kept.order, kept.gains)
     features, indices, order, gains = (torch.as_tensor(array) for array in arrays)
-    # with other representatives, coverage costs more than the selection
-    is_cheap = isinstance(kept.standing, Representation | SummedRepresentatives)
+    # for these, computing the coverage costs more than the selection
+    is_cheap = not isinstance(kept.representation, AssignedRepresentation | NearestRepresentation)
     coverage = kept.coverage if is_cheap else None
     made = {"method": kept.method, "settings": dict(kept.settings), "coverage": coverage}
     return Captured(features, indices, order, gains, tuple(deep), kept.shape, model, made, kept.nested)

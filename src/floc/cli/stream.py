@@ -15,7 +15,7 @@ from floc.cli.application import command
 from floc.cli.output import catch_stop, print_note, print_warning, screen, show_status
 
 if TYPE_CHECKING:
-    from floc.streaming.watch import Status, Watch
+    from floc.streaming.recorder import StreamRecorder, StreamStatus
 
 
 @command(
@@ -62,7 +62,7 @@ def stream(
     of `floc compress`. latest.safetensors is a copy of the newest one. Ctrl-C writes the last segment and the state.
     """
     from floc import encoders, files
-    from floc.streaming import watch
+    from floc.streaming.recorder import open_recorder
     from floc.video import live
 
     target = options.parse_budget(ratio, budget, names="--ratio or --budget")
@@ -80,7 +80,7 @@ def stream(
         stream_options["block"] = options.parse_block(block)
     if half_life is not None:
         stream_options["half_life_s"] = half_life
-    recorder = watch.begin(source, network, target, state=state, device=device, **stream_options)
+    recorder = open_recorder(source, network, target, state=state, device=device, **stream_options)
     if encoder in (None, "auto"):
         print_note(f"encoder: {network.name}")
     if recorder.resumes:
@@ -104,7 +104,7 @@ def stream(
     _print_summary(recorder)
 
 
-def _format_status(status: Status) -> str:
+def _format_status(status: StreamStatus) -> str:
     parts = [
         format_time(status.time_s),
         f"{status.frames:,} {'frame' if status.frames == 1 else 'frames'}",
@@ -117,7 +117,7 @@ def _format_status(status: Status) -> str:
     return "  ".join(parts)
 
 
-def _print_summary(recorder: Watch) -> None:
+def _print_summary(recorder: StreamRecorder) -> None:
     if recorder.kept is None:
         screen.print("no new frame; nothing was written")
         return

@@ -13,8 +13,9 @@ from floc.blocks import BlockSpec
 from floc.kept import Kept
 from floc.methods.base import Facts
 from floc.methods.registry import register
-from floc.ranking import Choice, joined
+from floc.ranking import Ranking
 from floc.representatives import TILE_BYTES, normalize
+from floc.selection.engine import History, Solution
 from floc.tokens import TokenGrid
 
 MATRIX_BYTES = 1 << 30  # the largest cosine matrix to store; above it, rows are computed when needed
@@ -51,10 +52,10 @@ class DivPrune:
             _select_farthest(normalize(grid.frames(span)), int(k)) if k else None
             for span, k in zip(spans, blocks.share_budget(sizes, budget), strict=True)
         ]
-        return grid.along(joined(choices, sizes), budget)
+        return grid.keep_ranked(Ranking.merge(choices, sizes), budget)
 
 
-def _select_farthest(x: torch.Tensor, k: int) -> Choice:
+def _select_farthest(x: torch.Tensor, k: int) -> Solution:
     """Select k of [n, D] unit tokens."""
     matrix = x @ x.T if 4 * len(x) ** 2 <= MATRIX_BYTES else None
     picks = torch.empty(k, dtype=torch.int64, device=x.device)
@@ -66,8 +67,8 @@ def _select_farthest(x: torch.Tensor, k: int) -> Choice:
         row = matrix[picks[i]] if matrix is not None else x @ x[picks[i]]
         closest = row.clone() if i == 0 else torch.maximum(closest, row, out=closest)
         closest[picks[: i + 1]] = torch.inf  # never pick a token twice, even if only duplicates are left
-    token, rank, cosine = _trace_representatives(x, x[picks])
-    return Choice(picks.cpu().numpy(), distances.double().cpu().numpy(), token, rank, cosine, next_gain=None)
+    history = History(*_trace_representatives(x, x[picks]))
+    return Solution(picks.cpu().numpy(), distances.double().cpu().numpy(), None, history)
 
 
 def _find_closest(x: torch.Tensor, matrix: torch.Tensor | None) -> torch.Tensor:

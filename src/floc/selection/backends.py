@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from floc._checks import check_choice
-from floc.selection.engine import Engine
+from floc.selection.torch.engine import ReferenceEngine, TorchEngine
 
 BACKENDS = ("auto", "reference", "cpu", "torch", "gpu")
 OLDEST_TRITON = (3, 6)
@@ -33,7 +33,7 @@ def resolve_backend(backend: str, device: torch.device) -> str:
     return backend
 
 
-def create_engine(backend: str, device: torch.device) -> Engine:
+def create_engine(backend: str, device: torch.device) -> TorchEngine:
     """Create the engine of a backend for tokens on `device`."""
     name = resolve_backend(backend, device)
     if name == "cpu":
@@ -44,8 +44,6 @@ def create_engine(backend: str, device: torch.device) -> Engine:
         from floc.selection.gpu.engine import GpuEngine
 
         return GpuEngine()
-    from floc.selection.torch.engine import ReferenceEngine, TorchEngine
-
     return TorchEngine() if name == "torch" else ReferenceEngine()
 
 

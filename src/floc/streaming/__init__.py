@@ -1,1 +1,1 @@
-"""Streams: video that is still going on."""
+"""Streams: compression of video while it is being received."""

@@ -1,282 +1,210 @@
-"""The past of a stream with a budget: survivors that carry the sums of what they stand for, in bounded memory."""
+"""The past of a stream with a budget: survivors that carry the sums of the tokens they represent, in bounded memory."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-from floc import blocks
-from floc._arrays import convert_like, copy_rows, take_rows, to_input_type, to_numpy
+from floc._arrays import convert_like, copy_rows, take_rows, to_input_type
 from floc._system import release_memory
 from floc.kept import Kept
-from floc.representatives import SummedRepresentatives
-from floc.selection.engine import Targets
+from floc.representatives import SummedRepresentation
+from floc.second_pass import SurvivorSelection, select_survivors
 from floc.selection.objective import SCALE
-from floc.streaming.past import Chooser, Piece
+from floc.streaming.past import Selector, StreamBlock
 
-DEDUPE = 1.25  # less than `floc.compress` takes: every survivor of a block costs a choice from all there are
-# Survivors held before they are chosen from again, for each one that stays. A choice costs the square of what is held,
-# and there are fewer the more is held: 2 makes the sum of it least.
+DEDUPE = 1.25  # less than for `floc.compress`: every survivor of a block adds to the cost of a reduction
+# Survivors that are stored before a reduction, per survivor that remains. A reduction costs the square of their number,
+# and more room means fewer reductions: the total cost is least at 2.
 ROOM = 2.0
-TOGETHER = 12_288  # survivors that are chosen from together, as in a second pass: their matrix takes 300 MB
-WEIGHT_LIMIT = 2.0**30  # weights add up to no more, so that exact gains fit 64 bits
 
 
-@dataclass(frozen=True, eq=False)
-class _Survivors:
-    """Tokens that stand for others, and the sums of those."""
-
-    features: torch.Tensor  # [M, D]
-    sums: torch.Tensor  # [M, D] float32, of the normalised tokens each stands for
-    index: np.ndarray  # [M] int64, flat index in the whole video
-    time_s: np.ndarray  # [M]
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def upto(self, count: int) -> _Survivors:
-        """The first ones, in the same memory."""
-        return _Survivors(*(getattr(self, name)[:count] for name in _COLUMNS))
+# Survivors are columns of one length: features [M, D], sums [M, D] float32 of the normalised tokens that each
+# represents, and on the host index [M] int64 in the whole video and time_s [M] float64.
+Survivors: TypeAlias = dict[str, torch.Tensor]
+COLUMNS = ("features", "sums", "index", "time_s")
 
 
-_COLUMNS = ("features", "sums", "index", "time_s")
+class _SurvivorBuffer:
+    """Survivors in one contiguous buffer, which grows to its limit and is then reused."""
 
-
-class _Room:
-    """Survivors one after another in one piece of memory, which grows to its limit and then stays where it is."""
-
-    def __init__(self, few: _Survivors, limit: int) -> None:
+    def __init__(self, survivors: Survivors, limit: int) -> None:
         self.limit = limit
         self.count = 0
-        self.memory = few
-        self.put(few)
+        self.memory = survivors
+        self.replace(survivors)
 
-    def held(self) -> _Survivors:
-        return self.memory.upto(self.count)
+    def view(self) -> Survivors:
+        return {name: column[: self.count] for name, column in self.memory.items()}
 
-    def add(self, new: _Survivors) -> None:
-        until = self.count + len(new)
-        if until > len(self.memory):
-            self._grow(min(self.limit, max(until, 2 * len(self.memory))))
-        for name in ("features", "sums"):
-            copy_rows(getattr(self.memory, name), self.count, getattr(new, name))
-        for name in ("index", "time_s"):
-            getattr(self.memory, name)[self.count : until] = getattr(new, name)
-        self.count = until
+    def add(self, new: Survivors) -> None:
+        end, size = self.count + len(new["index"]), len(self.memory["index"])
+        if end > size:
+            held, size = self.view(), min(self.limit, max(end, 2 * size))
+            self.memory = {name: column.new_empty(size, *column.shape[1:]) for name, column in held.items()}
+            self.replace(held)
+        for name, column in new.items():
+            copy_rows(self.memory[name], self.count, column)
+        self.count = end
 
-    def put(self, few: _Survivors) -> None:
-        """Put these in the place of all there were."""
+    def replace(self, survivors: Survivors) -> None:
         self.count = 0
-        self.add(few)
-
-    def _grow(self, room: int) -> None:
-        held, before = self.held(), self.memory
-        self.memory = _Survivors(
-            before.features.new_empty(room, before.features.shape[1]),
-            before.sums.new_empty(room, before.sums.shape[1]),
-            np.empty(room, np.int64),
-            np.empty(room),
-        )
-        self.put(held)
+        self.add(survivors)
 
 
-class _Choice(NamedTuple):
-    """Some of the survivors, chosen from all of them."""
-
-    picks: np.ndarray  # [count] int64 places, most important first
-    gains: np.ndarray  # [count] what each added, in tokens
-    heir: np.ndarray  # [M] int64, for every survivor the rank of the pick that stands for it
-
-
-class Bounded:
-    """See `Past`: survivors, chosen from again whenever they are too many."""
+class BoundedPast:
+    """Stores survivors, which another selection reduces to the budget whenever there are too many."""
 
     def __init__(self, budget: int, dedupe: float, half_life_s: float | None) -> None:
         self.budget = budget
         self.dedupe = dedupe
         self.half_life_s = half_life_s
-        self.most = math.ceil(ROOM * budget)  # survivors that are held before they are chosen from again
-        self.room: _Room | None = None
+        self.most = math.ceil(ROOM * budget)  # survivors that are stored before a reduction
+        self.buffer: _SurvivorBuffer | None = None
         self.frames = 0
-        self.counted = 0.0  # tokens there were, as far as they have not faded
-        self.bar = 0.0  # what the last survivor that stayed had gained, as far as it has not faded
+        self.counted = 0.0  # tokens so far, less what has decayed
+        self.bar = 0.0  # the smallest gain in the last reduction, less what has decayed
         self.until_s = 0.0
         self.reductions = 0
 
-    def add(self, chooser: Chooser, block: Piece) -> None:
-        new = self._survivors(chooser, block)
-        self._fade(block)
-        if self.room is None:
-            self.room = _Room(new, max(self.most, self.budget + self._handed_on(1.0)))
+    def add(self, selector: Selector, block: StreamBlock) -> None:
+        """Add a complete block."""
+        new = self._select(selector, block)
+        self._decay(block)
+        if self.buffer is None:
+            self.buffer = _SurvivorBuffer(new, self._limit())
         else:
-            if self.room.count + len(new) > self.most and self.room.count > self.budget:
-                few, self.bar = _reduced(chooser, self.room.held(), self.budget)
-                self.room.put(few)
+            if self.buffer.count + len(new["index"]) > self.most and self.buffer.count > self.budget:
+                survivors, self.bar = _reduce(selector, self.buffer.view(), self.budget)
+                self.buffer.replace(survivors)
                 self.reductions += 1
-            self.room.add(new)
+            self.buffer.add(new)
         self.counted += len(block.flat)
         self.frames += len(block.tokens)
-        release_memory()  # what choices took would else scatter, block after block
+        release_memory()  # selections would fragment it, block after block
 
-    def _fade(self, block: Piece) -> None:
-        """Let the past weigh what it weighs after a block."""
-        fading = self._fading(block)
-        if self.room is not None and fading < 1:
-            self.room.held().sums.mul_(fading)
-        self.counted *= fading
-        self.bar *= fading
+    def _decay(self, block: StreamBlock) -> None:
+        """Reduce the weight of the past to what it is after a block."""
+        decay = self._compute_decay(block)
+        if self.buffer is not None and decay < 1:
+            self.buffer.view()["sums"].mul_(decay)
+        self.counted *= decay
+        self.bar *= decay
         self.until_s = float(block.times[-1])
 
-    def _survivors(self, chooser: Chooser, block: Piece) -> _Survivors:
-        """What one more block hands on: its share of the budget, and more of what gains more than the past's last."""
-        flat, compared = block.flat, chooser.compared(block.flat)
-        n, fading = len(flat), self._fading(block)
-        part = n / (self.counted * fading + n)  # of all there was, as far as it has not faded
-        share, most = min(n, math.ceil(self.budget * part)), min(n, self._handed_on(part))
-        solution = chooser.choose(compared, most, with_cosines=False)
-        worthy = int(np.count_nonzero(solution.gains / SCALE > self.bar * fading))
-        count = max(share, worthy)
+    def _select(self, selector: Selector, block: StreamBlock) -> Survivors:
+        """Select a block's survivors: its share of the budget, and more if these gain more than the past's last."""
+        flat, compared = block.flat, selector.crop(block.flat)
+        n, decay = len(flat), self._compute_decay(block)
+        part = n / (self.counted * decay + n)  # of all tokens, less what has decayed
+        share, most = min(n, math.ceil(self.budget * part)), min(n, self._count_survivors(part))
+        solution = selector.select(compared, most, with_cosines=False)
+        assert solution.history is not None
+        count = max(share, int(np.count_nonzero(solution.gains / SCALE > self.bar * decay)))
         cluster = solution.history.representatives(n, count)
-        directions, lengths = chooser.engine.sum_by_cluster([(compared, cluster)], count, unit=True)
+        directions, lengths = selector.engine.sum_by_cluster([(compared, cluster)], count, unit=True)
         picks = solution.picks[:count]
-        return _Survivors(
-            take_rows(flat, picks),
-            directions.to(flat.device) * torch.from_numpy(lengths).to(flat.device, torch.float32)[:, None],
-            self.frames * block.cells + picks,
-            block.times[picks // block.cells],
-        )
+        return {
+            "features": take_rows(flat, picks),
+            "sums": directions.to(flat.device) * torch.from_numpy(lengths).to(flat.device, torch.float32)[:, None],
+            "index": torch.from_numpy(self.frames * block.cells + picks),
+            "time_s": torch.from_numpy(block.times[picks // block.cells]),
+        }
 
-    def _handed_on(self, part: float) -> int:
-        """The most that a block hands on which is such a part of all."""
+    def _count_survivors(self, part: float) -> int:
+        """Return the maximum number of survivors of a block that is this part of all tokens."""
         return math.ceil(self.dedupe * self.budget * part)
 
-    def _fading(self, block: Piece) -> float:
-        """What is left of the past's weight after a block."""
-        if self.half_life_s is None or self.room is None:
+    def _limit(self) -> int:
+        return max(self.most, self.budget + self._count_survivors(1.0))
+
+    def _compute_decay(self, block: StreamBlock) -> float:
+        """Return the fraction of the past's weight that is left after a block."""
+        if self.half_life_s is None or self.buffer is None:
             return 1.0
         return 0.5 ** ((float(block.times[-1]) - self.until_s) / self.half_life_s)
 
-    def kept(
-        self, chooser: Chooser, rest: Sequence[Piece], cells: tuple[int, int], numpy_dtype: np.dtype | None
+    def keep(
+        self, selector: Selector, rest: Sequence[StreamBlock], cells: tuple[int, int], numpy_dtype: np.dtype | None
     ) -> Kept:
+        """Return the kept tokens of all blocks and of `rest`, which is not added; `cells` are rows and columns."""
         if rest:
-            return self._and(chooser, rest[0]).kept(chooser, rest[1:], cells, numpy_dtype)
-        assert self.room is not None, "there was a frame"
-        held, shape = self.room.held(), (self.frames, *cells)
-        lengths, directions = _split(held.sums)
-        chosen = _chosen(chooser, held, directions, lengths, min(self.budget, len(held)))
-        picked = held.index[chosen.picks]
-        places = chosen.picks[np.argsort(picked)]
-        indices = held.index[places]
-        features = take_rows(held.features, places)
-        given = to_input_type(features, numpy_dtype)
-        return Kept(
-            indices=convert_like(given, indices),
-            features=given,
-            positions=convert_like(given, np.stack(np.unravel_index(indices, shape), 1)),
-            order=convert_like(given, np.searchsorted(indices, picked)),
-            gains=convert_like(given, chosen.gains),
-            shape=shape,
+            return self._copy_with(selector, rest[0]).keep(selector, rest[1:], cells, numpy_dtype)
+        assert self.buffer is not None
+        held = self.buffer.view()
+        index = held["index"].numpy()
+        selection = _select_again(selector, held, min(self.budget, len(index)))
+        picked = index[selection.picks]
+        places = selection.picks[np.argsort(picked)]
+        indices = index[places]
+        kept = take_rows(held["features"], places)
+        features = to_input_type(kept, numpy_dtype)
+        return Kept.from_host(
+            features,
+            indices,
+            np.searchsorted(indices, picked),
+            selection.gains,
+            (self.frames, *cells),
             nested=True,
-            standing=SummedRepresentatives(directions, lengths, self.counted, chooser.compared(features), indices),
-            times_s=convert_like(given, held.time_s[places]),
+            representation=SummedRepresentation(*selection.targets, self.counted, selector.crop(kept)),
+            times_s=convert_like(features, held["time_s"].numpy()[places]),
         )
 
-    def _and(self, chooser: Chooser, block: Piece) -> Bounded:
-        """What the past would be with one more block, without a reduction."""
-        new, fading = self._survivors(chooser, block), self._fading(block)
-        held = [] if self.room is None else [self.room.held()]
-        both = _Survivors(
-            torch.cat([*(each.features for each in held), new.features]),
-            torch.cat([*(each.sums * fading for each in held), new.sums]),
-            np.concatenate([*(each.index for each in held), new.index]),
-            np.concatenate([*(each.time_s for each in held), new.time_s]),
-        )
-        more = Bounded(self.budget, self.dedupe, self.half_life_s)
-        more.room, more.bar = _Room(both, len(both)), self.bar * fading
-        more.frames, more.counted = self.frames + len(block.tokens), self.counted * fading + len(block.flat)
-        more.until_s = float(block.times[-1])
-        return more
+    def _copy_with(self, selector: Selector, block: StreamBlock) -> BoundedPast:
+        """Return a copy of the past with one more block, without a reduction."""
+        both, decay = self._select(selector, block), self._compute_decay(block)
+        if self.buffer is not None:
+            held = self.buffer.view()
+            held["sums"] = held["sums"] * decay
+            both = {name: torch.cat([held[name], both[name]]) for name in COLUMNS}
+        copy = BoundedPast(self.budget, self.dedupe, self.half_life_s)
+        copy.buffer, copy.bar = _SurvivorBuffer(both, len(both["index"])), self.bar * decay
+        copy.frames, copy.counted = self.frames + len(block.tokens), self.counted * decay + len(block.flat)
+        copy.until_s = float(block.times[-1])
+        return copy
 
-    def about(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
+        """Return the JSON-serialisable part of the state to save."""
         return {name: getattr(self, name) for name in _NUMBERS}
 
-    def state(self) -> dict[str, torch.Tensor]:
-        if self.room is None:
-            return {}
-        held = self.room.held()
-        return {
-            "features": held.features,
-            "sums": held.sums,
-            "index": torch.from_numpy(held.index),
-            "time_s": torch.from_numpy(held.time_s),
-        }
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors to save; none before the first block."""
+        return {} if self.buffer is None else self.buffer.view()
 
-    def restore(self, state: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> None:
+    def restore(self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, Any]) -> None:
+        """Restore a saved state."""
         for name in _NUMBERS:
-            setattr(self, name, about[name])
+            setattr(self, name, metadata[name])
         if self.frames:
-            held = _Survivors(state["features"], state["sums"], to_numpy(state["index"]), to_numpy(state["time_s"]))
-            if len({len(getattr(held, name)) for name in _COLUMNS}) > 1:
-                raise ValueError("survivors, their sums, places and times are not equally many")
-            self.room = _Room(held, max(self.most, self.budget + self._handed_on(1.0)))
+            held = {name: tensors[name] for name in COLUMNS} | {
+                "index": tensors["index"].cpu(),
+                "time_s": tensors["time_s"].cpu(),
+            }
+            if len({len(column) for column in held.values()}) > 1:
+                raise ValueError("the numbers of survivors, sums, indices and times differ")
+            self.buffer = _SurvivorBuffer(held, self._limit())
 
 
 _NUMBERS = ("frames", "counted", "bar", "until_s", "reductions")  # that are saved
 
 
-def _reduced(chooser: Chooser, held: _Survivors, stay: int) -> tuple[_Survivors, float]:
-    """Choose who stays, and what the last of them gains; the sums of those who go are added to those of their heirs."""
-    lengths, directions = _split(held.sums)
-    chosen = _chosen(chooser, held, directions, lengths, stay)
-    heir = torch.from_numpy(chosen.heir).to(held.sums.device)
-    sums = torch.zeros(stay, held.sums.shape[1], device=held.sums.device).index_add(0, heir, held.sums)
-    in_time = np.argsort(held.index[chosen.picks])
-    picks = chosen.picks[in_time]
-    few = _Survivors(take_rows(held.features, picks), take_rows(sums, in_time), held.index[picks], held.time_s[picks])
-    return few, float(chosen.gains.min())
+def _reduce(selector: Selector, held: Survivors, count: int) -> tuple[Survivors, float]:
+    """Select `count` survivors, and add the sums of the others to those of their heirs.
+
+    Returns:
+        The remaining survivors, and their smallest gain.
+    """
+    selection = _select_again(selector, held, count)
+    heir = torch.from_numpy(selection.heir).to(held["sums"].device)
+    sums = held["sums"].new_zeros(count, held["sums"].shape[1]).index_add(0, heir, held["sums"])
+    by_index = np.argsort(held["index"].numpy()[selection.picks])
+    remaining = {name: take_rows(held[name], selection.picks[by_index]) for name in ("features", "index", "time_s")}
+    return remaining | {"sums": take_rows(sums, by_index)}, float(selection.gains.min())
 
 
-def _chosen(chooser: Chooser, held: _Survivors, directions: torch.Tensor, lengths: np.ndarray, count: int) -> _Choice:
-    """Choose from survivors; of many, in windows of some that follow one another, by what each gains in its own."""
-    scale = _scale(lengths)
-    weights = np.rint(lengths * scale).astype(np.int64)
-    parts = min(count, math.ceil(len(held) / TOGETHER))
-    windows = blocks.split_blocks(len(held), math.ceil(len(held) / parts))
-    solutions = [
-        chooser.engine.solve_weighted(
-            chooser.compared(held.features[here]),
-            Targets(directions[here], lengths[here], weights[here]),
-            min(count, here.stop - here.start),
-            chooser.similarity,
-        )
-        for here in windows
-    ]
-    window, rank = blocks.merge_by_gain([each.gains for each in solutions])
-    # a window without a pick would have no heirs: first picks go before all others
-    order = np.concatenate([np.flatnonzero(rank == 0), np.flatnonzero(rank > 0)])[:count]
-    window, rank = window[order], rank[order]
-    picks, gains = np.empty(count, np.int64), np.empty(count)
-    heir = np.empty(len(held), np.int64)
-    for w, (here, solution) in enumerate(zip(windows, solutions, strict=True)):
-        mine = np.flatnonzero(window == w)
-        picks[mine] = here.start + solution.picks[rank[mine]]
-        gains[mine] = solution.gains[rank[mine]] / (SCALE * scale)
-        heir[here] = mine[solution.history.representatives(here.stop - here.start, len(mine))]
-    return _Choice(picks, gains, heir)
-
-
-def _split(sums: torch.Tensor) -> tuple[np.ndarray, torch.Tensor]:
-    """[M] lengths and [M, D] directions."""
-    lengths = torch.linalg.vector_norm(sums, dim=1)
-    return to_numpy(lengths).astype(np.float64), sums / lengths.clamp(min=1e-30)[:, None]
-
-
-def _scale(lengths: np.ndarray) -> float:
-    """What makes lengths into whole numbers: fine, and as small as their sum requires."""
-    return min(256.0, WEIGHT_LIMIT / max(1.0, float(lengths.sum())))
+def _select_again(selector: Selector, held: Survivors, count: int) -> SurvivorSelection:
+    return select_survivors(selector.engine, selector.similarity, held["features"], held["sums"], count)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,76 +12,102 @@ import torch
 from floc._arrays import convert_like, take_rows, to_input_type, to_numpy
 from floc.budget import Budget
 from floc.kept import Kept
-from floc.ranking import Choice, joined
-from floc.streaming.past import Chooser, Piece
+from floc.ranking import Ranking
+from floc.representatives import RankedRepresentation
+from floc.selection.engine import History, Solution
+from floc.selection.objective import SCALE
+from floc.streaming.past import Selector, StreamBlock
 
 
 @dataclass(frozen=True, eq=False)
-class _Block:
-    """What is held of a block: picks a little further than its share goes, so that shares may shift by one."""
+class _PickedBlock:
+    """The picks of a block: one more than its share, because shares can shift by one as the video grows."""
 
-    choice: Choice
+    solution: Solution
     features: torch.Tensor  # [picks, D]
     times: np.ndarray  # [frames]
 
 
-class Growing:
-    """See `Past`."""
+class GrowingPast:
+    """Stores the picks of all blocks."""
 
-    def __init__(self, dial: Budget) -> None:
-        self.dial = dial
-        self.blocks: list[_Block] = []
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.blocks: list[_PickedBlock] = []
 
-    def add(self, chooser: Chooser, block: Piece) -> None:
-        self.blocks.append(self._chosen(chooser, block))
+    def add(self, selector: Selector, block: StreamBlock) -> None:
+        """Add a complete block."""
+        self.blocks.append(self._select(selector, block))
 
-    def _chosen(self, chooser: Chooser, block: Piece) -> _Block:
+    def _select(self, selector: Selector, block: StreamBlock) -> _PickedBlock:
         flat = block.flat
-        depth = min(len(flat), self.dial.count(len(flat)) + 1)
-        solution = chooser.choose(chooser.compared(flat), depth, with_cosines=True)
-        return _Block(solution.choice(), take_rows(flat, solution.picks), block.times)
+        depth = min(len(flat), self.budget.count(len(flat)) + 1)
+        solution = selector.select(selector.crop(flat), depth, with_cosines=True)
+        return _PickedBlock(solution.scale(SCALE), take_rows(flat, solution.picks), block.times)
 
-    def kept(
-        self, chooser: Chooser, rest: Sequence[Piece], cells: tuple[int, int], numpy_dtype: np.dtype | None
+    def keep(
+        self, selector: Selector, rest: Sequence[StreamBlock], cells: tuple[int, int], numpy_dtype: np.dtype | None
     ) -> Kept:
-        held = [*self.blocks, *(self._chosen(chooser, each) for each in rest)]
-        of_a_frame = cells[0] * cells[1]
-        sizes = np.array([len(each.times) * of_a_frame for each in held])
-        path = joined([each.choice for each in held], sizes, shared=True, rising=chooser.similarity.is_plain_cosine)
-        count = self.dial.count(int(sizes.sum()))
-        path = path.upto(count)
-        answer = path.answer(count)
-        flat = np.concatenate([o + each.choice.picks for o, each in zip(sizes.cumsum() - sizes, held, strict=True)])
-        in_order = np.argsort(flat)
-        places = in_order[np.searchsorted(flat[in_order], answer.indices)]
-        chosen = to_input_type(take_rows(torch.cat([each.features for each in held]), places), numpy_dtype)
-        times = np.concatenate([each.times for each in held])
-        kept = Kept.from_answer(answer, chosen, (len(times), *cells), path)
-        return replace(kept, times_s=convert_like(chosen, times[answer.indices // of_a_frame]))
+        """Return the kept tokens of all blocks and of `rest`, which is not added; `cells` are rows and columns."""
+        picked = [*self.blocks, *(self._select(selector, block) for block in rest)]
+        frame_tokens = cells[0] * cells[1]
+        sizes = np.array([len(block.times) * frame_tokens for block in picked])
+        count = self.budget.count(int(sizes.sum()))
+        solutions = [block.solution for block in picked]
+        ranking = Ranking.merge(solutions, sizes, rising=selector.similarity.is_plain_cosine).truncate(count)
+        indices = np.sort(ranking.picks)
+        flat = np.concatenate([start + s.picks for start, s in zip(sizes.cumsum() - sizes, solutions, strict=True)])
+        by_index = np.argsort(flat)
+        places = by_index[np.searchsorted(flat[by_index], indices)]
+        features = to_input_type(take_rows(torch.cat([block.features for block in picked]), places), numpy_dtype)
+        times = np.concatenate([block.times for block in picked])
+        return Kept.from_host(
+            features,
+            indices,
+            np.searchsorted(indices, ranking.picks),
+            ranking.gains,
+            (len(times), *cells),
+            nested=True,
+            representation=RankedRepresentation(ranking, count),
+            times_s=convert_like(features, times[indices // frame_tokens]),
+        )
 
-    def about(self) -> dict[str, Any]:
-        return {"next_gains": [each.choice.next_gain for each in self.blocks]}
+    def metadata(self) -> dict[str, Any]:
+        """Return the JSON-serialisable part of the state to save."""
+        return {"next_gains": [block.solution.next_gain for block in self.blocks]}
 
-    def state(self) -> dict[str, torch.Tensor]:
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors to save; none before the first block."""
         if not self.blocks:
             return {}
-        columns = {name: [getattr(each.choice, name) for each in self.blocks] for name in _CHOICE}
-        columns["block_times"] = [each.times for each in self.blocks]
-        state = {name: torch.from_numpy(np.concatenate(parts)) for name, parts in columns.items()}
-        state |= {f"{name}.lengths": torch.tensor([len(each) for each in parts]) for name, parts in columns.items()}
-        return {**state, "features": torch.cat([each.features for each in self.blocks])}
+        rows = [_to_columns(block) for block in self.blocks]
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        tensors = {name: torch.from_numpy(np.concatenate(parts)) for name, parts in columns.items()}
+        tensors |= {f"{name}.lengths": torch.tensor([len(part) for part in parts]) for name, parts in columns.items()}
+        return {**tensors, "features": torch.cat([block.features for block in self.blocks])}
 
-    def restore(self, state: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> None:
-        if not about["next_gains"]:
+    def restore(self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, Any]) -> None:
+        """Restore a saved state."""
+        if not metadata["next_gains"]:
             return
-        parts = {
-            name: np.split(to_numpy(state[name]), np.cumsum(to_numpy(state[f"{name}.lengths"]))[:-1])
-            for name in (*_CHOICE, "block_times")
-        }
-        features = state["features"].split([len(each) for each in parts["picks"]])
-        for i, (next_gain, few) in enumerate(zip(about["next_gains"], features, strict=True)):
-            arrays: Any = {name: parts[name][i] for name in _CHOICE}
-            self.blocks.append(_Block(Choice(**arrays, next_gain=next_gain), few, parts["block_times"][i]))
+        picks, gains, token, rank, cosine, times = (
+            np.split(to_numpy(tensors[name]), np.cumsum(to_numpy(tensors[f"{name}.lengths"]))[:-1])
+            for name in ("picks", "gains", "token", "rank", "cosine", "block_times")
+        )
+        features = tensors["features"].split([len(part) for part in picks])
+        for i, (next_gain, part) in enumerate(zip(metadata["next_gains"], features, strict=True)):
+            solution = Solution(picks[i], gains[i], next_gain, History(token[i], rank[i], cosine[i]))
+            self.blocks.append(_PickedBlock(solution, part, times[i]))
 
 
-_CHOICE = ("picks", "gains", "token", "rank", "cosine")  # arrays of a choice that are saved
+def _to_columns(block: _PickedBlock) -> dict[str, np.ndarray]:
+    """Return the arrays of a block by the names under which they are saved."""
+    solution, history = block.solution, block.solution.history
+    assert history is not None
+    assert history.cosine is not None
+    return {
+        "picks": solution.picks,
+        "gains": solution.gains,
+        **history._asdict(),  # token, rank, cosine
+        "block_times": block.times,
+    }

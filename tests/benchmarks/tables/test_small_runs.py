@@ -10,6 +10,7 @@ import floc
 from benchmarks import peers
 from benchmarks.synthetic import Shape
 from benchmarks.tables import blocks, scenes, second_pass, select
+from floc.representatives import KnownRepresentation
 from floc.selection.cpu import greedy
 
 
@@ -63,9 +64,9 @@ def test_second_pass_checks_coverage_against_the_tokens():
     tokens = Shape(40, 2, 3, 16).make_tokens()
     kept = floc.compress(tokens, ratio=1 / 8)
     second_pass._check_kept(tokens, kept, len(kept))
-    wrong = replace(kept.standing, coverage=kept.coverage + 0.01)
+    wrong = KnownRepresentation(kept.represents, kept.coverage + 0.01)
     with pytest.raises(AssertionError, match="is reported"):
-        second_pass._check_kept(tokens, replace(kept, standing=wrong), len(kept))
+        second_pass._check_kept(tokens, replace(kept, representation=wrong), len(kept))
 
 
 def test_answer_runs_small(run_small):

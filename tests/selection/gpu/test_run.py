@@ -55,8 +55,6 @@ ONE_PASS = [
     dict(dedupe=1),
     dict(method="floc-paper"),
     dict(dedupe=1, detail=3),
-    dict(dedupe=1, allocate="global"),
-    dict(dedupe=1, allocate="global", detail=1),
     dict(dedupe=1, block="scene"),
     dict(dedupe=1, block=[0, 1, 4]),
     dict(block=None),
@@ -80,7 +78,7 @@ def test_two_passes_equal_reference(tokens: torch.Tensor, options: dict, device:
     assert_represented_by_the_closest(got, tokens, groups=[N])
 
 
-@pytest.mark.parametrize("options", [dict(), dict(dedupe=1), dict(dedupe=1, allocate="global")], ids=str)
+@pytest.mark.parametrize("options", [dict(), dict(dedupe=1)], ids=str)
 @pytest.mark.parametrize("budget", [1, 3, 9, 10], ids=["one", "less than blocks", "all but one", "all"])
 def test_smallest_and_largest_budgets_equal_reference(
     tokens: torch.Tensor, options: dict, budget: int, device: torch.device
@@ -94,21 +92,24 @@ def test_smallest_and_largest_budgets_equal_reference(
     assert got.coverage == pytest.approx(want.coverage, abs=1e-3)
 
 
-def test_bound_with_blocks_without_picks(tokens: torch.Tensor, device: torch.device) -> None:
-    options = dict(budget=2, block=1, dedupe=1, allocate="global")
-    want = floc.compress(tokens[:5, :1], backend="reference", **options)
-    assert floc.compress(tokens[:5, :1].to(device), backend="gpu", **options).bound == pytest.approx(
-        want.bound, abs=1e-3
-    )
-
-
-@pytest.mark.parametrize("options", [dict(method="floc-paper"), dict(dedupe=1, allocate="global")], ids=str)
-def test_blocks_in_several_parts_give_same_selection(
-    tokens: torch.Tensor, options: dict, device: torch.device, monkeypatch: pytest.MonkeyPatch
+def test_bound_with_windows_without_picks(
+    tokens: torch.Tensor, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_once = floc.compress(tokens.to(device), budget=9, block=BLOCK, backend="gpu", **options)
+    monkeypatch.setattr("floc.second_pass.SURVIVORS_TOGETHER", 2)
+    options = dict(budget=2, block=1)
+    want = floc.compress(tokens[:5, :1], backend="reference", **options)
+    got = floc.compress(tokens[:5, :1].to(device), backend="gpu", **options)
+    assert len(got.ranking.group_sizes) > 2
+    assert got.bound == pytest.approx(want.bound, abs=1e-3)
+
+
+def test_blocks_in_several_parts_give_same_selection(
+    tokens: torch.Tensor, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = dict(method="floc-paper", budget=9, block=BLOCK, backend="gpu")
+    at_once = floc.compress(tokens.to(device), **options)
     monkeypatch.setattr(run, "LIMIT_BYTES", 2 * 2 * 8 * (8 + 64))  # two matrices
-    in_parts = floc.compress(tokens.to(device), budget=9, block=BLOCK, backend="gpu", **options)
+    in_parts = floc.compress(tokens.to(device), **options)
     assert torch.equal(in_parts.indices, at_once.indices)
     assert torch.equal(in_parts.order, at_once.order)
     assert torch.equal(in_parts.gains, at_once.gains)
@@ -118,10 +119,10 @@ def test_blocks_in_several_parts_give_same_selection(
 def test_several_windows_equal_reference(
     tokens: torch.Tensor, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floc.methods.floc.SURVIVORS_TOGETHER", 10)
+    monkeypatch.setattr("floc.second_pass.SURVIVORS_TOGETHER", 10)
     got = floc.compress(tokens.to(device), budget=9, block=BLOCK, backend="gpu")
     assert_same_selection(got, floc.compress(tokens, budget=9, block=BLOCK, backend="reference"))
-    sizes = got.path.group_sizes.tolist()
+    sizes = got.ranking.group_sizes.tolist()
     assert len(sizes) > 1
     assert_represented_by_the_closest(got, tokens, groups=sizes)
 
@@ -132,7 +133,7 @@ def test_every_block_has_a_survivor(device: torch.device) -> None:
     pairs = [token for token in others for _ in range(2)]
     tokens = torch.stack([single, *pairs, *pairs]).reshape(17, 1, 1, 5)
     kept = floc.compress(tokens.to(device), budget=5, dedupe=1.4, block=[0, 1, 9], backend="gpu")
-    assert len(kept.path.group_sizes) == 1
+    assert len(kept.ranking.group_sizes) == 1
     assert kept.indices[0] == 0
 
 
@@ -147,7 +148,7 @@ def test_ties_among_survivors_go_to_the_larger_first_gain(device: torch.device) 
 def test_reference_uses_the_same_windows() -> None:
     tokens = torch.rand(13, 1, 1, 5)
     kept = floc.compress(tokens, budget=4, dedupe=1.5, block=[0, 1, 7], backend="reference")
-    assert len(kept.path.group_sizes) == 1
+    assert len(kept.ranking.group_sizes) == 1
 
 
 def test_window_matrices_fit_the_limit(
@@ -155,8 +156,8 @@ def test_window_matrices_fit_the_limit(
 ) -> None:
     monkeypatch.setattr(engine, "LIMIT_BYTES", 2 * 2 * 8 * 8)  # two matrices
     kept = floc.compress(tokens.to(device), budget=9, block=BLOCK, backend="gpu")
-    assert len(kept.path.group_sizes) > 1
-    assert kept.path.group_sizes.max() <= 16
+    assert len(kept.ranking.group_sizes) > 1
+    assert kept.ranking.group_sizes.max() <= 16
 
 
 def test_one_pass_represents_tokens_within_their_block(tokens: torch.Tensor, device: torch.device) -> None:
@@ -166,7 +167,7 @@ def test_one_pass_represents_tokens_within_their_block(tokens: torch.Tensor, dev
     assert_represented_by_the_closest(empty_block, tokens, groups=[8, 8, 4])
 
 
-@pytest.mark.parametrize("options", [dict(method="floc-paper"), dict(dedupe=1, allocate="global"), dict()], ids=str)
+@pytest.mark.parametrize("options", [dict(method="floc-paper"), dict()], ids=str)
 def test_smaller_budgets_from_one_run_equal_reference(
     tokens: torch.Tensor, options: dict, device: torch.device
 ) -> None:
@@ -216,7 +217,7 @@ def test_black_frames_do_not_take_budget_from_other_blocks(device: torch.device)
     """A block of zeros makes a first pick as well, which must not count for more than its gain."""
     busy = torch.rand(16, 1, 1, 3, generator=torch.Generator().manual_seed(0))
     tokens = torch.cat([torch.zeros(15, 1, 1, 3), busy])
-    options = dict(budget=16, block=list(range(16)), dedupe=1, detail=1, allocate="global")
+    options = dict(budget=16, block=list(range(16)), detail=1)
     got = floc.compress(tokens.to(device), backend="gpu", **options)
     want = floc.compress(tokens, backend="reference", **options)
     np.testing.assert_array_equal(got.indices.cpu(), want.indices)

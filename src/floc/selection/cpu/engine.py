@@ -19,7 +19,7 @@ import torch
 
 from floc._system import count_threads, single_threaded_blas
 from floc.selection.cpu import greedy, rows, tiles
-from floc.selection.engine import Job, Solution, Targets, Tick, no_tick, solution_of, until_next
+from floc.selection.engine import Job, Solution, Targets, Tick, build_solution, no_tick, split_next_gain
 from floc.selection.objective import Similarity
 from floc.selection.torch.engine import TorchEngine, select_one_by_one
 
@@ -29,7 +29,7 @@ _scratch = tiles.Scratch()
 
 
 class CpuEngine(TorchEngine):
-    """See `Engine`."""
+    """The torch engine with compiled kernels and a pool of threads; see `TorchEngine`."""
 
     name = "cpu"
 
@@ -192,5 +192,5 @@ def _solve_set(
         return out
 
     picks, gains, raises = greedy.symmetric_greedy(matrix, min(budget + 1, len(matrix)), traced=budget)
-    choice = until_next(picks, gains, budget)
-    return solution_of(choice, raises, matrix.diagonal(), similarity, None, cosines, with_cosines=with_cosines)
+    choice = split_next_gain(picks, gains, budget)
+    return build_solution(choice, raises, matrix.diagonal(), similarity, None, cosines, with_cosines=with_cosines)

@@ -15,15 +15,14 @@ import torch.nn.functional as F
 from floc.selection import reference
 from floc.selection.engine import (
     CLOSEST,
-    NO_HISTORY,
     History,
     Job,
     Solution,
     Targets,
     Tick,
+    build_solution,
     no_tick,
-    solution_of,
-    until_next,
+    split_next_gain,
 )
 from floc.selection.objective import SCALE, Similarity
 from floc.selection.torch import greedy
@@ -34,16 +33,18 @@ _NOISE = 1e-6  # relative error of a float32 cosine or length
 
 
 class TorchEngine:
-    """See `Engine`."""
+    """Selects from sets of tokens, and from survivors that represent several tokens."""
 
     name = "torch"
 
     def at_work(self) -> AbstractContextManager[None]:
+        """Enter a context in which several calls share their setup."""
         return nullcontext()
 
     def solve(
         self, jobs: Iterable[Job], similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick
     ) -> Iterator[Solution]:
+        """Select from each set in turn; `with_cosines` requests the cosines of the history."""
         for batch in _batch_jobs(jobs):
             computed = [compute_symmetric_matrix(job.tokens, similarity) for job in batch]
             choices = self._select([matrix for matrix, _ in computed], [job.budget for job in batch])
@@ -55,11 +56,20 @@ class TorchEngine:
                     return self.cosines(tokens, i, tokens, j)
 
                 tick(job.tokens.numel() * len(job.tokens) / 2)
-                yield solution_of(choice, raises, own_cover, similarity, sigma, cosines, with_cosines=with_cosines)
+                yield build_solution(choice, raises, own_cover, similarity, sigma, cosines, with_cosines=with_cosines)
 
     def sum_by_cluster(
         self, sets: Sequence[tuple[torch.Tensor, np.ndarray]], count: int, *, unit: bool
     ) -> tuple[torch.Tensor, np.ndarray]:
+        """Sum the tokens of each cluster, normalised first if `unit`.
+
+        Args:
+            sets: The [n, D] tokens of each set and the [n] cluster of each token; sets do not share clusters.
+            count: Number of clusters.
+
+        Returns:
+            [count, D] unit vectors and [count] lengths of the sums.
+        """
         tokens = sets[0][0]
         sums = torch.zeros(count, tokens.shape[1], dtype=torch.float32, device=tokens.device)
         for members, cluster in sets:
@@ -78,15 +88,21 @@ class TorchEngine:
         with_history: bool = True,
         tick: Tick = no_tick,
     ) -> Solution:
+        """Select from [M, D] candidates those that cover the targets best.
+
+        The tokens of the history are the targets. The solution also holds the CLOSEST picks to each target, or all
+        picks if there are fewer. Without a history it holds the picks and gains only.
+        """
         matrix = self._compute_weighted_matrix(candidates, targets, similarity, sigma, tick)
         [(picks, gains, next_gain)] = self._select([matrix], [budget], targets.weights)
         if not with_history:
-            return Solution(picks, gains, next_gain, NO_HISTORY, sigma)
+            return Solution(picks, gains, next_gain, None, sigma)
         token, rank, _ = self._trace_history(matrix, picks)
         closest = self._find_closest(matrix, picks, min(CLOSEST, budget))
         return Solution(picks, gains, next_gain, History(token, rank, None), sigma, closest)
 
     def cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
+        """Return [E] float64, the cosine of row i[e] of `left` and row j[e] of `right`."""
         out = []
         step = max(1, _CHUNK // left.shape[1])
         for start in range(0, len(i), step):
@@ -96,10 +112,12 @@ class TorchEngine:
         return np.concatenate(out) if out else np.zeros(0)
 
     def bytes_needed(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
+        """Return the memory needed to select from a set of `n` tokens, or of `n` weighted survivors."""
         median = 28 * n * n if similarity.metric == "gaussian" else 0  # sorts all distances
         return 2 * n * n + median + 4 * n * dim + 16 * _CHUNK
 
     def survivors_together(self, sizes: np.ndarray, survivors: int) -> int:
+        """Return how many survivors of blocks of these sizes one selection can take together."""
         return int(sizes.sum())  # the matrices of only one or two blocks exist at a time
 
     def _compute_weighted_matrix(
@@ -125,7 +143,7 @@ class TorchEngine:
         result = greedy.greedy(batch, depth, device_weights, torch.tensor(sizes, device=batch.device))
         picks, gains = (values.cpu().numpy() for values in result)
         return [
-            until_next(picks[b, :size], gains[b, :size], budget)
+            split_next_gain(picks[b, :size], gains[b, :size], budget)
             for b, (budget, size) in enumerate(zip(budgets, sizes, strict=True))
         ]
 
@@ -175,7 +193,7 @@ def select_one_by_one(
     choices = []
     for matrix, budget in zip(matrices, budgets, strict=True):
         picks, gains, *_ = greedy(matrix.cpu().numpy(), min(budget + 1, len(matrix)), weights)
-        choices.append(until_next(picks, gains, budget))
+        choices.append(split_next_gain(picks, gains, budget))
     return choices
 
 

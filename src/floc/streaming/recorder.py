@@ -1,0 +1,237 @@
+"""`floc stream`: encode the frames of a source, push them into a stream, and write the kept tokens in segments.
+
+Every segment is a kept-tokens file of the video so far. The optional state file also stores how far the source was
+read, so that another run continues with the next frame.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from floc import files
+from floc._system import resident_bytes
+from floc.budget import Budget
+from floc.encoders.base import Encoder
+from floc.kept import Kept
+from floc.streaming.stream import Stream
+from floc.video import live
+
+SEGMENT = "segment-{:06}.safetensors"
+LATEST = "latest.safetensors"
+RECENT = 32  # pushes over which the rate is measured
+UNKNOWN_STEP_S = 0.04  # gap between two runs if every frame is taken, so that the step is unknown
+
+
+@dataclass(frozen=True)
+class StreamStatus:
+    """The progress of a recorder."""
+
+    time_s: float
+    frames: int
+    tokens: int  # input tokens
+    kept: int
+    pushes_per_s: float
+    memory_bytes: int | None
+
+
+@dataclass
+class StreamRecorder:
+    """Records a source: reads its frames, and writes segments and the state."""
+
+    source: str
+    encoder: Encoder
+    stream: Stream
+    budget: Budget
+    folder: Path
+    state: Path | None = None
+    fps: float | None = 1.0
+    segment_s: float = 300.0
+    resumes: bool = False  # whether the stream was loaded from the state
+    kept: Kept | None = None  # as last written
+    written: list[Path] = field(default_factory=list)  # segments of this run
+    is_ahead: bool = False  # whether the stream has frames that are in no segment
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def read_s(self) -> float:
+        """The time in the stream up to which the source was read."""
+        return self.stream.note.get("read_s", -math.inf)
+
+    def run(
+        self,
+        *,
+        follow: bool = False,
+        patience_s: float = live.PATIENCE_S,
+        seconds: float = math.inf,
+        stopped: Callable[[], bool] = lambda: False,
+        show: Callable[[StreamStatus], None] = lambda status: None,
+        wrote: Callable[[Path], None] = lambda segment: None,
+        warn: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """Record until the source ends, `seconds` have been read, or `stopped` returns True.
+
+        Args:
+            follow, patience_s: See `live.read_frames`.
+            seconds: Seconds of video, from the first frame of this run.
+            stopped: Called after every frame.
+            show: Called after every push.
+            wrote: Called with the path of every segment.
+            warn: Called with problems that do not end the recording.
+        """
+
+        def store_warning(text: str) -> None:
+            self.warnings.append(text)
+            warn(text)
+
+        options: dict[str, Any] = dict(follow=follow, patience_s=patience_s, stopped=stopped, warn=store_warning)
+        frames = live.read_frames(self.source, fps=self.fps, size=self.encoder.frame_size, **options)
+        group_size = self.encoder.frames_per_token
+        pushed_at: deque[float] = deque(maxlen=RECENT)
+        group: list[tuple[np.ndarray, float]] = []  # frames that are encoded together
+        end_s = math.inf
+        segment_end_s = self._find_segment_end(self.read_s)
+
+        def push() -> None:
+            pixels = [image for image, _ in group]
+            tokens = self.encoder(np.stack(pixels + pixels[-1:] * (group_size - len(pixels))))
+            self.stream.push(tokens, time_s=[group[0][1]])
+            self.stream.note["read_s"] = group[-1][1]
+            self.is_ahead = True
+            group.clear()
+            if self.state is not None and self.stream.frames == 1:
+                # so that a run can resume after a power failure right behind the first segment
+                self.stream.save(self.state)
+            pushed_at.append(time.monotonic())
+            show(self._get_status(tokens.shape[1] * tokens.shape[2], pushed_at))
+
+        for pixels, time_s in self._skip_read(frames):
+            if math.isinf(end_s):
+                end_s = time_s + seconds
+            if time_s >= end_s or stopped():
+                group.clear()  # the next run reads an incomplete group again
+                break
+            if time_s >= segment_end_s and not group:
+                if self.is_ahead:
+                    wrote(self._write())
+                segment_end_s = self._find_segment_end(time_s)
+            group.append((pixels, time_s))
+            if len(group) == group_size:
+                push()
+        if group:
+            push()
+        if pushed_at:
+            wrote(self._write())
+        elif not (self.resumes or stopped()):
+            name = live.redact_source(self.source)
+            raise ValueError(f"{name}: all frames are damaged, so nothing was written; copy or record it again")
+
+    def _skip_read(self, frames: Iterator[tuple[np.ndarray, float]]) -> Iterator[tuple[np.ndarray, float]]:
+        """Yield the frames that the stream does not have yet, with their time in the stream."""
+        note, before_s = self.stream.note, self.read_s
+        name = _identify(self.source)
+        if not self.resumes:
+            note["start_s"] = 0.0
+        elif not (note["source"] == name and live.classify_source(self.source) == "file"):
+            # a camera does not report the length of a pause, and a new file follows the one before
+            note["start_s"] = before_s + (UNKNOWN_STEP_S if self.fps is None else 1 / self.fps)
+        note["source"] = name
+        for pixels, shown_s in frames:
+            time_s = note["start_s"] + shown_s
+            if time_s > before_s:
+                yield pixels, time_s
+
+    def _find_segment_end(self, time_s: float) -> float:
+        return (math.floor(max(0.0, time_s) / self.segment_s) + 1) * self.segment_s
+
+    def _get_status(self, cells: int, pushed_at: deque[float]) -> StreamStatus:
+        spent_s = pushed_at[-1] - pushed_at[0]
+        tokens = self.stream.frames * cells
+        return StreamStatus(
+            time_s=self.read_s,
+            frames=self.stream.frames * self.encoder.frames_per_token,
+            tokens=tokens,
+            kept=self.budget.count(tokens),
+            pushes_per_s=(len(pushed_at) - 1) / spent_s if spent_s else 0.0,
+            memory_bytes=resident_bytes(),
+        )
+
+    def _write(self) -> Path:
+        """Write a segment, its copy as the latest one, and the state, in this order: the state counts the segment."""
+        self.kept = self.stream.kept()
+        number = self.stream.note["segments"] + 1
+        segment = self.folder / SEGMENT.format(number)
+        if not self.written:
+            self.folder.mkdir(exist_ok=True)
+        metadata = {"encoder": self.encoder.name, "fps": self.fps, "segment": number}
+        files.write_kept(self.kept, segment, source=live.redact_source(self.source), made_from=metadata)
+        files.write_atomic(self.folder / LATEST, lambda temporary: shutil.copyfile(segment, temporary))
+        self.stream.note["segments"] = number
+        if self.state is not None:
+            self.stream.save(self.state)
+        self.written.append(segment)
+        self.is_ahead = False
+        return segment
+
+
+def open_recorder(
+    source: str,
+    encoder: Encoder,
+    budget: Budget,
+    *,
+    folder: Path,
+    state: Path | None = None,
+    fps: float | None = 1.0,
+    segment_s: float = 300.0,
+    device: str | None = None,
+    **options: Any,
+) -> StreamRecorder:
+    """Open a recorder with a new stream or, if the state file exists, with the saved one.
+
+    Args:
+        options: Those of `floc.Stream`.
+    """
+    stream = Stream(ratio=None if budget.ratio is None else str(budget.ratio), budget=budget.budget, **options)
+    resumes = state is not None and state.exists()
+    if resumes:
+        assert state is not None
+        stream = _load_stream(state, stream, encoder, device)
+    else:
+        stream.note = {"encoder": encoder.name, "segments": 0}
+        if before := sorted(folder.glob("segment-*.safetensors")):
+            missing = "" if state is None else f", but {state}, the state to resume from, does not exist"
+            raise ValueError(
+                f"{folder} has segments already, such as {before[-1].name}{missing}; name another folder with -o, or "
+                "the state to resume from with --state"
+            )
+    return StreamRecorder(source, encoder, stream, budget, folder, state, fps, segment_s, resumes)
+
+
+def _load_stream(state: Path, wanted: Stream, encoder: Encoder, device: str | None) -> Stream:
+    """Load a saved stream; raise ValueError unless its encoder and settings are those of `wanted`."""
+    stream = Stream.load(state, device=device)
+    if not {"encoder", "segments", "read_s", "start_s", "source"} <= stream.note.keys():
+        raise ValueError(f"{state}: a stream that `floc stream` did not save; name another file with --state")
+    saved = {"encoder": stream.note["encoder"], **stream.settings}
+    given = {"encoder": encoder.name, **wanted.settings}
+    different = [name for name in given if saved[name] != given[name]]
+    if different:
+        before, now = (", ".join(f"{name}={each[name]!r}" for name in different) for each in (saved, given))
+        raise ValueError(
+            f"{state}: saved with {before}, and cannot resume with {now}; give the same settings, or name another file "
+            "with --state"
+        )
+    return stream
+
+
+def _identify(source: str) -> str:
+    """Return the name by which a later run recognises a source."""
+    return str(Path(source).resolve()) if live.classify_source(source) == "file" else live.redact_source(source)
