@@ -1,28 +1,81 @@
-"""`python -m floc.bench TABLE [--small]` measures; `--fill PAGE ...` fills tables into pages, `--draw` draws plots."""
+"""The command line of the benchmarks: `python -m benchmarks --help`."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import RESULTS, names, run
-from benchmarks.tables import draw, fill
+from benchmarks import pages, registry, run
+
+COMMANDS = ("list", "all", "render")
+EPILOG = """commands in place of a table:
+  list      list the tables
+  all       measure all tables; skip those whose device or package is missing
+  render    write each table's results as Markdown beside its JSON (part of --fill)
+
+examples:
+  python -m benchmarks select                   measure one table into benchmarks/results
+  python -m benchmarks all --small              check within minutes that every table works
+  python -m benchmarks --fill README.md docs    refill the marked tables of pages
+  python -m benchmarks --draw                   redraw the plots
+
+The exit code is 1 if a table failed."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks",
+        description="Measure the tables of README and docs, or show their results.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("table", nargs="?", metavar="TABLE", help="table to measure, or a command below")
+    parser.add_argument("--small", action="store_true", help="use small sizes; results go to benchmarks/small")
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="folder of the results")
+    parser.add_argument(
+        "--fill",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="PAGE",
+        help="refill the tables of pages, or of all in a folder",
+    )
+    parser.add_argument("--draw", action="store_true", help="draw the plots of existing results")
+    options = parser.parse_args(arguments)
+    if options.table is None and not options.fill and not options.draw:
+        parser.error("name a table or a command, pages to --fill, or --draw")
+    if options.table is not None and options.table not in (*COMMANDS, *registry.load_tables()):
+        parser.error(f"unknown table {options.table!r}: `python -m benchmarks list` shows all")
+    failed = False
+    folder = options.results or run.RESULTS
+    if options.table == "list":
+        print("\n".join(registry.load_tables()))
+    elif options.table == "all":
+        outcomes = run.run_all(small=options.small, results=options.results, echo=_print)
+        failed = any(outcome.state == run.FAILED for outcome in outcomes)
+    elif options.table not in (None, "render"):
+        try:
+            run.run(options.table, small=options.small, results=options.results, echo=_print)
+        except Exception as error:
+            if not run.is_missing(error):
+                raise
+            print(f"{options.table}: {error}", file=sys.stderr)
+            failed = True
+    if options.table == "render" or options.fill:
+        print(f"{folder}: {len(pages.render(folder))} tables rendered")
+    for page in pages.find_pages(options.fill):
+        print(f"{page}: {', '.join(pages.fill(page, folder)) or 'no markers'}")
+    if options.draw:
+        print("\n".join(map(str, pages.draw(folder))) or "nothing drawn: needs results and matplotlib")
+    return int(failed)
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
+
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        "python -m floc.bench", description="Measure one table, or show results on pages and plots."
-    )
-    parser.add_argument("table", nargs="?", choices=names())
-    parser.add_argument("--small", action="store_true", help="sizes for two cores, kept apart")
-    parser.add_argument("--results", type=Path, help="the folder of results")
-    parser.add_argument("--fill", type=Path, nargs="+", default=[], metavar="PAGE", help="Markdown files with markers")
-    parser.add_argument("--draw", action="store_true", help="draw the plots of the results there are")
-    given = parser.parse_args()
-    if given.table is None and not given.fill and not given.draw:
-        parser.error("name a table, or pages to --fill, or --draw")
-    if given.table is not None:
-        run(given.table, small=given.small, results=given.results, echo=lambda line: print(line, flush=True))
-    for page in given.fill:
-        print(f"{page}: {', '.join(fill(page, given.results or RESULTS)) or 'no markers'}")
-    if given.draw:
-        print("\n".join(map(str, draw(given.results or RESULTS))) or "nothing drawn: it takes results, and matplotlib")
+    sys.exit(main())

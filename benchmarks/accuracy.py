@@ -1,7 +1,7 @@
-"""The paper's tables of accuracy, with a place for ours: nothing here is measured, `floc eval` does that.
+"""The paper's accuracy tables, with our numbers beside them where `floc eval` measured any.
 
-Ours are read from the report of `floc eval --out benchmarks/results/eval`, where there is one. A number counts where
-its cell has the paper's settings: its frames, its blocks, all questions.
+Ours are read from the report of `floc eval --out benchmarks/results/eval`. A score counts only if it was measured with
+the paper's settings: its frames, its blocks, all questions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from floc._format import markdown_table
+from benchmarks.markdown import show_rows
 from floc.evaluation import paper
 from floc.evaluation.tasks import title
 
@@ -21,31 +21,32 @@ REPORT = Path("eval") / "report.json"  # in a folder of results
 Scores = dict[tuple[Any, ...], float]
 
 
-def _view(name: str, results: Path) -> str:
-    """One table of the paper: two columns for a task, the paper's and ours."""
+def _show(name: str, results: Path) -> str:
+    """Return one table of the paper: for each task the paper's score, and ours if it was measured."""
     table = paper.table(name)
-    ours = _measured(results / REPORT)
+    ours = _read_scores(results / REPORT)
     tasks = list(dict.fromkeys(task for row in table.rows for task in row["scores"]))
-    head = ["model", "method", "kept"] + [each for task in tasks for each in (title(task), "ours")]
-    rows = [_row(row, tasks, ours) for row in table.rows]
-    found = sum(_key(row, task) in ours for row in table.rows for task in row["scores"])
-    return "\n\n".join([markdown_table(head, rows), " ".join([_told(found), *table.notes])])
+    head = ["model", "method", "kept"] + [column for task in tasks for column in (title(task), "ours")]
+    rows = [_make_row(row, tasks, ours) for row in table.rows]
+    count = sum(_get_key(row, task) in ours for row in table.rows for task in row["scores"])
+    measured = f"{count} {'number' if count == 1 else 'numbers'} measured" if count else "not measured yet"
+    return show_rows(head, rows, f"Accuracy in percent; ours: {measured}.", *table.notes)
 
 
-def _row(row: dict[str, Any], tasks: list[str], ours: Scores) -> list[str]:
+def _make_row(row: dict[str, Any], tasks: list[str], ours: Scores) -> list[str]:
     cells = [row["model"], row["method"], row["ratio"] if "ratio" in row else f"{row['budget']:,} tokens"]
     for task in tasks:
-        score, measured = row["scores"].get(task), ours.get(_key(row, task))
+        score, measured = row["scores"].get(task), ours.get(_get_key(row, task))
         cells += ["" if score is None else f"{score:.2f}", "" if measured is None else f"{measured:.2f}"]
     return cells
 
 
-def _key(row: dict[str, Any], task: str) -> tuple[Any, ...]:
+def _get_key(row: dict[str, Any], task: str) -> tuple[Any, ...]:
     return (row["model"], row["method"], row.get("ratio"), row.get("budget"), task)
 
 
-def _measured(report: Path) -> Scores:
-    """What a report of `floc eval` has with the paper's settings."""
+def _read_scores(report: Path) -> Scores:
+    """Read the scores of a `floc eval` report that were measured with the paper's settings."""
     if not report.exists():
         return {}
     document = json.loads(report.read_text())
@@ -53,25 +54,18 @@ def _measured(report: Path) -> Scores:
         raise ValueError(f"{report}: not a report of `floc eval`; remove it, or run floc eval --out {report.parent}")
     scores: Scores = {}
     for cell in document["cells"]:
-        for task, told in {cell["task"]: cell, **cell["parts"]}.items():
-            if told["paper"] is None:
+        for task, result in {cell["task"]: cell, **cell["parts"]}.items():
+            if result["paper"] is None:
                 continue
-            key = _key(cell, task)
+            key = _get_key(cell, task)
             if key in scores:
-                what = ", ".join(str(each) for each in key if each is not None)
+                case = ", ".join(str(part) for part in key if part is not None)
                 raise ValueError(
-                    f"{report}: two cells, {scores[key]:.2f} and {told['score']:.2f}, for {what}: they differ in "
+                    f"{report}: two cells, {scores[key]:.2f} and {result['score']:.2f}, for {case}: they differ in "
                     "weights or further arguments; keep one of them in this folder"
                 )
-            scores[key] = told["score"]
+            scores[key] = result["score"]
     return scores
 
 
-def _told(found: int) -> str:
-    numbers = "1 number" if found == 1 else f"{found} numbers"
-    return (
-        f"Accuracy in percent; ours: {numbers} measured." if found else "Accuracy in percent; ours: not measured yet."
-    )
-
-
-VIEWS: dict[str, Callable[[Path], str]] = {f"paper-{name}": partial(_view, name) for name in paper.ACCURACY}
+VIEWS: dict[str, Callable[[Path], str]] = {f"paper-{name}": partial(_show, name) for name in paper.ACCURACY}

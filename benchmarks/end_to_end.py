@@ -1,28 +1,31 @@
-"""From tokens to kept tokens, against the floor: the symmetric product alone, which no exact method can do without.
+"""Time from tokens to kept tokens, against the symmetric product alone, which every exact method needs.
 
-The floor is given what a call has to make first: float32 blocks at length 1, and memory to write to, since fresh pages
-cost up to a tenth more. It is run in both ways that suggest themselves, one block after the other with all threads and
-one thread a block on several at a time, and ratios are taken to the faster.
+The product is given what a call has to prepare first: normalised float32 blocks, and allocated memory, since fresh
+pages cost up to 10% more. It runs in two ways, all threads on one block after another and one thread for each block;
+ratios refer to the faster one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 import floc
-from benchmarks import blocks, harness, memory
+from benchmarks import harness, memory
 from benchmarks.harness import Contender
-from benchmarks.tables import Echo
+from benchmarks.oracle import BlockTokens, compute_objective, greedy_float64
+from benchmarks.quality import normalize
+from benchmarks.registry import Echo
+from benchmarks.synthetic import Shape
 from floc._system import count_threads, single_threaded_blas
 
 ALL_THREADS = "product alone, all threads on a block"
-THREAD_EACH = "product alone, a thread a block"
+THREAD_EACH = "product alone, one thread per block"
 METHODS: dict[str, dict[str, Any]] = {
     "floc-paper": {"method": "floc-paper"},
     "dedupe=1, detail=2": {"dedupe": 1, "detail": 2},
@@ -31,82 +34,72 @@ IN_FLIGHT = 2  # blocks whose matrix exists at the same time
 
 
 @dataclass(frozen=True)
-class Film:
-    """Blocks of 32 frames."""
+class BlockCase:
+    """A video of `count` blocks."""
 
-    block: blocks.Shape
+    block: Shape
     count: int
 
-    @property
-    def tokens(self) -> np.ndarray:
-        """[T, H, W, D] float16 of all blocks."""
-        b = self.block
-        return blocks.Shape(b.frames * self.count, b.height, b.width, b.dim).tokens()
 
-
-def measure(films: Sequence[Film], ratios: Sequence[str], rounds: int, echo: Echo) -> tuple[list[dict], list[dict]]:
-    """Records of time and of memory."""
+def measure(
+    cases: Sequence[BlockCase], ratios: Sequence[str], rounds: int, echo: Echo
+) -> tuple[list[dict], list[dict]]:
+    """Return records of time and of memory."""
     timed, weighed = [], []
-    for film in films:
-        tokens = film.tokens
-        timed += _times(film, tokens, ratios, rounds, echo)
-        weighed += _memory(film, tokens, ratios[0], echo)
+    for case in cases:
+        tokens = replace(case.block, frames=case.block.frames * case.count).make_tokens()
+        timed += _measure_time(case, tokens, ratios, rounds, echo)
+        weighed += _measure_memory(case, tokens, ratios[0], echo)
     return timed, weighed
 
 
-def _times(film: Film, tokens: np.ndarray, ratios: Sequence[str], rounds: int, echo: Echo) -> list[dict]:
-    case = {"n": film.block.n, "d": film.block.dim, "blocks": film.count}
-    unit = [_unit(each) for each in np.split(tokens, film.count)]
-    products = [np.empty((film.block.n, film.block.n), np.float32) for _ in range(count_threads())]
+def _measure_time(case: BlockCase, tokens: np.ndarray, ratios: Sequence[str], rounds: int, echo: Echo) -> list[dict]:
+    block = case.block
+    unit = [normalize(part) for part in np.split(tokens, case.count)]
+    products = [np.empty((block.n, block.n), np.float32) for _ in range(count_threads())]
     contenders = [
         Contender(ALL_THREADS, lambda: [np.matmul(x, x.T, out=products[0]) for x in unit]),
-        Contender(THREAD_EACH, lambda: _a_thread_each(unit, products)),
+        Contender(THREAD_EACH, lambda: _multiply_in_threads(unit, products)),
     ]
-    details: dict[str, dict] = {each.name: {} for each in contenders}
-    first = blocks.BlockTokens(tokens[: film.block.frames].reshape(-1, film.block.dim))
+    details: dict[str, dict] = {contender.name: {} for contender in contenders}
+    first = BlockTokens(tokens[: block.frames].reshape(-1, block.dim))
     for ratio in ratios:
         for method, options in METHODS.items():
             name = f"{method}, {ratio}"
-            call = {"ratio": ratio, "block": film.block.frames, **options}
-            share = _objective_share(tokens, first, call)
-            details[name] = {"method": method, "keep": ratio, "objective": share}
+            call = {"ratio": ratio, "block": block.frames, **options}
+            details[name] = {"method": method, "keep": ratio, "objective": _check_objective(tokens, first, call)}
             contenders.append(Contender(name, partial(floc.compress, tokens, **call)))
-    timings = harness.compare(contenders, (ALL_THREADS, THREAD_EACH), rounds=rounds)
-    records = [{"case": "end to end", **case, **asdict(timing), **details[timing.contender]} for timing in timings]
+    records = [
+        {"case": "end to end", "n": block.n, "d": block.dim, "blocks": case.count}
+        | asdict(timing)
+        | details[timing.contender]
+        for timing in harness.compare(contenders, (ALL_THREADS, THREAD_EACH), rounds=rounds)
+    ]
     for record in records:
         echo(
-            f"{film.count} blocks of n={film.block.n} d={film.block.dim}  {record['contender']}: "
+            f"{case.count} blocks of n={block.n} d={block.dim}  {record['contender']}: "
             f"{record['ms']:.0f} ms, {record['ratio']:.3f}x"
         )
     return records
 
 
-def _memory(film: Film, tokens: np.ndarray, ratio: str, echo: Echo) -> list[dict]:
-    n, d = film.block.n, film.block.dim
-    # matrices in int16 with a tenth to spare for each and for all else, and one block of tokens in float32
+def _measure_memory(case: BlockCase, tokens: np.ndarray, ratio: str, echo: Echo) -> list[dict]:
+    n, d = case.block.n, case.block.dim
+    # int16 matrices with 10% to spare, and one block of tokens in float32
     allowance = int(2.2 * IN_FLIGHT * 2 * n * n) + 4 * n * d
     records = []
     for method, options in METHODS.items():
-        used = memory.peak_growth_bytes(tokens, {"ratio": ratio, "block": film.block.frames, **options})
-        record = {"case": "memory", "n": n, "d": d, "blocks": film.count, "method": method, "keep": ratio}
-        record |= {
-            "used_bytes": used,
-            "allowance_bytes": allowance,
-            "share": None if used is None else used / allowance,
-        }
-        records.append(record)
-        measured = "not measured: needs Linux" if used is None else f"{used / 2**20:.1f} MiB"
-        echo(f"memory, n={n} d={d} {method}: {measured}, allowance {allowance / 2**20:.1f} MiB")
+        used = memory.measure_compress(tokens, {"ratio": ratio, "block": case.block.frames, **options})
+        share = None if used is None else used / allowance
+        record = {"case": "memory", "n": n, "d": d, "blocks": case.count, "method": method, "keep": ratio}
+        records.append(record | {"used_bytes": used, "allowance_bytes": allowance, "share": share})
+        text = "not measured: needs Linux" if used is None else f"{used / 2**20:.1f} MiB"
+        echo(f"memory, n={n} d={d} {method}: {text}, allowance {allowance / 2**20:.1f} MiB")
     return records
 
 
-def _unit(frames: np.ndarray) -> np.ndarray:
-    x = frames.reshape(-1, frames.shape[-1]).astype(np.float32)
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
-
-
-def _a_thread_each(unit: Sequence[np.ndarray], products: Sequence[np.ndarray]) -> None:
-    free = list(products)  # as many as there are threads, so a thread always finds one
+def _multiply_in_threads(unit: Sequence[np.ndarray], products: Sequence[np.ndarray]) -> None:
+    free = list(products)  # one for each thread, so that a thread always finds one
 
     def multiply(x: np.ndarray) -> None:
         product = free.pop()
@@ -117,14 +110,14 @@ def _a_thread_each(unit: Sequence[np.ndarray], products: Sequence[np.ndarray]) -
         list(pool.map(multiply, unit))
 
 
-def _objective_share(tokens: np.ndarray, block: blocks.BlockTokens, call: dict) -> float:
-    """What the picks of the first block are worth, as a share of float64 greedy's; checked before anything is timed."""
+def _check_objective(tokens: np.ndarray, block: BlockTokens, call: dict) -> float:
+    """Return the objective of the first block's picks as a share of float64 greedy's; raise if it is too low."""
     kept = floc.compress(tokens, **call)
     picks = np.asarray(kept.indices)[kept.indices < len(block.tokens)]
     detail = call.get("detail", 1)
     similarity = block.cosine if detail == 1 else 1 - (1 - block.cosine.clip(0, 1)) ** detail
-    best = blocks.float64_greedy(similarity, len(picks))
-    share = blocks.value(similarity, picks) / blocks.value(similarity, best)
+    best = greedy_float64(similarity, len(picks))
+    share = compute_objective(similarity, picks) / compute_objective(similarity, best)
     if not share > 0.999:
         raise AssertionError(f"{call}: the objective is {share:.6f} of float64 greedy's, so its time means nothing")
     return share

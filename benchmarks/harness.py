@@ -1,12 +1,11 @@
-"""Timing by turns: all contenders alternate on the same inputs in one process, and ratios are taken round by round.
+"""Time contenders in turn on the same inputs in one process, and take ratios round by round.
 
-A machine that slows down for a second slows all of a round alike, so the ratios of a round hold where its times do not.
+A machine that slows down for a second slows a whole round, so the ratios of a round hold even if its times do not.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import math
 import platform
 import subprocess
@@ -21,28 +20,17 @@ import numpy as np
 import torch
 
 from floc._system import count_threads
-from floc.files import write_atomic
 
-# what is over sooner is repeated within a round: a clock and a scheduler are no finer than this
+# a shorter call is repeated within a round: clock and scheduler are no finer than this
 SHORTEST_S = 0.02
-MEASURED_PACKAGES = (
-    "floc",
-    "numpy",
-    "torch",
-    "triton",
-    "transformers",
-    "numba",
-    "apricot-select",
-    "submodlib-py",
-    "kmedoids",
-    "scikit-learn",
-    "av",
-)
+# distributions whose versions are recorded with the results
+_OURS = ("floc-video", "numpy", "torch", "triton", "transformers", "numba", "av")
+PACKAGES = (*_OURS, "apricot-select", "submodlib-py", "kmedoids", "scikit-learn")
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to do what all contenders of a case do."""
+    """One way to solve a case."""
 
     name: str
     run: Callable[[], object]
@@ -50,7 +38,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Timing:
-    """How long a contender took, and how many times as long as the baseline did in the same round."""
+    """The time of a contender, and its ratio to the baseline's time in the same round."""
 
     contender: str
     baseline: str
@@ -70,80 +58,73 @@ def compare(
     patience_s: float = math.inf,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Timing]:
-    """Time contenders by turns.
+    """Time contenders in turn.
 
     Args:
-        contenders: what to time, each warmed up once first.
-        baseline: the one that ratios are taken to; of several, the one that turns out the fastest.
-        rounds: how often each has its turn.
-        allowance_s: a contender slower than this / rounds has fewer turns, at least two. Never a baseline.
-        patience_s: a contender that takes longer to warm up has no more turns: that was its only one. Never a baseline.
-        clock: seconds.
+        contenders: What to time. Each runs once first to warm up.
+        baseline: The contender that ratios refer to; of several, the fastest one.
+        rounds: Number of turns of each contender.
+        allowance_s: A contender slower than this / rounds has fewer turns, but at least two. Not applied to baselines.
+        patience_s: A contender that warms up for longer has no further turn: its warm-up counts. Not applied to
+        baselines. clock: Returns seconds.
     """
     baselines = [baseline] if isinstance(baseline, str) else list(baseline)
-    warm = {each.name: _seconds(each, 1, clock) for each in contenders}
-    turns = {name: max(2, int(min(rounds, allowance_s / max(warm[name], 1e-9)))) for name in warm}
-    once = {name for name in warm if warm[name] > patience_s and name not in baselines}
+    warm_s = {contender.name: _time_call(contender, 1, clock) for contender in contenders}
+    turns = {name: max(2, int(min(rounds, allowance_s / max(warm_s[name], 1e-9)))) for name in warm_s}
+    once = {name for name in warm_s if warm_s[name] > patience_s and name not in baselines}
     turns |= dict.fromkeys(once, 0) | dict.fromkeys(baselines, rounds)
-    repeats = {name: max(1, math.ceil(SHORTEST_S / max(warm[name], 1e-6))) for name in warm}
-    times: dict[str, list[float]] = {name: [warm[name]] if name in once else [] for name in warm}
+    repeats = {name: max(1, math.ceil(SHORTEST_S / max(warm_s[name], 1e-6))) for name in warm_s}
+    times: dict[str, list[float]] = {name: [warm_s[name]] if name in once else [] for name in warm_s}
     for turn in range(rounds):
-        first = turn % len(contenders)  # nobody always runs in the cache that the same neighbour left
-        for each in (*contenders[first:], *contenders[:first]):
-            if turn < turns[each.name]:
-                times[each.name].append(_seconds(each, repeats[each.name], clock))
+        first = turn % len(contenders)  # rotate, so that nobody always runs after the same contender
+        for contender in (*contenders[first:], *contenders[:first]):
+            if turn < turns[contender.name]:
+                times[contender.name].append(_time_call(contender, repeats[contender.name], clock))
     fastest = min(baselines, key=lambda name: float(np.median(times[name])))
-    return [_timing(each.name, fastest, times) for each in contenders]
+    return [_summarize(contender.name, fastest, times) for contender in contenders]
 
 
-def _seconds(contender: Contender, repeats: int, clock: Callable[[], float]) -> float:
+def _time_call(contender: Contender, repeats: int, clock: Callable[[], float]) -> float:
     started = clock()
     for _ in range(repeats):
         contender.run()
     return (clock() - started) / repeats
 
 
-def _timing(name: str, baseline: str, times: dict[str, list[float]]) -> Timing:
-    mine = np.array(times[name])
-    ratios = mine / np.array(times[baseline][: len(mine)])
-    low, middle, high = (float(each) for each in np.percentile(ratios, (20, 50, 80)))
-    return Timing(name, baseline, float(np.median(mine)) * 1e3, middle, low, high, len(mine))
+def _summarize(name: str, baseline: str, times: dict[str, list[float]]) -> Timing:
+    seconds = np.array(times[name])
+    ratios = seconds / np.array(times[baseline][: len(seconds)])
+    low, middle, high = np.percentile(ratios, (20, 50, 80)).tolist()
+    return Timing(name, baseline, float(np.median(seconds)) * 1e3, middle, low, high, len(seconds))
 
 
-def device() -> torch.device:
-    """A GPU where there is one."""
+def get_device() -> torch.device:
+    """Return the current GPU, or the CPU if there is none."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def gpu_name() -> str | None:
-    """The GPU's name, where there is one."""
+def get_gpu_name() -> str | None:
+    """Return the name of the GPU, or None if there is none."""
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
-def wait(device: torch.device) -> None:
-    """Until all is done that a device was asked for."""
+def synchronize(device: torch.device) -> None:
+    """Wait until all work queued on a device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def environment() -> dict:
-    """Where and with what it was measured."""
+def describe_environment() -> dict:
+    """Return the machine, package versions, commit and date, JSON-serialisable."""
     return {
-        "device": {"cpu": _cpu_model(), "cores": count_threads(), "gpu": gpu_name()},
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in MEASURED_PACKAGES},
-        "commit": _commit(),
+        "device": {"cpu": _get_cpu_name(), "cores": count_threads(), "gpu": get_gpu_name()},
+        "versions": {"python": platform.python_version()} | {name: _get_version(name) for name in PACKAGES},
+        "commit": _get_commit(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 
 
-def write(document: dict, path: Path) -> Path:
-    """Put a document in place of a file, which is never there by half."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, lambda temporary: temporary.write_text(json.dumps(document, indent=1) + "\n"))
-    return path
-
-
-def _cpu_model() -> str:
+def _get_cpu_name() -> str:
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -151,21 +132,21 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _version(distribution: str) -> str | None:
+def _get_version(distribution: str) -> str | None:
     with suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(distribution)
     return None
 
 
-def _commit() -> str | None:
-    """The commit of the checkout this package is part of, marked where the package was changed since."""
-    package = Path(__file__).resolve().parents[1]
+def _get_commit() -> str | None:
+    """Return the commit of this checkout, with `-changed` if the package or the benchmarks have local changes."""
+    root = Path(__file__).resolve().parents[1]
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(package), *arguments]
+        command = ["git", "-C", str(root), *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     with suppress(OSError, subprocess.CalledProcessError):
-        git("ls-files", "--error-unmatch", "__init__.py")  # an installed copy may lie inside someone else's checkout
-        return git("rev-parse", "HEAD") + ("-changed" if git("status", "--porcelain", ".") else "")
+        git("ls-files", "--error-unmatch", "benchmarks/__init__.py")  # a copy may lie inside another checkout
+        return git("rev-parse", "HEAD") + ("-changed" if git("status", "--porcelain", "src", "benchmarks/*.py") else "")
     return None

@@ -1,4 +1,7 @@
-"""One small run of every kernel, to be run by compute-sanitizer: --tool memcheck, then --tool racecheck."""
+"""Run every GPU kernel once on small inputs.
+
+Usage: `compute-sanitizer --tool memcheck python -m benchmarks.sanitize`, then the same with `--tool racecheck`.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,22 @@ from floc.selection import reference
 
 if __name__ == "__main__":
     device = torch.device("cuda")
-    made = torch.Generator(device=device).manual_seed(0)
-    tokens = torch.randn(21, 5, 40, generator=made, device=device)
-    tokens[10:] = tokens[0] + 0.3 * torch.randn(11, 5, 40, generator=made, device=device)
+    generator = torch.Generator(device=device).manual_seed(0)
+    tokens = torch.randn(21, 5, 40, generator=generator, device=device)
+    tokens[10:] = tokens[0] + 0.3 * torch.randn(11, 5, 40, generator=generator, device=device)
     for dtype in (torch.bfloat16, torch.float32):
-        for options in ({}, {"dedupe": 1}, {"block": None}, {"dedupe": 1, "allocate": "global"}):
-            given = {"block": 8} | options
-            kept = floc.compress(tokens.to(dtype), ratio="1/4", backend="gpu", **given)
+        for options in ({}, {"dedupe": 1}, {"block": None}):
+            kept = floc.compress(tokens.to(dtype), ratio="1/4", backend="gpu", **({"block": 8} | options))
             assert len(set(kept.indices.tolist())) == 26
-    # enough blocks for one program each, and for two
-    many = torch.randn(140, 5, 40, generator=made, device=device)
-    large = torch.randn(40, 150, 40, generator=made, device=device)
-    for given, block in ((many, 1), (large, 2)):
-        kept = floc.compress(given, ratio="1/4", backend="gpu", block=block, dedupe=1)
-        assert len(set(kept.indices.tolist())) == given.shape[0] * given.shape[1] // 4
+    # enough blocks for one program per block, and for two
+    many = torch.randn(140, 5, 40, generator=generator, device=device)
+    large = torch.randn(40, 150, 40, generator=generator, device=device)
+    for video, block in ((many, 1), (large, 2)):
+        kept = floc.compress(video, ratio="1/4", backend="gpu", block=block, dedupe=1)
+        assert len(set(kept.indices.tolist())) == video.shape[0] * video.shape[1] // 4
     similarity = np.random.default_rng(0).integers(-300, 300, (90, 130)).astype(np.int16)
-    weights = np.random.default_rng(1).integers(0, 9, 130)
-    for given in (None, weights):
-        chosen = floc.select(torch.from_numpy(similarity).to(device), 40, given, backend="gpu")
-        assert (chosen.picks.cpu().numpy() == reference.greedy(similarity, 40, given)[0]).all()
+    for weights in (None, np.random.default_rng(1).integers(0, 9, 130)):
+        selection = floc.select(torch.from_numpy(similarity).to(device), 40, weights, backend="gpu")
+        assert (selection.picks.cpu().numpy() == reference.greedy(similarity, 40, weights)[0]).all()
     torch.cuda.synchronize()
     print("every kernel ran")

@@ -1,8 +1,7 @@
-"""Footage that several tables share: the films in `$FLOC_DATA`, all in one size, as pictures and as tokens.
+"""Footage shared by several tables: the videos in `$FLOC_DATA` at one size, as pixels and as tokens.
 
-Tokens of real films stay in `benchmarks/cache`, under a name that the pictures decide: what shows the same is not
-encoded again. Where there are no films, and for small runs, they are made up: a place seen by a fixed camera, and
-something that crosses it.
+Tokens of real videos are cached in `benchmarks/cache` under a hash of the pixels. Synthetic videos replace them in
+small runs and if a video is missing: a fixed camera, and an object that crosses its picture.
 """
 
 from __future__ import annotations
@@ -15,24 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.tables import Echo
-from benchmarks.video import films_folder, real_films
+from benchmarks.registry import Echo
+from benchmarks.videos import find_videos, get_video_folder
 from floc import encoders
 from floc._arrays import to_numpy
 from floc.files import write_atomic
 
 NAMES = ("intel_person.mp4", "vtest.avi", "bbb480.mp4", "bikes.mp4")
-ENCODER, MADE_UP_ENCODER = "mobilenet", "pixels"
-FPS = 10  # all frames of the two long films, and enough of the others
-SIZE = (288, 160)  # pixels: 45 tokens a frame, 16:9 like most of the films
+ENCODER, SYNTHETIC_ENCODER = "mobilenet", "pixels"
+FPS = 10  # all frames of the two long videos, and enough of the others
+SIZE = (288, 160)  # pixels: 45 tokens a frame, 16:9 like most of the videos
 CACHE = Path("benchmarks/cache")
 
-Encode = Callable[[np.ndarray], np.ndarray]  # [B, height, width, 3] uint8 -> [B, H, W, D], each frame by itself
+Encode = Callable[[np.ndarray], np.ndarray]  # [B, height, width, 3] uint8 -> [B, H, W, D], frame by frame
 
 
 @dataclass(frozen=True)
 class Source:
-    """A film, FPS frames a second."""
+    """A video, FPS frames a second."""
 
     name: str
     pixels: np.ndarray  # [T, height, width, 3] uint8
@@ -41,55 +40,54 @@ class Source:
 
 @dataclass(frozen=True)
 class Library:
-    """Films of one size, and what makes tokens of their pictures."""
+    """Videos of one size, and the encoder of their pixels."""
 
     sources: list[Source]
     encode: Encode
     encoder: str
     is_real: bool
 
-    def about(self) -> dict[str, object]:
-        """What the tokens are of, as JSON takes it."""
+    def describe(self) -> dict[str, object]:
+        """Return what the tokens were made from, JSON-serialisable."""
         return {"encoder": self.encoder, "is_real": self.is_real, "frame": list(self.sources[0].tokens.shape[1:])}
 
 
-def library(small: bool, echo: Echo) -> Library:
-    """The films there are, or made-up ones, which is told where real ones were asked for."""
-    paths = {path.name: path for path in real_films()}
+def load_library(small: bool, echo: Echo) -> Library:
+    """Load the real videos, or synthetic ones if `small` or if a video is missing."""
+    paths = {path.name: path for path in find_videos()}
     missing = [name for name in NAMES if name not in paths]
     if missing and not small:
-        are = "is" if len(missing) == 1 else "are"
-        echo(f"made-up films: {', '.join(missing)} {are} not in {films_folder()}; set FLOC_DATA")
+        echo(f"using synthetic videos: {', '.join(missing)} not found in {get_video_folder()}; set FLOC_DATA")
     if small or missing:
-        encode = _encoder(MADE_UP_ENCODER)
-        films = [made_up(seed, frames=300 if small else 1000) for seed in range(3)]
-        sources = [Source(f"made up {number}", film, encode(film)) for number, film in enumerate(films)]
-        return Library(sources, encode, MADE_UP_ENCODER, is_real=False)
-    encode = _encoder(ENCODER)
-    return Library([_real(paths[name], encode) for name in NAMES], encode, ENCODER, is_real=True)
+        encode = _load_encoder(SYNTHETIC_ENCODER)
+        videos = [make_pixels(seed, frames=300 if small else 1000) for seed in range(3)]
+        sources = [Source(f"synthetic {number}", video, encode(video)) for number, video in enumerate(videos)]
+        return Library(sources, encode, SYNTHETIC_ENCODER, is_real=False)
+    encode = _load_encoder(ENCODER)
+    return Library([_load_source(paths[name], encode) for name in NAMES], encode, ENCODER, is_real=True)
 
 
-def origin(document: Mapping[str, Any]) -> str:
-    """For people: what the tokens of a table are of."""
+def describe_source(document: Mapping[str, Any]) -> str:
+    """Return a sentence that says what the tokens of a table were made from."""
     rows, columns, dim = document["frame"]
-    kind = "" if document["is_real"] else ", made-up films"
+    kind = "" if document["is_real"] else ", synthetic videos"
     return f"Tokens by {document['encoder']}, {rows} x {columns} a frame, {dim} features{kind}."
 
 
-def _encoder(name: str) -> Encode:
+def _load_encoder(name: str) -> Encode:
     network = encoders.get(name)
     return lambda pixels: to_numpy(network(pixels))
 
 
-def _real(path: Path, encode: Encode) -> Source:
+def _load_source(path: Path, encode: Encode) -> Source:
     from floc.video import read
 
     pixels = np.concatenate([batch.pixels for batch in read(path, fps=FPS, size=lambda width, height: SIZE)])
-    return Source(path.name, pixels, remembered(pixels, encode, CACHE))
+    return Source(path.name, pixels, encode_cached(pixels, encode, CACHE))
 
 
-def remembered(pixels: np.ndarray, encode: Encode, folder: Path) -> np.ndarray:
-    """The tokens of pictures, from a file in `folder` where these were encoded before."""
+def encode_cached(pixels: np.ndarray, encode: Encode, folder: Path) -> np.ndarray:
+    """Return the tokens of pixels, from a file in `folder` if the same pixels were encoded before."""
     digest = hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=8).hexdigest()
     path = folder / f"{ENCODER}-{digest}.npy"
     if path.exists():
@@ -105,11 +103,11 @@ def remembered(pixels: np.ndarray, encode: Encode, folder: Path) -> np.ndarray:
     return tokens
 
 
-def made_up(seed: int, frames: int, width: int = 96, height: int = 64) -> np.ndarray:
-    """[frames, height, width, 3] uint8 pictures of patches of colour, one thing that crosses them, and noise."""
+def make_pixels(seed: int, frames: int, width: int = 96, height: int = 64) -> np.ndarray:
+    """Return [frames, height, width, 3] uint8: coloured squares, one object that crosses them, and noise."""
     rng = np.random.default_rng(seed)
-    place = np.kron(rng.integers(40, 200, (height // 16, width // 16, 3)), np.ones((16, 16, 1)))  # [height, width, 3]
-    pixels = place + rng.normal(0, 4, (frames, height, width, 3))
+    squares = np.kron(rng.integers(40, 200, (height // 16, width // 16, 3)), np.ones((16, 16, 1)))  # [height, width, 3]
+    pixels = squares + rng.normal(0, 4, (frames, height, width, 3))
     colour = rng.integers(0, 256, 3)
     for t, frame in enumerate(pixels):
         left = 2 * t % (width - 20)

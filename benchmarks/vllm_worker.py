@@ -1,7 +1,7 @@
-"""What `python -m benchmarks vllm` changes in each of vLLM's workers, which import this before anything is loaded.
+"""Extend each vLLM worker for `python -m benchmarks vllm`. Workers import this module before they load a model.
 
-vLLM's own pruning works on CPUs then, and is timed. And weights are noise of the size that a network starts training
-with: vLLM's is so small that all tokens of a video come out alike.
+It makes vLLM's own pruning run on CPUs and times it. It also replaces the dummy weights: vLLM's are so small that all
+tokens of a video come out alike.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from floc.integrations.vllm.plugin import work_around_cpu_faults
 
 
 @torch.no_grad()
-def put_noise(loader: DummyModelLoader, model: nn.Module, model_config: Any) -> None:
-    """Give every token a direction of its own."""
+def load_noise(loader: DummyModelLoader, model: nn.Module, model_config: Any) -> None:
+    """Fill the weights with noise of the size used to initialise training, so that tokens differ."""
     for name, weight in model.named_parameters():
-        noise = torch.Generator(weight.device).manual_seed(weight.numel())
+        generator = torch.Generator(weight.device).manual_seed(weight.numel())
         if weight.dim() > 1:
-            weight.normal_(0, weight[0].numel() ** -0.5, generator=noise)
+            weight.normal_(0, weight[0].numel() ** -0.5, generator=generator)
         else:
             weight.fill_(not name.endswith("bias"))
 
 
-DummyModelLoader.load_weights = put_noise
+DummyModelLoader.load_weights = load_noise
 work_around_cpu_faults()
 
 
-class Benched:
-    """What vLLM adds to a worker, for the engine to call by name."""
+class WorkerExtension:
+    """Methods that vLLM adds to a worker; the engine calls them by name."""
 
     model_runner: Any
 
-    def watch(self, names: list[str]) -> None:
-        """Time some methods of the model from now on."""
+    def start_timing(self, names: list[str]) -> None:
+        """Time these methods of the model from now on."""
         model = self.model_runner.get_model()
         self.seconds: dict[str, list[float]] = {}
         for name in names:
             self.seconds[name] = []
-            setattr(model, name, _timed(getattr(model, name), self.seconds[name]))
+            setattr(model, name, _time_calls(getattr(model, name), self.seconds[name]))
 
-    def watched(self) -> dict[str, list[float]]:
-        """What each call took since this was last asked."""
-        told = {name: [*each] for name, each in self.seconds.items()}
-        for each in self.seconds.values():
-            each.clear()
-        return told
+    def pop_timings(self) -> dict[str, list[float]]:
+        """Return the seconds of each call since the last time this was called."""
+        timings = {name: [*seconds] for name, seconds in self.seconds.items()}
+        for seconds in self.seconds.values():
+            seconds.clear()
+        return timings
 
 
-def _timed(method: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
+def _time_calls(method: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
     def timed(*args: Any, **kwargs: Any) -> Any:
         started = time.perf_counter()
         returned = method(*args, **kwargs)

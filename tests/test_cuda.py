@@ -1,4 +1,4 @@
-"""On a GPU: the same answers as the plain greedy, always the same, and nobody waits for the device."""
+"""On a GPU: results equal the reference, repeat exactly, and no call synchronises with the device."""
 
 from __future__ import annotations
 
@@ -11,33 +11,32 @@ from floc.selection import reference
 from floc.selection.gpu import greedy
 from floc.selection.gpu.greedy import Programs
 from floc.synthetic import film
-from tests.selection.gpu.launches import KERNELS, laid_out, poison, selected
-from tests.selection.test_fuzz import similarity_of
-from tests.selection.test_greedy import case
+from tests.selection.gpu.launches import KERNELS, lay_out, poison, select_sets
+from tests.selection.matrices import make_matrix, make_random_matrix
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION"),  # of rounding in a later release
+    pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION"),  # concerns rounding in a later release
 ]
 
 FORMATS = [torch.float16, torch.bfloat16, torch.float32]
-WAYS = [
+OPTIONS = [
     dict(),
     dict(method="floc-paper"),
     dict(block=None),
     dict(dedupe=1, allocate="global"),
-    dict(block=2),  # so many blocks that there are a few programs for each
+    dict(block=2),  # so many blocks that each gets a few programs
     dict(block=2, dedupe=1),
 ]
 GPU = torch.device("cuda", 0)
-# the largest team: all of it has to run at once
+# the most programs of a set: all of them must run at once
 PROCESSORS = torch.cuda.get_device_properties(GPU).multi_processor_count if torch.cuda.is_available() else 132
 
 
 @pytest.fixture(scope="module")
 def footage() -> np.ndarray:
-    """44 frames of 6 x 10 cells, which make one set, two or 22."""
+    """44 frames of 6 x 10 tokens, in one, two or 22 sets."""
     return film(44, 6, 10, dim=48, seed=1, scenes=3, shot_frames=15, dtype=np.float32)
 
 
@@ -51,7 +50,7 @@ def assert_equal(got: floc.Kept, want: floc.Kept) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 17, 257, 1000])
-def test_select_equals_the_reference(n: int) -> None:
+def test_select_equals_reference(n: int) -> None:
     similarity = np.random.default_rng(n).integers(-300, 300, (n, n)).astype(np.int16)
     got = floc.select(torch.from_numpy(similarity).cuda(), max(1, n // 8))
     assert got.picks.is_cuda
@@ -61,60 +60,61 @@ def test_select_equals_the_reference(n: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_500_cases_equal_the_reference(seed: int) -> None:
+def test_500_random_matrices_equal_reference(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(25):
         n = int(rng.integers(1, 701))
         symmetric = bool(rng.random() < 0.5)
         m = n if symmetric else int(rng.integers(1, 701))
-        matrix = similarity_of(rng, int(rng.integers(8)), m, n)
+        matrix = make_random_matrix(rng, int(rng.integers(8)), m, n)
         if symmetric:
             matrix = np.tril(matrix) + np.tril(matrix, -1).T
         k = int(rng.integers(1, m + 1))
         weights = [rng.integers(0, 1 + 10 ** rng.integers(0, 6), n)] if rng.random() < 0.5 else None
         want = reference.greedy(matrix, k, None if weights is None else weights[0])
-        # few teams, as each is compiled for anew; some that leave threads to copies of what they wait for
-        few, team = int(rng.choice([1, 2, 5, 10, 16])), int(rng.choice([2, 5, 10, 26, 66, PROCESSORS]))
-        for by in (Programs("few", few), Programs("team", team)):
-            [(picks, gains, _)] = selected([matrix], [k], GPU, weights, symmetric=symmetric, by=by)
-            np.testing.assert_array_equal(picks, want[0], err_msg=f"{by}, {m} x {n}, {k} picks")
-            np.testing.assert_array_equal(gains, want[1], err_msg=f"{by}, {m} x {n}, {k} picks")
+        # only some numbers of programs, as each is compiled separately; with some of them several threads hold copies
+        # of the words they wait for
+        few, many = int(rng.choice([1, 2, 5, 10, 16])), int(rng.choice([2, 5, 10, 26, 66, PROCESSORS]))
+        for programs in (Programs("few", few), Programs("many", many)):
+            [(picks, gains, _)] = select_sets([matrix], [k], GPU, weights, symmetric=symmetric, programs=programs)
+            np.testing.assert_array_equal(picks, want[0], err_msg=f"{programs}, {m} x {n}, {k} picks")
+            np.testing.assert_array_equal(gains, want[1], err_msg=f"{programs}, {m} x {n}, {k} picks")
 
 
 @pytest.mark.parametrize(
-    "by", [Programs(kernel, members) for kernel in KERNELS for members in (2, 16, PROCESSORS)], ids=str
+    "programs", [Programs(kernel, per_set) for kernel in KERNELS for per_set in (2, 16, PROCESSORS)], ids=str
 )
 @pytest.mark.parametrize("n", [1, 2, 17, 65, 257])
-def test_more_programs_than_there_is_work_for(by: Programs, n: int) -> None:
+def test_more_programs_than_work_equals_reference(programs: Programs, n: int) -> None:
     for kind in ("centred", "ties", "duplicates"):
-        matrix = case(kind, n, seed=n)
+        matrix = make_matrix(kind, n, seed=n)
         want = reference.greedy(matrix, n)
-        [(picks, gains, _)] = selected([matrix], [n], GPU, by=by)
+        [(picks, gains, _)] = select_sets([matrix], [n], GPU, programs=programs)
         np.testing.assert_array_equal(picks, want[0])
         np.testing.assert_array_equal(gains, want[1])
 
 
 @pytest.mark.parametrize(
-    ("by", "n", "k"),
-    [(Programs("few", 1), 1900, 240), (Programs("few", 5), 1900, 240), (Programs("team", PROCESSORS), 3000, 375)],
+    ("programs", "n", "k"),
+    [(Programs("few", 1), 1900, 240), (Programs("few", 5), 1900, 240), (Programs("many", PROCESSORS), 3000, 375)],
     ids=str,
 )
-def test_1000_repetitions_of_a_selection_are_identical(by: Programs, n: int, k: int) -> None:
+def test_1000_repetitions_of_a_selection_are_identical(programs: Programs, n: int, k: int) -> None:
     tokens = film(n // 60, 6, 10, dim=64, seed=0, dtype=np.float32).reshape(-1, 64)
     unit = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
     matrix = np.rint(16384 * (unit @ unit.T)).astype(np.int16)
     matrix = np.tril(matrix) + np.tril(matrix, -1).T
-    memory, sets = laid_out([matrix], [k], GPU, symmetric=True)
-    picks, gains = (torch.from_numpy(each).to(GPU) for each in reference.greedy(matrix, k))
+    memory, sets = lay_out([matrix], [k], GPU, symmetric=True)
+    picks, gains = (torch.from_numpy(values).to(GPU) for values in reference.greedy(matrix, k))
     differing = torch.zeros((), dtype=torch.int64, device=GPU)
     for _ in range(1000):
-        picked = greedy.greedy(memory, sets, by=by)
-        greedy.fill_up(picked, sets)
-        differing += (picked.picks != picks).any() | (picked.gains != gains).any()
+        found = greedy.greedy(memory, sets, programs=programs)
+        greedy.fill_up(found, sets)
+        differing += (found.picks != picks).any() | (found.gains != gains).any()
     assert int(differing) == 0
 
 
-@pytest.mark.parametrize("options", WAYS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_1000_repetitions_of_a_compression_are_identical(footage: np.ndarray, options: dict) -> None:
     given = on_gpu(footage)
     want = floc.compress(given, ratio=1 / 8, **options)
@@ -127,7 +127,7 @@ def test_1000_repetitions_of_a_compression_are_identical(footage: np.ndarray, op
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
-@pytest.mark.parametrize("options", [*WAYS, dict(metric="gaussian")], ids=str)
+@pytest.mark.parametrize("options", [*OPTIONS, dict(metric="gaussian")], ids=str)
 def test_compress_stays_on_the_device(tokens: np.ndarray, dtype: torch.dtype, options: dict) -> None:
     given = torch.from_numpy(tokens).to(dtype)
     got = floc.compress(given.to(GPU), ratio=1 / 8, **options)
@@ -136,26 +136,26 @@ def test_compress_stays_on_the_device(tokens: np.ndarray, dtype: torch.dtype, op
     for name in ("indices", "features", "positions", "order", "gains", "represents"):
         assert getattr(got, name).is_cuda, name
     assert got.features.dtype == dtype
-    # a unit of similarity may decide between two picks: not the choice but its value is compared
+    # one unit of similarity may decide between two picks: compare the value, not the picks
     assert float(got.gains.sum()) == pytest.approx(float(want.gains.sum()), rel=1e-3)
-    # after a second pass the closest of a window is found here, on a CPU one of the few that may be: of blocks so
-    # short, not always the same
-    most = _closest(got, given.to(GPU)) if options == dict(block=2) else want.coverage
+    # after a second pass the GPU finds the closest pick of a window, the CPU one of a few candidates: with blocks this
+    # short they may differ
+    most = _compute_best_coverage(got, given.to(GPU)) if options == dict(block=2) else want.coverage
     assert want.coverage - 1e-3 < got.coverage < most + 1e-3
     assert got.at(ratio="1/16").features.is_cuda
 
 
-def _closest(kept: floc.Kept, tokens: torch.Tensor) -> float:
-    """Mean cosine of all tokens with whichever kept one is closest."""
+def _compute_best_coverage(kept: floc.Kept, tokens: torch.Tensor) -> float:
+    """Mean cosine of each token and the closest kept token."""
     unit = torch.nn.functional.normalize(tokens.flatten(0, 2).float(), dim=-1)
     return float((unit @ unit[kept.indices].T).amax(1).mean())
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
-@pytest.mark.parametrize("options", WAYS, ids=str)
-def test_nobody_waits_for_the_device(footage: np.ndarray, dtype: torch.dtype, options: dict) -> None:
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_compress_does_not_synchronise(footage: np.ndarray, dtype: torch.dtype, options: dict) -> None:
     given = on_gpu(footage, dtype)
-    floc.compress(given, ratio=1 / 8, **options)  # plans are made and kept, kernels compiled
+    floc.compress(given, ratio=1 / 8, **options)  # caches plans and compiles kernels
     torch.cuda.set_sync_debug_mode("error")
     try:
         floc.compress(given, ratio=1 / 8, **options)
@@ -163,8 +163,8 @@ def test_nobody_waits_for_the_device(footage: np.ndarray, dtype: torch.dtype, op
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("options", WAYS, ids=str)
-def test_a_captured_graph_chooses_from_new_tokens(footage: np.ndarray, options: dict) -> None:
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_captured_graph_replays_on_new_tokens(footage: np.ndarray, options: dict) -> None:
     given = on_gpu(footage)
     warming_up = torch.cuda.Stream()
     warming_up.wait_stream(torch.cuda.current_stream())
@@ -182,32 +182,30 @@ def test_a_captured_graph_chooses_from_new_tokens(footage: np.ndarray, options: 
         assert_equal(captured, floc.compress(fresh, ratio=1 / 8, **options))
 
 
-@pytest.mark.parametrize("options", WAYS, ids=str)
-def test_a_side_stream_runs_after_what_was_put_on_it(footage: np.ndarray, options: dict) -> None:
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_side_stream_runs_in_order(footage: np.ndarray, options: dict) -> None:
     given = on_gpu(footage)
     want = floc.compress(given, ratio=1 / 8, **options)
     side = torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(side):
         late = torch.zeros_like(given)
-        torch.cuda._sleep(50_000_000)  # cycles, some 30 ms: who does not wait on this stream sees zeros
+        torch.cuda._sleep(50_000_000)  # about 30 ms: work on another stream would see zeros
         late.copy_(given)
         got = floc.compress(late, ratio=1 / 8, **options)
     side.synchronize()
     assert_equal(got, want)
 
 
-@pytest.mark.parametrize("options", WAYS, ids=str)
-def test_memory_that_nobody_wrote_does_not_matter(
-    footage: np.ndarray, options: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_reads_no_uninitialised_memory(footage: np.ndarray, options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     given = on_gpu(footage)
     want = floc.compress(given, ratio=1 / 8, **options)
     poison(monkeypatch)
     assert_equal(floc.compress(given, ratio=1 / 8, **options), want)
 
 
-def test_tokens_that_are_not_finite_are_named_when_the_device_is_waited_for(tokens: np.ndarray) -> None:
+def test_reports_tokens_that_are_not_finite_on_first_host_access(tokens: np.ndarray) -> None:
     broken = on_gpu(tokens)
     broken[41, 1, 2, 5] = torch.nan
     kept = floc.compress(broken, ratio=1 / 8)
@@ -218,8 +216,8 @@ def test_tokens_that_are_not_finite_are_named_when_the_device_is_waited_for(toke
 @pytest.mark.parametrize(
     "options", [dict(), dict(dedupe=1), dict(method="floc-paper"), dict(dedupe=1, allocate="global")], ids=str
 )
-def test_a_longer_film_in_blocks_equals_the_reference(options: dict) -> None:
-    """Blocks of 1,920 tokens, which is what the engine is for."""
+def test_long_video_equals_cpu(options: dict) -> None:
+    """Blocks of 1,920 tokens, the usual size."""
     made = torch.from_numpy(film(80, 6, 10, dim=256, seed=4)).to(torch.bfloat16)
     got = floc.compress(made.to(GPU), ratio=1 / 16, **options)
     want = floc.compress(made, ratio=1 / 16, backend="cpu", **options)
@@ -229,22 +227,24 @@ def test_a_longer_film_in_blocks_equals_the_reference(options: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "n", "by"), [(15, 5000, None), (3, 5000, Programs("few", 2)), (2, 8192, Programs("few", 1))], ids=str
+    ("count", "n", "programs"),
+    [(15, 5000, None), (3, 5000, Programs("few", 2)), (2, 8192, Programs("few", 1))],
+    ids=str,
 )
-def test_large_sets_with_few_programs_each(count: int, n: int, by: Programs | None) -> None:
+def test_large_sets_with_few_programs_equal_reference(count: int, n: int, programs: Programs | None) -> None:
     tokens = film(-(-n // 60), 6, 10, dim=32, seed=3, dtype=np.float32).reshape(-1, 32)[:n]
     unit = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
     matrix = np.rint(16384 * (unit @ unit.T)).astype(np.int16)
     matrix = np.tril(matrix) + np.tril(matrix, -1).T
-    memory, sets = laid_out([matrix] * count, [24] * count, GPU, symmetric=True)
-    picked = greedy.greedy(memory, sets, by=by)
+    memory, sets = lay_out([matrix] * count, [24] * count, GPU, symmetric=True)
+    found = greedy.greedy(memory, sets, programs=programs)
     want = reference.greedy(matrix, 24)
-    np.testing.assert_array_equal(picked.picks.cpu().reshape(count, 24), [want[0]] * count)
-    np.testing.assert_array_equal(picked.gains.cpu().reshape(count, 24), [want[1]] * count)
+    np.testing.assert_array_equal(found.picks.cpu().reshape(count, 24), [want[0]] * count)
+    np.testing.assert_array_equal(found.gains.cpu().reshape(count, 24), [want[1]] * count)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_a_device_that_is_not_the_current_one(tokens: np.ndarray) -> None:
+def test_device_that_is_not_current(tokens: np.ndarray) -> None:
     want = floc.compress(on_gpu(tokens), ratio=1 / 8)
     got = floc.compress(on_gpu(tokens).to("cuda:1"), ratio=1 / 8)
     assert got.indices.device == torch.device("cuda", 1)

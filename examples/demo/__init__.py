@@ -1,1 +1,1 @@
-"""A film with a known answer, and which methods keep it."""
+"""Render a film with keys in it for a second, and find out which methods keep them."""

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from examples.demo.demo import show
+from examples.demo.demo import run_demo
 from floc import encoders, report
 from floc.cli.shell import progress_bar, require_folder, screen
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, render the film and write the report."""
     parser = argparse.ArgumentParser("python -m examples.demo", description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("out/demo"), help="folder of the film and report")
+    parser.add_argument("-o", "--output", type=Path, default=Path("out/demo"), help="folder of the film and the report")
     parser.add_argument("--seed", type=int, default=0, help="another seed renders another film")
     parser.add_argument("--seconds", type=float, default=120, help="length of the film")
     parser.add_argument("--ratio", default="1/32", help="kept / total")
     parser.add_argument("--encoder", default="pixels", help="pixels, mobilenet or hf:MODEL")
-    arguments = parser.parse_args()
-    require_folder(arguments.output)
+    options = parser.parse_args(arguments)
+    require_folder(options.output)
     report.require_packages()
-    network = encoders.get(arguments.encoder)  # errors show before a film is rendered
-    show(
+    run_demo(
         screen,
-        arguments.output,
-        seed=arguments.seed,
-        seconds=arguments.seconds,
-        ratio=arguments.ratio,
-        encoder=network,
+        options.output,
+        seed=options.seed,
+        seconds=options.seconds,
+        ratio=options.ratio,
+        encoder=encoders.get(options.encoder),  # fails before the film is rendered
         progress=progress_bar,
     )
 

@@ -1,4 +1,4 @@
-"""The film's scenes: rooms of a home, its street and garden, and the town at dusk."""
+"""The scenes of the film: rooms of a home, its street and its garden."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from examples.demo import things
+from examples.demo import moving, objects
 from examples.demo.canvas import (
     BRASS,
     FOLIAGE,
-    GREEN,
     PAPER,
     PINE,
     SPINES,
@@ -29,28 +28,28 @@ from examples.demo.canvas import (
 
 
 def _window_view(c: Canvas, rng: np.random.Generator, box: Box) -> None:
-    """A window in a wall, with what stands still outside."""
+    """Draw a window in a wall, with a house and a tree outside."""
     left, top, width, height = box
     c.box(left - 18, top - 18, width + 36, height + 36, "#f2ecdf", 4)
     c.fade(left, top, width, height, "#9fc3dc", "#e8eef0")
     with c.pane(*box) as view:
-        things.house(view, rng, (left + width * 0.08, top + height * 0.38, width * 0.42, height), "#c9a48a", "#7d4a3c")
-        things.tree(view, rng, left + width * 0.78, top + height, height * 0.95)
+        objects.house(view, rng, (left + width * 0.08, top + height * 0.38, width * 0.42, height), "#c9a48a", "#7d4a3c")
+        objects.tree(view, rng, left + width * 0.78, top + height, height * 0.95)
         view.box(left, top + height * 0.84, width, height, "#77797c")
     c.box(left - 30, top + height + 16, width + 60, 20, "#ddd5c4", 4)
 
 
 STUDY = "study"
 STUDY_WINDOW: Box = (1010, 60, 390, 300)
-# places on the table where hardly anything else lies
+# nearly empty places on the table
 SPOTS: tuple[Point, ...] = ((455, 648), (915, 660), (1030, 790), (540, 815), (290, 720), (1325, 640))
 
 
 def _paint_study(c: Canvas, rng: np.random.Generator) -> None:
-    things.wall(c, rng, "#cdb896", "#a88f6c", "stripes")
-    things.shelves(c, rng, (40, 20, 420, 400), 3, WOOD)
-    things.picture(c, rng, (520, 210, 150, 120))
-    things.picture(c, rng, (700, 40, 240, 170), "#6b4a2e")
+    objects.wall(c, rng, "#cdb896", "#a88f6c", "stripes")
+    objects.shelves(c, rng, (40, 20, 420, 400), 3, WOOD)
+    objects.picture(c, rng, (520, 210, 150, 120))
+    objects.picture(c, rng, (700, 40, 240, 170), "#6b4a2e")
     _window_view(c, rng, STUDY_WINDOW)
     top = [(170.0, 470.0), (1430.0, 470.0), (1640.0, 900.0), (-40.0, 900.0)]
     c.soft(800, 470, 900, 70, "#000000", 0.55)
@@ -62,47 +61,41 @@ def _paint_study(c: Canvas, rng: np.random.Generator) -> None:
     c.grain(top, rng, (9, 6), 0.05)
     c.line([top[0], top[1]], tone(PINE, 1.2), 4)
     c.soft(330, 640, 420, 170, "#ffe2a0", 0.3)
-    things.flat_books(c, rng, 470, 530, 170, 5)
-    things.carton(c, 1105, 545, 190)
-    things.plant(c, rng, 1320, 560, 240)
-    things.desk_lamp(c, 300, 560, 240)
-    things.laptop(c, 800, 545, 290)
-    things.pencils(c, rng, 1010, 590, 62)
-    things.sheet(c, rng, 650, 700, 210)
-    things.sheet(c, rng, 700, 735, 200)
-    things.notebook(c, 770, 835, 270, "#8c2f2b")
-    things.cup(c, 565, 660, 74, "#3f6f8f")
-    things.cup(c, 1130, 690, 84, "#d9d2c3", "#7a4a22")
-    things.cup(c, 150, 840, 90, "#b5643c")
-    things.plate(c, 1190, 810, 190)
-    things.telephone(c, 405, 770, 120)
-    things.glasses(c, 880, 730, 90)
-    things.flat_books(c, rng, 1340, 820, 200, 4)
-    things.sheet(c, rng, 310, 850, 170, "#e8d9a0")
+    objects.flat_books(c, rng, 470, 530, 170, 5)
+    objects.carton(c, 1105, 545, 190)
+    objects.plant(c, rng, 1320, 560, 240)
+    objects.desk_lamp(c, 300, 560, 240)
+    objects.laptop(c, 800, 545, 290)
+    objects.pencils(c, rng, 1010, 590, 62)
+    objects.sheet(c, rng, 650, 700, 210)
+    objects.sheet(c, rng, 700, 735, 200)
+    objects.notebook(c, 770, 835, 270, "#8c2f2b")
+    objects.cup(c, 565, 660, 74, "#3f6f8f")
+    objects.cup(c, 1130, 690, 84, "#d9d2c3", "#7a4a22")
+    objects.cup(c, 150, 840, 90, "#b5643c")
+    objects.plate(c, 1190, 810, 190)
+    objects.glasses(c, 880, 730, 90)
+    objects.flat_books(c, rng, 1340, 820, 200, 4)
+    objects.sheet(c, rng, 310, 850, 170, "#e8d9a0")
     for note, colour in enumerate(("#e6cf5c", "#d98f9c", "#8fb8d0")):
         c.figure(1185 + note * 34, 600 + note * 12, 50, [(0, 0), (0.96, -0.08), (1.08, 0.52), (0.08, 0.6)], colour)
-    things.bowl(c, 205, 650, 150)
-    things.headphones(c, 1430, 690, 130)
-    things.scissors(c, 1390, 865, 120)
-    for ball in ((1010, 700), (300, 640), (1240, 725)):
-        things.crumpled(c, rng, *ball, 26)
     for pen in range(3):
         start = (660 + pen * 40, 610 + pen * 6)
         c.line([start, (start[0] + 74, start[1] + 16 - 14 * pen)], tone(SPINES[pen], 1.1), 8)
 
 
 def _move_study(c: Canvas, t: float) -> None:
-    things.outside(c, STUDY_WINDOW, t)
-    things.curtain(c, 960, 42, 84, 350, "#8a3f3a", t)
-    things.curtain(c, 1372, 42, 84, 350, "#8a3f3a", t + 2)
-    things.clock(c, 595, 105, 58, t)
+    moving.outside(c, STUDY_WINDOW, t)
+    moving.curtain(c, 960, 42, 84, 350, "#8a3f3a", t)
+    moving.curtain(c, 1372, 42, 84, 350, "#8a3f3a", t + 2)
+    moving.clock(c, 595, 105, 58, t)
 
 
 def _paint_street(c: Canvas, rng: np.random.Generator) -> None:
-    things.sky(c, rng, 600, "#6fa6d6", "#dfe9ea", 7)
+    objects.sky(c, rng, 600, "#6fa6d6", "#dfe9ea", 7)
     walls, roofs = ("#c08a72", "#d9c9a3", "#9fae9a", "#b9a3a0"), ("#6b3b34", "#4d545c", "#7d4a3c", "#54463c")
     for place in range(4):
-        things.house(c, rng, (20 + place * 400, 210 + 24 * (place % 2), 360, 370), walls[place], roofs[place])
+        objects.house(c, rng, (20 + place * 400, 210 + 24 * (place % 2), 360, 370), walls[place], roofs[place])
     c.box(0, 575, STAGE_WIDTH, 70, "#a9a59b")
     for x in range(0, STAGE_WIDTH, 64):
         c.line([(x, 575), (x - 22, 645)], "#8b877e", 3)
@@ -111,8 +104,8 @@ def _paint_street(c: Canvas, rng: np.random.Generator) -> None:
     c.box(0, 640, STAGE_WIDTH, 10, "#c9c5ba")
     for x in range(0, STAGE_WIDTH, 190):
         c.polygon([(x, 762), (x + 100, 762), (x + 94, 772), (x - 6, 772)], "#dcd9cd")
-    things.tree(c, rng, 395, 625, 470)
-    things.tree(c, rng, 1205, 630, 520)
+    objects.tree(c, rng, 395, 625, 470)
+    objects.tree(c, rng, 1205, 630, 520)
     for x in (110, 860, 1480):
         c.box(x - 5, 330, 10, 300, "#2e3236")
         c.box(x - 24, 300, 48, 36, "#3a3f44", 6)
@@ -121,14 +114,14 @@ def _paint_street(c: Canvas, rng: np.random.Generator) -> None:
 
 def _move_street(c: Canvas, t: float) -> None:
     oncoming = (t * 185 + 900) % 2600 - 500
-    things.car(c, STAGE_WIDTH - oncoming, 728, 330, "#e4e1d8", -1)
+    moving.car(c, STAGE_WIDTH - oncoming, 728, 330, "#e4e1d8", -1)
     for car, colour in enumerate(("#8c2f2b", "#26507a")):
-        things.car(c, (t * 150 + car * 1100) % 2600 - 500, 850, 390, colour, 1)
-    things.falling_leaves(c, 14, t, 640)
+        moving.car(c, (t * 150 + car * 1100) % 2600 - 500, 850, 390, colour, 1)
+    moving.falling_leaves(c, 14, t, 640)
 
 
 def _paint_kitchen(c: Canvas, rng: np.random.Generator) -> None:
-    things.wall(c, rng, "#dfe6e2", "#c3d0ca")
+    objects.wall(c, rng, "#dfe6e2", "#c3d0ca")
     for x in range(0, STAGE_WIDTH, 60):
         for y in range(260, 560, 60):
             c.box(x + 2, y + 2, 56, 56, tone("#8fb3ad", rng.uniform(0.9, 1.12)), 4)
@@ -170,7 +163,7 @@ def _paint_kitchen(c: Canvas, rng: np.random.Generator) -> None:
         c.box(x, 450, 38, 106, colour, 8)
         c.box(x + 12, 405, 14, 56, tone(colour, 1.1), 4)
         c.box(x + 2, 480, 34, 40, PAPER)
-    things.plant(c, rng, 1010, 556, 170, "#d9d2c3")
+    objects.plant(c, rng, 1010, 556, 170, "#d9d2c3")
     c.oval(170, 545, 120, 26, "#b98a55")
     for fruit, colour in enumerate(("#d9a441", "#a8322b", "#c46a2b", "#789c4e", "#d9a441")):
         c.oval(95 + fruit * 38, 512 - 16 * (fruit % 2), 31, 30, colour)
@@ -187,16 +180,16 @@ def _move_kitchen(c: Canvas, t: float) -> None:
         age = (t * 0.35 + puff / 9) % 1
         at = (467 + 34 * math.sin(2.4 * age * math.pi + puff) * age, 396 - 200 * age)
         c.oval(*at, 14 + 34 * age, 12 + 26 * age, (255, 255, 255, round(70 * (1 - age))))
-    things.clock(c, 1175, 130, 52, t)
+    moving.clock(c, 1175, 130, 52, t)
 
 
 def _paint_lounge(c: Canvas, rng: np.random.Generator) -> None:
-    things.wall(c, rng, "#4f6b66", "#3d5450", "flowers")
-    things.planks(c, rng, 620, "#8a5a38")
+    objects.wall(c, rng, "#4f6b66", "#3d5450", "flowers")
+    objects.planks(c, rng, 620, "#8a5a38")
     c.box(0, 596, STAGE_WIDTH, 26, "#d8d0bd")
-    things.rug(c, rng, 700, 780, 560, 105, "#8c3b34")
-    things.picture(c, rng, (210, 90, 270, 190))
-    things.picture(c, rng, (530, 130, 140, 170), "#3b3b40")
+    objects.rug(c, rng, 700, 780, 560, 105, "#8c3b34")
+    objects.picture(c, rng, (210, 90, 270, 190))
+    objects.picture(c, rng, (530, 130, 140, 170), "#3b3b40")
     c.soft(440, 700, 520, 70, "#000000", 0.6)
     sofa = "#c08d4a"
     c.box(90, 370, 700, 250, tone(sofa, 0.8), 40)
@@ -219,7 +212,7 @@ def _paint_lounge(c: Canvas, rng: np.random.Generator) -> None:
     c.box(896, 330, 9, 310, tone(BRASS, 0.8))
     c.polygon([(840, 330), (962, 330), (930, 215), (872, 215)], "#f0d9a4")
     c.oval(900, 645, 50, 12, tone(BRASS, 0.6))
-    things.plant(c, rng, 1545, 690, 300, "#d8cdb4")
+    objects.plant(c, rng, 1545, 690, 300, "#d8cdb4")
 
 
 def _move_lounge(c: Canvas, t: float) -> None:
@@ -233,57 +226,11 @@ def _move_lounge(c: Canvas, t: float) -> None:
     c.box(x - 46, 418, 92, 110, tone(figure, flicker * 0.8), 14)
     along = (t * 95) % 3100 - 400
     heading = 1 if int(t * 95 // 3100) % 2 else -1
-    things.cat(c, along if heading > 0 else STAGE_WIDTH - along, 800, 190, "#c98a4b", t, heading)
-
-
-def _paint_bedroom(c: Canvas, rng: np.random.Generator) -> None:
-    things.wall(c, rng, "#2d3a5c", "#3c4668", "flowers")
-    things.planks(c, rng, 690, "#4a3f4a")
-    c.box(560, 60, 440, 360, "#aab0c6", 4)
-    c.fade(580, 80, 400, 320, "#0e1838", "#3b4f86")
-    for _ in range(60):
-        c.oval(580 + rng.uniform(0, 400), 80 + rng.uniform(0, 260), 1.8, 1.8, "#dfe6ff")
-    c.soft(870, 160, 90, 90, "#dfe6ff", 0.6)
-    c.oval(870, 160, 36, 36, "#f2f0e0")
-    c.oval(885, 152, 30, 32, "#1a2650")
-    c.box(775, 80, 10, 320, "#aab0c6")
-    c.box(580, 235, 400, 10, "#aab0c6")
-    bed = "#7a86b8"
-    c.soft(460, 850, 700, 90, "#000000", 0.6)
-    c.box(60, 400, 70, 470, "#2a2230", 12)
-    c.box(90, 640, 980, 210, tone(bed, 0.62), 26)
-    c.polygon([(120, 590), (1040, 570), (1090, 700), (90, 710)], bed)
-    for x in range(150, 1040, 110):
-        c.line([(x, 585), (x - 22, 845)], tone(bed, 0.8), 5)
-    for y in range(620, 850, 55):
-        c.line([(100, y), (1080, y - 6)], tone(bed, 0.85), 5)
-    c.grain(rectangle(90, 570, 1000, 280), rng, (200, 60), 0.05)
-    c.box(120, 500, 190, 110, "#d5d8e6", 40)
-    c.box(150, 545, 190, 100, "#bcc2da", 40)
-    c.box(1190, 640, 230, 220, "#4b3a34", 6)
-    for drawer in range(2):
-        c.box(1204, 655 + drawer * 100, 202, 88, "#5d4a42", 4)
-        c.oval(1305, 700 + drawer * 100, 8, 8, BRASS)
-    things.desk_lamp(c, 1290, 645, 190)
-    things.flat_books(c, rng, 1330, 640, 90, 3)
-    things.picture(c, rng, (1180, 150, 210, 160), "#6b4a2e")
-    things.shelves(c, rng, (1440, 120, 150, 420), 3, "#4b3a34")
-
-
-def _move_bedroom(c: Canvas, t: float) -> None:
-    things.curtain(c, 470, 42, 150, 560, "#5b4a78", t)
-    things.curtain(c, 945, 42, 150, 560, "#5b4a78", t + 1)
-    breath = 6 * math.sin(1.4 * t)
-    cat = "#3b3b44"
-    c.oval(700, 600 - breath / 2, 105, 46 + breath / 2, tone(cat, 1.3))
-    c.oval(620, 606, 40, 34, tone(cat, 1.5))
-    for ear in (598, 632):
-        c.polygon([(ear - 12, 588), (ear, 556), (ear + 14, 584)], tone(cat, 1.4))
-    c.line([(800, 610), (770, 636), (690, 642)], tone(cat, 1.1), 17)
+    moving.cat(c, along if heading > 0 else STAGE_WIDTH - along, 800, 190, "#c98a4b", t, heading)
 
 
 def _paint_garden(c: Canvas, rng: np.random.Generator) -> None:
-    things.sky(c, rng, 580, "#8fc0e6", "#f1ead0", 5)
+    objects.sky(c, rng, 580, "#8fc0e6", "#f1ead0", 5)
     for left in range(0, STAGE_WIDTH, 46):
         light, right = rng.uniform(0.88, 1.1), left + 42
         c.polygon([(left, 330), (left + 21, 300), (right, 330), (right, 560), (left, 560)], tone("#c9b08a", light))
@@ -299,11 +246,11 @@ def _paint_garden(c: Canvas, rng: np.random.Generator) -> None:
         c.line([(x, y), (x + rng.uniform(-6, 6), y - tall)], tone(pick(rng, FOLIAGE), rng.uniform(0.9, 1.3)), 2)
     for _ in range(120):
         x, y = rng.uniform(0, STAGE_WIDTH), rng.uniform(545, 640)
-        things.leaf(c, x, y, 26, rng.uniform(-2.4, -0.7), pick(rng, FOLIAGE))
+        objects.leaf(c, x, y, 26, rng.uniform(-2.4, -0.7), pick(rng, FOLIAGE))
         c.oval(x, y - 14, 9, 9, pick(rng, ("#d9647a", "#e6cf5c", "#e9e4f2", "#9a6fc0")))
         c.oval(x, y - 14, 3, 3, "#c29a3e")
-    things.tree(c, rng, 1270, 690, 640)
-    things.tree(c, rng, 150, 600, 400)
+    objects.tree(c, rng, 1270, 690, 640)
+    objects.tree(c, rng, 150, 600, 400)
     c.polygon([(640, 900), (1000, 900), (760, 560), (700, 560)], "#b9a98c")
     c.grain([(640, 900), (1000, 900), (760, 560), (700, 560)], rng, (50, 60), 0.1)
     c.box(310, 690, 300, 18, "#8a5f3a", 4)
@@ -321,110 +268,18 @@ def _move_garden(c: Canvas, t: float) -> None:
         place, sway = (310 + shirt * 135, 308 + 8 * (shirt in (1, 2))), 0.1 * math.sin(1.6 * t + shirt)
         c.figure(*place, 120, [(0, 0), (0.7, 0), (0.65 + sway, 1), (0.05 + sway, 1)], colour)
         c.figure(*place, 120, [(0.42, 0), (0.7, 0), (0.65 + sway, 1), (0.47 + sway, 1)], tone(colour, 0.85))
-    things.falling_leaves(c, 10, t, 840)
+    moving.falling_leaves(c, 10, t, 840)
     x, y = (t * 120) % 2600 - 300, 150 + 40 * math.sin(t)
     beat = 20 * math.sin(11 * t)
     c.line([(x - 40, y - beat), (x, y), (x + 40, y - beat)], "#33383f", 8)
 
 
-def _paint_hall(c: Canvas, rng: np.random.Generator) -> None:
-    things.wall(c, rng, "#c99a86", "#b07c68", "stripes")
-    things.planks(c, rng, 680, "#6b4630")
-    c.box(0, 655, STAGE_WIDTH, 28, "#efe6d8")
-    c.box(600, 120, 300, 560, "#f0e8da", 4)
-    c.box(625, 145, 250, 535, "#3f5f57", 4)
-    for row in range(2):
-        for column in range(2):
-            c.box(650 + column * 105, 175 + row * 250, 95, 215, "#34504a", 4)
-    c.oval(848, 430, 13, 13, BRASS)
-    c.fade(690, 190, 120, 130, "#a9c2cf", "#dfe6e2")
-    c.soft(750, 700, 260, 40, "#000000", 0.5)
-    things.rug(c, rng, 750, 800, 420, 70, "#3f5f8a")
-    c.box(1040, 470, 330, 26, WOOD, 4)
-    for leg in (1060, 1330):
-        c.box(leg, 496, 18, 250, tone(WOOD, 0.8))
-    c.oval(1205, 270, 118, 150, tone(BRASS, 0.9))
-    c.oval(1205, 270, 104, 136, "#c3d0d6")
-    c.polygon([(1150, 330), (1250, 170), (1280, 200), (1180, 370)], "#dfe9ee")
-    things.vase(c, 1110, 470, 120, "#26507a")
-    for stem in range(5):
-        c.line([(1110, 360), (1070 + stem * 20, 270)], GREEN, 4)
-        c.oval(1070 + stem * 20, 264, 17, 17, ("#d9647a", "#e9e4f2", "#e6cf5c")[stem % 3])
-    for hook, colour in enumerate(("#26507a", "#8c2f2b", "#54463c", "#c29a3e")):
-        x = 110 + hook * 110
-        c.oval(x + 30, 236, 9, 9, BRASS)
-        c.polygon([(x + 8, 250), (x + 52, 250), (x + 82, 560), (x - 22, 560)], colour)
-        c.polygon([(x + 30, 250), (x + 52, 250), (x + 82, 560), (x + 34, 560)], tone(colour, 0.78))
-        c.line([(x + 30, 262), (x + 31, 555)], tone(colour, 0.6), 3)
-    c.box(80, 228, 450, 14, tone(WOOD, 0.9))
-    for shoe in range(5):
-        x, colour = 110 + shoe * 84, SPINES[(shoe * 2 + 6) % 9]
-        c.oval(x + 34, 716, 38, 15, tone(colour, 0.8))
-        c.oval(x + 14, 704, 19, 17, colour)
-    c.polygon([(560, 700), (600, 700), (596, 590), (564, 590)], "#54463c")
-    c.line([(575, 600), (560, 520)], "#8c2f2b", 10)
-    c.line([(588, 600), (600, 510)], "#26507a", 10)
-    c.box(1430, 110, 130, 590, tone(WOOD, 0.9), 8)
-    c.box(1446, 300, 98, 360, tone(WOOD, 0.45), 4)
-    c.grain(rectangle(1430, 110, 130, 590), rng, (40, 6), 0.07)
-
-
-def _move_hall(c: Canvas, t: float) -> None:
-    things.clock(c, 1495, 200, 50, t)
-    swing = 0.22 * math.sin(math.pi * t)
-    x, y = 1495 + 250 * math.sin(swing), 310 + 250 * math.cos(swing)
-    with c.pane(1446, 300, 98, 360) as case:
-        case.line([(1495, 300), (x, y)], BRASS, 6)
-        case.oval(x, y, 27, 27, tone(BRASS, 0.8))
-        case.oval(x - 5, y - 5, 16, 16, tone(BRASS, 1.2))
-    along = (t * 80) % 3600 - 500
-    things.cat(c, along, 790, 170, "#55504e", t, 1)
-
-
-def _paint_dusk(c: Canvas, rng: np.random.Generator) -> None:
-    things.sky(c, rng, 620, "#3a2f5e", "#f0955a", 0)
-    c.soft(1080, 440, 460, 330, "#ffd27a", 0.7)
-    c.oval(1080, 400, 58, 58, "#ffe9b0")
-    for layer, colour in enumerate(("#7a4a6a", "#4f3558", "#2e2440")):
-        x = -20.0
-        while x < STAGE_WIDTH:
-            width, tall = rng.uniform(70, 160), rng.uniform(120, 380) * (1 - 0.18 * layer)
-            base = 700 + layer * 40
-            c.box(x, base - tall, width, tall + 100, tone(colour, rng.uniform(0.9, 1.1)))
-            if rng.uniform() < 0.3:
-                c.line([(x + width / 2, base - tall), (x + width / 2, base - tall - 50)], colour, 4)
-            lit = np.argwhere(rng.uniform(size=(int(tall // 34), int(width // 26))) < 0.42)
-            for row, column in lit.tolist():
-                at = (x + 8 + column * 26, base - tall + 12 + row * 34)
-                c.box(*at, 12, 17, tone("#f0c060", rng.uniform(0.6, 1.1)))
-            x += width + rng.uniform(-6, 14)
-    c.box(0, 780, STAGE_WIDTH, 120, "#2a2038")
-    c.box(0, 770, STAGE_WIDTH, 18, "#17131f")
-    for bar in range(0, STAGE_WIDTH, 48):
-        c.box(bar, 770, 9, 130, "#17131f")
-    c.box(0, 880, STAGE_WIDTH, 20, "#17131f")
-    for pot in (180, 420, 1400):
-        things.plant(c, rng, pot, 780, 190, "#5a3a34")
-
-
-def _move_dusk(c: Canvas, t: float) -> None:
-    x = (t * 34) % 2200 - 300
-    c.line([(x, 150), (x + 46, 146)], "#e9dfe6", 6)
-    c.oval(x + 46, 146, 4, 4, "#ff6a5a" if int(2 * t) % 2 else "#e9dfe6")
-    for lamp in range(12):
-        glow = 0.75 + 0.25 * math.sin(2.3 * t + 1.7 * lamp)
-        at = (70 + lamp * 134, 640 + 26 * math.sin(lamp * math.pi / 2) + 4 * math.sin(t + lamp))
-        c.line([(at[0] - 134, at[1] - 30), (at[0], at[1] - 14), (at[0] + 134, at[1] - 30)], "#17131f", 3)
-        c.oval(*at, 24, 27, (255, 190, 90, round(70 * glow)))
-        c.oval(*at, 14, 17, tone("#f6c46a", glow))
-
-
 class Scene(NamedTuple):
-    """A place, in two layers, and what of it to look at."""
+    """A place in two layers, and the part of it that the camera shows."""
 
-    paint: Callable[[Canvas, np.random.Generator], None]  # what stands still
-    move: Callable[[Canvas, float], None]  # what moves, at a time in seconds
-    focus: Box  # what the camera always has in view
+    paint: Callable[[Canvas, np.random.Generator], None]  # draws what does not move
+    move: Callable[[Canvas, float], None]  # draws what moves, at a time in seconds
+    focus: Box  # always in view
 
 
 SCENES: dict[str, Scene] = {
@@ -432,8 +287,5 @@ SCENES: dict[str, Scene] = {
     "street": Scene(_paint_street, _move_street, (500, 350, 1100, 800)),
     "kitchen": Scene(_paint_kitchen, _move_kitchen, (400, 200, 1000, 650)),
     "lounge": Scene(_paint_lounge, _move_lounge, (600, 300, 1200, 800)),
-    "bedroom": Scene(_paint_bedroom, _move_bedroom, (450, 250, 1050, 750)),
     "garden": Scene(_paint_garden, _move_garden, (500, 280, 1100, 750)),
-    "hall": Scene(_paint_hall, _move_hall, (600, 200, 1200, 750)),
-    "dusk": Scene(_paint_dusk, _move_dusk, (500, 350, 1100, 800)),
 }

@@ -1,3 +1,5 @@
+"""Projecting tokens to the plane."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -5,10 +7,10 @@ import pytest
 
 from floc import analysis
 
-pytest.importorskip("sklearn", reason="t-SNE is scikit-learn's: pip install 'floc-video[report]'")
+pytest.importorskip("sklearn", reason="t-SNE needs scikit-learn: pip install 'floc-video[report]'")
 
 
-def test_tokens_that_are_alike_lie_together() -> None:
+def test_similar_tokens_are_close() -> None:
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((3, 16)) * 5
     which = rng.integers(0, 3, (30, 2, 3))
@@ -26,7 +28,7 @@ def test_tokens_that_are_alike_lie_together() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 40])
 @pytest.mark.parametrize("kind", ["random", "same", "one feature", "zero"])
-def test_awkward_tokens(n: int, kind: str) -> None:
+def test_few_equal_and_zero_tokens(n: int, kind: str) -> None:
     tokens = np.random.default_rng(0).standard_normal((n, 1, 1, 1 if kind == "one feature" else 6))
     if kind in ("same", "zero"):
         tokens[:] = tokens[0] * (kind == "same")

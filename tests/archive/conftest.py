@@ -18,7 +18,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory) -> Path:
-    """A folder of 200 films, one of them twice, and two files that are none."""
+    """A folder of 200 videos, a copy of one of them, and two files that are not videos."""
     from tests.archive.films import FILMS, make_films
 
     folder = tmp_path_factory.mktemp("archive")

@@ -1,4 +1,4 @@
-"""Films for ingests: short, small, and each with a content of its own."""
+"""Short, small video files for ingests, each with its own content."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPTIONS = {"encoder": "pixels", "ratio": "1/16"}
 
 
 def make_film(path: Path, seconds: int, seed: int, *, rate: int = 2, size: tuple[int, int] = (64, 48)) -> Path:
-    """Squares of colour that change with every second; the same seed makes the same film."""
+    """Write a video of coloured squares that change every second; the same seed gives the same video."""
     rng = np.random.default_rng(seed)
     with av.open(path, "w") as output:
         stream = output.add_stream("mpeg4", rate=rate, options={"g": "8"})
@@ -31,16 +31,16 @@ def make_film(path: Path, seconds: int, seed: int, *, rate: int = 2, size: tuple
 
 
 def make_films(folder: Path, count: int, seconds: int = 3) -> list[Path]:
-    """Many, of different lengths."""
+    """Write videos of different lengths."""
     folder.mkdir(parents=True, exist_ok=True)
     return [make_film(folder / f"film{i:03}.mkv", seconds + i % 4, seed=i) for i in range(count)]
 
 
-def require_all_once(store: Path) -> None:
-    """Every film is there, whole, once, and the broken ones with their reasons."""
-    found = Store(store)
-    assert found.check() == []
-    videos = found.videos()
+def assert_ingested_once(path: Path) -> None:
+    """Assert that every video of the `archive` fixture is in the store once, and the broken ones have reasons."""
+    store = Store(path)
+    assert store.check() == []
+    videos = store.videos()
     assert Counter(video.status for video in videos) == {"done": FILMS, "failed": 2}
     reasons = {Path(video.uri).name: video.error for video in videos if video.status == "failed"}
     assert sorted(reasons) == ["broken.mkv", "empty.mp4"]
@@ -48,5 +48,5 @@ def require_all_once(store: Path) -> None:
     done = [video for video in videos if video.status == "done"]
     assert len({video.content for video in done}) == FILMS
     for video in random.Random(0).sample(done, 5):
-        opened = found.open(video.id)
+        opened = store.open(video.id)
         assert opened.shape[0] == video.frames == round(video.duration_s)

@@ -1,4 +1,4 @@
-"""Fixtures shared with the tests of the archive."""
+"""Fixtures shared with the archive tests."""
 
 from tests.archive.conftest import store
 

@@ -84,10 +84,10 @@ def test_streams_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_archive_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("lance", reason="a store needs pip install 'floc-video[store]'")
-    from tests.archive.making import piece
+    from tests.archive.builders import make_piece
 
     monkeypatch.chdir(tmp_path)
-    piece(12).save("talk.floc")
+    make_piece(12).save("talk.floc")
     names: dict[str, Any] = {}
     for snippet in read_snippets(DOCS / "guides" / "archive.md"):
         if "lance.dataset" in snippet:

@@ -1,4 +1,4 @@
-"""The demo's film: it is what it says it is, and the keys are where it says they are."""
+"""The rendered film: its content, its file, and the place of the keys."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from examples.demo import film
 SMALL = dict(seconds=5, fps=4, width=96, height=54)
 
 
-def plan(**changes: object) -> film._Plan:
-    return film._plan(**{**SMALL, "seed": 0, **changes})
+def make_plan(**changes: object) -> film._Plan:
+    return film._make_plan(**{**SMALL, "seed": 0, **changes})
 
 
-def digest(drawn: film._Plan) -> str:
-    seen = hashlib.sha256()
-    for frame in film._frames(drawn):
-        seen.update(frame.tobytes())
-    return seen.hexdigest()
+def digest(plan: film._Plan) -> str:
+    hashed = hashlib.sha256()
+    for frame in film._render_frames(plan):
+        hashed.update(frame.tobytes())
+    return hashed.hexdigest()
 
 
 def decode(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -37,13 +37,13 @@ def pixel_box(sighting: film.Sighting, width: int, height: int) -> tuple[int, ..
     return tuple(round(each) for each in np.array(sighting.box) * (width, height, width, height))
 
 
-def test_a_seed_decides_every_pixel() -> None:
-    assert digest(plan(seed=3)) == digest(plan(seed=3))
-    assert digest(plan(seed=3)) != digest(plan(seed=4))
+def test_seed_determines_every_pixel() -> None:
+    assert digest(make_plan(seed=3)) == digest(make_plan(seed=3))
+    assert digest(make_plan(seed=3)) != digest(make_plan(seed=4))
 
 
-def test_no_two_frames_are_alike() -> None:
-    frames = [frame.tobytes() for frame in film._frames(plan())]
+def test_all_frames_differ() -> None:
+    frames = [frame.tobytes() for frame in film._render_frames(make_plan())]
     assert len(frames) == 20
     assert len(set(frames)) == 20
 
@@ -51,10 +51,10 @@ def test_no_two_frames_are_alike() -> None:
 @pytest.mark.parametrize(
     ("seed", "width", "height"), [(0, 96, 54), (1, 96, 72), (2, 128, 64), (3, 320, 180), (4, 512, 288), (5, 64, 48)]
 )
-def test_the_keys_change_what_is_in_their_box_and_nothing_else(seed: int, width: int, height: int) -> None:
-    drawn = plan(seed=seed, width=width, height=height)
-    boxes = {round(each.time_s * 4): pixel_box(each, width, height) for each in film._sightings(drawn)}
-    pairs = zip(film._frames(drawn), film._frames(drawn, keys=False), strict=True)
+def test_keys_change_only_the_pixels_in_their_box(seed: int, width: int, height: int) -> None:
+    plan = make_plan(seed=seed, width=width, height=height)
+    boxes = {round(each.time_s * 4): pixel_box(each, width, height) for each in film._locate_keys(plan)}
+    pairs = zip(film._render_frames(plan), film._render_frames(plan, keys=False), strict=True)
     for frame, (with_keys, without) in enumerate(pairs):
         differ = (with_keys != without).any(-1)  # [height, width]
         assert differ.any() == (frame in boxes)
@@ -70,18 +70,18 @@ def test_the_keys_change_what_is_in_their_box_and_nothing_else(seed: int, width:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_keys_show_once_for_a_second_and_the_table_before_and_after(seed: int) -> None:
-    drawn = plan(seed=seed, seconds=120, fps=8, width=512, height=288)
-    times = [each.time_s for each in film._sightings(drawn)]
+def test_keys_are_visible_for_a_second_and_the_table_before_and_after(seed: int) -> None:
+    plan = make_plan(seed=seed, seconds=120, fps=8, width=512, height=288)
+    times = [each.time_s for each in film._locate_keys(plan)]
     np.testing.assert_allclose(np.diff(times), 1 / 8)
     assert 0.75 <= len(times) / 8 <= 1.25
-    shot = next(each for each in drawn.shots if each.first <= drawn.keys_from < each.end)
+    shot = next(each for each in plan.shots if each.first <= plan.keys_from < each.end)
     assert shot.scene == film.STUDY
-    assert shot.first + 4 <= drawn.keys_from
-    assert drawn.keys_until + 4 <= shot.end
-    assert any(each.scene == film.STUDY and each.end <= shot.first for each in drawn.shots)
-    assert any(each.scene == film.STUDY and each.first >= shot.end for each in drawn.shots)
-    for each in film._sightings(drawn):
+    assert shot.first + 4 <= plan.keys_from
+    assert plan.keys_until + 4 <= shot.end
+    assert any(each.scene == film.STUDY and each.end <= shot.first for each in plan.shots)
+    assert any(each.scene == film.STUDY and each.first >= shot.end for each in plan.shots)
+    for each in film._locate_keys(plan):
         left, top, right, bottom = pixel_box(each, 512, 288)
         assert 28 <= right - left <= 96  # one to three cells of 32, wherever the grid falls
         assert 14 <= bottom - top <= 64
@@ -91,52 +91,54 @@ def test_the_keys_show_once_for_a_second_and_the_table_before_and_after(seed: in
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_scenes_are_cut_and_come_back(seed: int) -> None:
-    drawn = plan(seed=seed, seconds=120, fps=8)
-    scenes = [shot.scene for shot in drawn.shots]
+def test_scenes_return_after_cuts(seed: int) -> None:
+    plan = make_plan(seed=seed, seconds=120, fps=8)
+    scenes = [shot.scene for shot in plan.shots]
     assert set(scenes) == set(film.SCENES)
     assert len(scenes) > len(set(scenes))
     assert all(a != b for a, b in itertools.pairwise(scenes))
-    assert [shot.first for shot in drawn.shots] == [0, *(shot.end for shot in drawn.shots[:-1])]
-    assert drawn.shots[-1].end == drawn.frames == 960
+    assert [shot.first for shot in plan.shots] == [0, *(shot.end for shot in plan.shots[:-1])]
+    assert plan.shots[-1].end == plan.frames == 960
 
 
-def test_seeds_move_the_keys_in_time_and_on_the_table() -> None:
-    plans = [plan(seed=seed, seconds=120) for seed in range(20)]
+def test_seed_moves_the_keys_in_time_and_on_the_table() -> None:
+    plans = [make_plan(seed=seed, seconds=120) for seed in range(20)]
     assert len({each.keys_from for each in plans}) > 10
     assert len({each.keys_at for each in plans}) == 20
 
 
 @pytest.mark.parametrize(("seconds", "fps"), [(3, 2), (3.3, 2.5), (5, 4), (12, 29.97), (24, 3), (61.7, 7.5)])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_any_length_and_rate_shows_the_keys(seconds: float, fps: float, seed: int) -> None:
-    drawn = plan(seconds=seconds, fps=fps, seed=seed)
-    assert abs(drawn.frames - seconds * fps) <= 0.6
-    sightings = film._sightings(drawn)
+def test_keys_are_visible_at_any_length_and_rate(seconds: float, fps: float, seed: int) -> None:
+    plan = make_plan(seconds=seconds, fps=fps, seed=seed)
+    assert abs(plan.frames - seconds * fps) <= 0.6
+    sightings = film._locate_keys(plan)
     assert 0.75 <= len(sightings) / fps <= 1.25
-    shot = next(each for each in drawn.shots if each.first <= drawn.keys_from < each.end)
-    assert shot.first < drawn.keys_from
-    assert drawn.keys_until < shot.end
+    shot = next(each for each in plan.shots if each.first <= plan.keys_from < each.end)
+    assert shot.first < plan.keys_from
+    assert plan.keys_until < shot.end
 
 
 @pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
-def test_the_file_shows_what_was_drawn_when_it_says(tmp_path: Path, codec: str, monkeypatch) -> None:
+def test_file_has_the_rendered_frames_at_their_times(tmp_path: Path, codec: str, monkeypatch) -> None:
     if codec not in av.codecs_available:
         pytest.skip(f"this PyAV was built without {codec}")
     monkeypatch.setattr(av, "codecs_available", {codec})
-    told: list[float] = []
-    made = film.render(tmp_path / "film.mp4", seconds=9, fps=4, width=192, height=108, seed=7, progress=told.append)
-    assert made.path == tmp_path / "film.mp4"
+    shares: list[float] = []
+    rendered = film.render(
+        tmp_path / "film.mp4", seconds=9, fps=4, width=192, height=108, seed=7, progress=shares.append
+    )
+    assert rendered.path == tmp_path / "film.mp4"
     assert [path.name for path in tmp_path.iterdir()] == ["film.mp4"]
-    assert made.duration_s == 9
-    assert told == [(i + 1) / 36 for i in range(36)]
-    pixels, times = decode(made.path)
+    assert rendered.duration_s == 9
+    assert shares == [(i + 1) / 36 for i in range(36)]
+    pixels, times = decode(rendered.path)
     np.testing.assert_allclose(times, np.arange(36) / 4, atol=1e-4)
-    drawn = plan(seconds=9, width=192, height=108, seed=7)
-    without = np.stack(list(film._frames(drawn, keys=False))).astype(int)
+    plan = make_plan(seconds=9, width=192, height=108, seed=7)
+    without = np.stack(list(film._render_frames(plan, keys=False))).astype(int)
     assert np.abs(pixels - without).mean() < 6  # good quality
-    at = [int(np.abs(times - each.time_s).argmin()) for each in made.sightings]
-    left, top, right, bottom = pixel_box(made.sightings[0], 192, 108)
+    at = [int(np.abs(times - each.time_s).argmin()) for each in rendered.sightings]
+    left, top, right, bottom = pixel_box(rendered.sightings[0], 192, 108)
     there = np.abs(pixels - without)[:, top:bottom, left:right].mean((1, 2, 3))  # [frames]
     shown = np.isin(np.arange(36), at)
     assert 3 <= shown.sum() <= 5
@@ -144,14 +146,14 @@ def test_the_file_shows_what_was_drawn_when_it_says(tmp_path: Path, codec: str, 
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("wrong", "message"),
     [
         (dict(seconds=2), "seconds must be a number in 3..86400, got 2"),
         (dict(seconds=float("nan")), "seconds must be a number"),
         (dict(seconds="long"), "seconds must be a number in 3..86400, got 'long'"),
         (dict(fps=1), "fps must be a number in 2..60, got 1"),
         (dict(fps=True), "fps must be a number"),
-        (dict(width=95), "width must be an even number of pixels in 48..4096, as the codec wants; got 95"),
+        (dict(width=95), "width must be an even number of pixels in 48..4096, as the codec requires; got 95"),
         (dict(height=54.0), "height must be an even number"),
         (dict(width=16, height=10), "width must be an even number"),
         (dict(width=96, height=96), "between 4:3 and 2:1 to show the table; got 96 x 96"),
@@ -160,20 +162,20 @@ def test_the_file_shows_what_was_drawn_when_it_says(tmp_path: Path, codec: str, 
         (dict(seed=0.5), "seed must be a whole number"),
     ],
 )
-def test_bad_arguments(tmp_path: Path, wrong: dict, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_rejects_bad_arguments(tmp_path: Path, wrong: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         film.render(tmp_path / "film.mp4", **{**SMALL, **wrong})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bad_paths(tmp_path: Path) -> None:
+def test_rejects_bad_paths(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"name it film\.mp4, got film\.avi"):
         film.render(tmp_path / "film.avi", **SMALL)
     with pytest.raises(FileNotFoundError, match="does not exist; create it first"):
         film.render(tmp_path / "no" / "film.mp4", **SMALL)
 
 
-def test_stopping_leaves_no_file(tmp_path: Path) -> None:
+def test_interrupt_leaves_no_file(tmp_path: Path) -> None:
     def stop(done: float) -> None:
         if done == 1:  # by now much of the file is written
             raise KeyboardInterrupt
@@ -183,9 +185,9 @@ def test_stopping_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_cuts_are_where_the_picture_changes(tmp_path: Path) -> None:
-    made = film.render(tmp_path / "film.mp4", seconds=30, fps=4, width=96, height=54)
-    pixels, times = decode(made.path)
+def test_picture_changes_at_cuts(tmp_path: Path) -> None:
+    rendered = film.render(tmp_path / "film.mp4", seconds=30, fps=4, width=96, height=54)
+    pixels, times = decode(rendered.path)
     change = np.abs(np.diff(pixels.astype(float), axis=0)).mean((1, 2, 3))
-    assert len(made.cuts_s) == 3
-    np.testing.assert_allclose(np.sort(times[1:][np.argsort(change)[-3:]]), made.cuts_s)
+    assert len(rendered.cuts_s) == 3
+    np.testing.assert_allclose(np.sort(times[1:][np.argsort(change)[-3:]]), rendered.cuts_s)

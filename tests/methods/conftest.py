@@ -13,12 +13,12 @@ GOLDEN = DATA.parent / "baselines" / "golden"
 
 @pytest.fixture
 def read_golden() -> Callable[[str], dict[str, np.ndarray]]:
-    """What the published programs made of known tokens, by the name of a file; a skip where they are not there."""
+    """Return a function that reads reference outputs by file name; it skips the test if there are none."""
 
     def read(name: str) -> dict[str, np.ndarray]:
         path = GOLDEN / f"{name}.npz"
         if not path.exists():
-            pytest.skip(f"the reference outputs are not at {GOLDEN}")
+            pytest.skip(f"no reference outputs at {GOLDEN}; set FLOC_DATA to the data folder beside baselines/")
         with np.load(path) as file:
             return dict(file)
 

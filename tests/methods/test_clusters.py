@@ -1,4 +1,4 @@
-"""What the clustering methods share."""
+"""The common parts of the clustering methods."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from floc import blocks
 from floc.methods import clusters
 from floc.tokens import TokenGrid
 
-pytest.importorskip("sklearn.cluster")  # so that its libraries are among those whose threads are held
+pytest.importorskip("sklearn.cluster")  # loads the libraries whose threads are limited
 
 rng = np.random.default_rng(0)
 
 
-def plainly(x: np.ndarray, labels: np.ndarray) -> list[int]:
-    """Of each cluster the member nearest to the mean, one cluster after another."""
+def select_by_definition(x: np.ndarray, labels: np.ndarray) -> list[int]:
+    """Select the member nearest to the mean in each cluster, cluster by cluster."""
     x, picks = x.astype(np.float64), []
     for label in sorted(set(labels.tolist())):
         members = np.flatnonzero(labels == label)
@@ -30,118 +30,117 @@ def plainly(x: np.ndarray, labels: np.ndarray) -> list[int]:
 
 
 @pytest.mark.parametrize(("n", "dim", "k"), [(1, 1, 1), (63, 7, 20), (257, 40, 3)])
-def test_a_cluster_is_represented_by_its_member_nearest_to_the_mean(
+def test_representative_is_the_member_nearest_to_the_mean(
     n: int, dim: int, k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clusters, "FEATURES_TOGETHER", 16)
+    monkeypatch.setattr(clusters, "FEATURE_STEP", 16)
     x = rng.standard_normal((n, dim)).astype(np.float32)
-    labels = 5 * rng.integers(0, k, n)  # numbers in between have no members
-    picks = plainly(x, labels)
-    assert clusters.representatives(x, labels, len(picks)).tolist() == picks
+    labels = 5 * rng.integers(0, k, n)  # with gaps between the labels
+    picks = select_by_definition(x, labels)
+    assert clusters.select_representatives(x, labels, len(picks)).tolist() == picks
 
 
-def test_of_two_members_the_first_represents_both() -> None:
+def test_first_of_two_members_represents_both() -> None:
     x = rng.standard_normal((200, 50)).astype(np.float32) + 10
-    assert sorted(clusters.representatives(x, np.arange(200) // 2, 100)) == list(range(0, 200, 2))
+    assert sorted(clusters.select_representatives(x, np.arange(200) // 2, 100)) == list(range(0, 200, 2))
 
 
-def test_missing_clusters_are_filled_up_with_the_farthest_repeats_last() -> None:
+def test_farthest_tokens_replace_missing_clusters_duplicates_last() -> None:
     x = np.array([0, 0, 0.5, 3, 3, 2, 0], np.float32)[:, None]
-    filled = [clusters.representatives(x, np.zeros(7, int), k).tolist() for k in range(1, 8)]
+    filled = [clusters.select_representatives(x, np.zeros(7, int), k).tolist() for k in range(1, 8)]
     assert filled[-1] == [2, 3, 5, 0, 4, 1, 6]
     assert all(filled[k] == filled[-1][: k + 1] for k in range(7))
 
 
-def test_what_is_identical() -> None:
+def test_finds_duplicates() -> None:
     x = np.array([[1, 0.0], [0, 1], [1, -0.0], [0, 1], [2, -1]], np.float32)  # all have the same sum
-    first, kind = clusters.identical(x)
+    first, kind = clusters.find_duplicates(x)
     assert sorted(first) == [0, 1, 4]
     assert first[kind].tolist() == [0, 1, 0, 1, 4]
 
 
 @pytest.mark.parametrize("offset", [0, 1000])
-def test_distances_are_symmetric_and_zero_only_between_equals(offset: int) -> None:
+def test_distances_are_symmetric_and_zero_only_for_duplicates(offset: int) -> None:
     x = (offset + rng.standard_normal((40, 30))).astype(np.float32)
     x[7] = x[30]
-    squares = clusters.squared_distances(torch.from_numpy(x)).numpy()
+    squares = clusters.compute_squared_distances(torch.from_numpy(x)).numpy()
     np.testing.assert_array_equal(squares, squares.T)
     np.testing.assert_allclose(squares, ((x[:, None] - x.astype(np.float64)) ** 2).sum(2), rtol=1e-8, atol=1e-12)
     assert np.argwhere(np.triu(squares == 0, 1)).tolist() == [[7, 30]]
 
 
-def test_rounding_does_not_keep_equals_apart() -> None:
+def test_rounding_does_not_separate_duplicates() -> None:
     half = 3 + rng.standard_normal((25, 3584)).astype(np.float32)
-    squares = clusters.squared_distances(torch.from_numpy(np.tile(half, (2, 1))))
+    squares = clusters.compute_squared_distances(torch.from_numpy(np.tile(half, (2, 1))))
     assert (squares.diagonal(25) == 0).all()
     assert (squares >= 0).all()
 
 
 @pytest.mark.parametrize("block", [8, 3, 100, None])
 @pytest.mark.parametrize("budget", [1, 2, 100, 839])
-def test_each_block_gets_its_share(tokens: np.ndarray, block: int | None, budget: int) -> None:
-    asked = []
+def test_blocks_share_the_budget(tokens: np.ndarray, block: int | None, budget: int) -> None:
+    spans = blocks.split_blocks(70, block)
+    requests = []
 
     def first(x: torch.Tensor, k: int) -> np.ndarray:
-        asked.append((len(x), k))
+        requests.append((len(x), k))
         return np.arange(k)[::-1]
 
-    picks = clusters.chosen(TokenGrid.from_array(tokens), block, budget, first)
-    spans = blocks.split_blocks(70, block)
+    picks = clusters.select_in_blocks(TokenGrid.from_array(tokens), spans, budget, first)
     shares = blocks.share_budget([12 * (span.stop - span.start) for span in spans], budget)
     expected = [12 * span.start + i for span, k in zip(spans, shares, strict=True) for i in range(k)]
     assert picks.tolist() == expected
-    assert all(0 < k < n for n, k in asked)
+    assert all(0 < k < n for n, k in requests)
 
 
-def test_libraries_have_one_thread_in_each_block_and_theirs_back_afterwards(
+def test_libraries_run_single_threaded_and_get_their_threads_back(
     tokens: np.ndarray, set_threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clusters, "single_threaded_blas", contextlib.nullcontext)  # it may know fewer libraries
+    # it may know fewer libraries than the test
+    monkeypatch.setattr(clusters, "single_threaded_blas", contextlib.nullcontext)
     set_threads(3)
-    before = [(each["filepath"], each["num_threads"]) for each in threadpool_info()]
-    seen = []
+    before = [(pool["filepath"], pool["num_threads"]) for pool in threadpool_info()]
+    thread_counts = []
 
-    def look(x: torch.Tensor, k: int) -> np.ndarray:
-        x @ x.T  # torch would set its threads now
-        seen.extend(each["num_threads"] for each in threadpool_info())
-        seen.append(torch.get_num_threads())
+    def record_threads(x: torch.Tensor, k: int) -> np.ndarray:
+        x @ x.T  # torch would set its threads here
+        thread_counts.extend(pool["num_threads"] for pool in threadpool_info())
+        thread_counts.append(torch.get_num_threads())
         if k == 100:
-            raise RuntimeError("as it happens")
+            raise RuntimeError("failure")
         return np.arange(k)
 
-    clusters.chosen(TokenGrid.from_array(tokens), 8, 50, look)
-    assert set(seen) == {1}
-    assert [(each["filepath"], each["num_threads"]) for each in threadpool_info()] == before
-    with pytest.raises(RuntimeError, match="as it happens"):
-        clusters.chosen(TokenGrid.from_array(tokens), None, 100, look)
-    assert [(each["filepath"], each["num_threads"]) for each in threadpool_info()] == before
+    clusters.select_in_blocks(TokenGrid.from_array(tokens), blocks.split_blocks(70, 8), 50, record_threads)
+    assert set(thread_counts) == {1}
+    assert [(pool["filepath"], pool["num_threads"]) for pool in threadpool_info()] == before
+    with pytest.raises(RuntimeError, match="failure"):
+        clusters.select_in_blocks(TokenGrid.from_array(tokens), blocks.split_blocks(70, None), 100, record_threads)
+    assert [(pool["filepath"], pool["num_threads"]) for pool in threadpool_info()] == before
 
 
-def test_fewer_clusters_are_no_reason_to_warn(tokens: np.ndarray) -> None:
+def test_suppresses_warning_about_fewer_clusters(tokens: np.ndarray) -> None:
     def warn(x: torch.Tensor, k: int) -> np.ndarray:
         warnings.warn("Number of distinct clusters (3) found smaller than n_clusters (4).", UserWarning, stacklevel=1)
         return np.arange(k)
 
-    assert len(clusters.chosen(TokenGrid.from_array(tokens), 8, 50, warn)) == 50
+    assert len(clusters.select_in_blocks(TokenGrid.from_array(tokens), blocks.split_blocks(70, 8), 50, warn)) == 50
 
 
 @pytest.mark.parametrize("method", ["kmeans", "kmedoids", "spectral"])
-def test_any_number_of_threads_any_format_and_layout_gives_the_same(
-    tokens: np.ndarray, method: str, set_threads
-) -> None:
+def test_threads_dtype_and_layout_do_not_change_the_result(tokens: np.ndarray, method: str, set_threads) -> None:
     half = torch.from_numpy(tokens).bfloat16()
     plain = half.float().numpy()
     set_threads(1)
     one = floc.compress(plain, budget=97, method=method).indices
     set_threads(5)
     strided = half.float().permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)
-    for given in (plain, half, half.double(), strided, strided.requires_grad_()):
-        assert floc.compress(given, budget=97, method=method).indices.tolist() == one.tolist()
+    for variant in (plain, half, half.double(), strided, strided.requires_grad_()):
+        assert floc.compress(variant, budget=97, method=method).indices.tolist() == one.tolist()
 
 
 @pytest.mark.parametrize("method", ["kmeans", "kmedoids", "spectral"])
 @pytest.mark.parametrize(
-    ("option", "says"),
+    ("option", "message"),
     [
         (dict(block=0), "block must be a number of frames, at least 1.*or None.*got 0"),
         (dict(block=2.5), "block must be.*got 2.5"),
@@ -150,17 +149,17 @@ def test_any_number_of_threads_any_format_and_layout_gives_the_same(
         (dict(seed=2**32), "seed must be"),
     ],
 )
-def test_options_are_checked(method: str, option: dict, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_rejects_invalid_options(method: str, option: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         floc.compress(np.ones((2, 2, 2)), budget=1, method=method, **option)
 
 
 @pytest.mark.parametrize("method", ["kmedoids", "spectral"])
-def test_a_block_too_large_for_its_distances_is_an_error(
+def test_rejects_blocks_whose_distances_exceed_memory(
     tokens: np.ndarray, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clusters, "available_bytes", lambda device: 10_000_000)
-    with pytest.raises(MemoryError, match=f"{method} on 840 tokens together needs .* are free; pass block=8"):
+    monkeypatch.setattr("floc._system.available_bytes", lambda device: 10_000_000)
+    with pytest.raises(MemoryError, match=r"selecting from 840 tokens at once needs .* are free; pass block=8"):
         floc.compress(tokens, budget=20, method=method, block=None)
     assert len(floc.compress(tokens, budget=20, method=method)) == 20
 
@@ -168,7 +167,7 @@ def test_a_block_too_large_for_its_distances_is_an_error(
 @pytest.mark.parametrize("method", ["kmeans", "kmedoids", "spectral"])
 @pytest.mark.parametrize("shape", [(1, 1, 1, 4), (1, 1, 2, 1), (3, 1, 1, 5), (1, 5, 2, 3), (17, 1, 3, 2)])
 @pytest.mark.parametrize("kind", ["equal", "zero", "some zero", "one direction", "noise"])
-def test_any_budget_of_any_tokens(method: str, shape: tuple[int, ...], kind: str) -> None:
+def test_meets_any_budget_on_degenerate_tokens(method: str, shape: tuple[int, ...], kind: str) -> None:
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     x = {
         "equal": np.ones_like(x),

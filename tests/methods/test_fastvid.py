@@ -1,4 +1,4 @@
-"""FastVID against the published programs' outputs, and against its definition."""
+"""FastVID compared with outputs of the published programs and with its definition."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import pytest
 import torch
 
 import floc
-from floc.methods import density, fastvid
+from floc.methods import fastvid, tiles
 from floc.synthetic import film
 
 VARIANTS = {"onevision": "", "llava-video": "lv_"}
 both_variants = pytest.mark.parametrize("variant", VARIANTS)
 
 
-class Found(NamedTuple):
+class Expected(NamedTuple):
     features: dict[int, np.ndarray]  # by flat index
-    represents: dict[int, int]  # token that something absorbed, to the flat index of the anchor most like it
+    represents: dict[int, int]  # flat index of an absorbed token to that of its most similar anchor
     salient: list[int]  # tokens of each frame
     anchors: list[int]
 
 
-def peaks(x: np.ndarray) -> list[int]:
-    """Points by falling density times distance to a denser one."""
+def rank_peaks(x: np.ndarray) -> list[int]:
+    """Rank points by density times distance to a denser point, descending."""
     d = np.sqrt(((x[:, None] - x[None]) ** 2).mean(-1))
     rho = np.exp(-np.sort(d**2, 1)[:, :4].mean(1))
     m = len(x)
@@ -35,7 +35,7 @@ def peaks(x: np.ndarray) -> list[int]:
     return sorted(range(m), key=lambda i: (-score[i], i))
 
 
-def plainly(
+def merge_by_definition(
     tokens: np.ndarray,
     variant: str,
     quota: int,
@@ -48,8 +48,8 @@ def plainly(
     dtm_beta: float = 0.6,
     shared: bool | None = None,
     extra: int = 0,
-) -> Found:
-    """The definition, step by step; `shared` quotas are those of "llava-video"."""
+) -> Expected:
+    """Merge step by step as defined; `shared` selects the quotas of "llava-video"."""
     t, n = tokens.shape[0], tokens.shape[1] * tokens.shape[2]
     x = tokens.reshape(t, n, -1).astype(np.float64)
     shared = variant == "llava-video" if shared is None else shared
@@ -79,8 +79,8 @@ def plainly(
         else:
             salient = [quota - context] * length
             wanted = [context * length // f] * f
-        salient = [each + (frame < extra) for frame, each in zip(frames, salient, strict=True)]
-        got = [min(each, n - salient[frame - start]) for frame, each in zip(anchor_frames, wanted, strict=True)]
+        salient = [count + (frame < extra) for frame, count in zip(frames, salient, strict=True)]
+        got = [min(count, n - salient[frame - start]) for frame, count in zip(anchor_frames, wanted, strict=True)]
         excess = sum(wanted) - sum(got)
         while excess:
             for i, frame in enumerate(frames):
@@ -99,7 +99,7 @@ def plainly(
         for frame, k, asked in zip(anchor_frames, got, wanted, strict=True):
             if not k:
                 continue
-            anchors = sorted(rest[frame][i] for i in peaks(x[frame, rest[frame]])[:k])
+            anchors = sorted(rest[frame][i] for i in rank_peaks(x[frame, rest[frame]])[:k])
             own = variant == "onevision" and (asked == context or f == length)
             pool = [(u, p) for u in ([frame] if own else frames) for p in rest[u]]
             if variant == "llava-video":
@@ -122,22 +122,22 @@ def plainly(
         all_salient += salient
         all_anchors += [got[anchor_frames.index(u)] if u in anchor_frames else 0 for u in frames]
         start = end + 1
-    return Found(features, represents, all_salient, all_anchors)
+    return Expected(features, represents, all_salient, all_anchors)
 
 
-def assert_is(kept: floc.Kept, found: Found) -> None:
-    indices = sorted(found.features)
+def assert_matches(kept: floc.Kept, expected: Expected) -> None:
+    indices = sorted(expected.features)
     assert kept.indices.tolist() == indices
-    np.testing.assert_allclose(kept.features, [found.features[i] for i in indices], atol=1e-5)
+    np.testing.assert_allclose(kept.features, [expected.features[i] for i in indices], atol=1e-5)
     assert (kept.represents[kept.indices] == np.arange(len(kept))).all()
-    for token, anchor in found.represents.items():
-        if token not in found.features:
+    for token, anchor in expected.represents.items():
+        if token not in expected.features:
             assert indices[kept.represents[token]] == anchor
 
 
 @both_variants
 @pytest.mark.parametrize("case", "abc")
-def test_keeps_what_the_published_program_keeps(read_golden, case: str, variant: str) -> None:
+def test_matches_published_program(read_golden, case: str, variant: str) -> None:
     golden = read_golden(f"fastvid_{case}")
     options = {name: golden[name].item() for name in ("dyseg_c", "dyseg_tau", "stprune_d", "dtm_p", "dtm_beta")}
     options |= {name: golden[name] for name in ("attn", "frame_global")}
@@ -146,10 +146,10 @@ def test_keeps_what_the_published_program_keeps(read_golden, case: str, variant:
     np.testing.assert_array_equal(kept.indices, golden[VARIANTS[variant] + "position_index"])
     np.testing.assert_allclose(kept.features, golden[VARIANTS[variant] + "merged"], atol=1e-5)
     assert kept.settings["attn"] == f"array {golden['attn'].shape}"
-    found = plainly(golden["tokens"], variant, int(golden["attn"].shape[1] * ratio), **options)
-    assert_is(kept, found)
+    expected = merge_by_definition(golden["tokens"], variant, int(golden["attn"].shape[1] * ratio), **options)
+    assert_matches(kept, expected)
     if variant == "onevision":
-        assert found.anchors == golden["context_per_frame"].tolist()
+        assert expected.anchors == golden["context_per_frame"].tolist()
         assert set(golden["salient_index"]) <= set(kept.indices)
 
 
@@ -159,33 +159,33 @@ def test_keeps_what_the_published_program_keeps(read_golden, case: str, variant:
     [
         ((1, 1, 2), {"retention_ratio": 0.5}),
         ((1, 5, 7), {"retention_ratio": 0.3}),
-        ((3, 4, 5), {"retention_ratio": 0.25}),  # fewer frames than segments asked for
+        ((3, 4, 5), {"retention_ratio": 0.25}),  # fewer frames than segments
         ((23, 3, 5), {"retention_ratio": 0.2, "dyseg_c": 2, "dyseg_tau": 0.5}),
         ((23, 3, 5), {"retention_ratio": 0.34, "dyseg_c": 1, "dyseg_tau": -1, "dtm_p": 1}),
-        ((23, 3, 5), {"retention_ratio": 0.2, "dyseg_c": 5, "dyseg_tau": -1, "dtm_p": 2}),  # one anchor a frame
+        ((23, 3, 5), {"retention_ratio": 0.2, "dyseg_c": 5, "dyseg_tau": -1, "dtm_p": 2}),  # one anchor per frame
         ((11, 2, 6), {"retention_ratio": 0.1, "dyseg_c": 2}),  # no anchors
         ((14, 5, 4), {"retention_ratio": 0.4, "stprune_d": 1.0, "dyseg_c": 3, "dtm_beta": 0.2}),
         ((14, 5, 4), {"retention_ratio": 0.4, "stprune_d": 0.0, "dyseg_c": 3}),
-        ((17, 4, 4), {"retention_ratio": 0.7, "dyseg_c": 2, "dyseg_tau": -1}),  # more anchors than there is room for
+        ((17, 4, 4), {"retention_ratio": 0.7, "dyseg_c": 2, "dyseg_tau": -1}),  # more anchors than fit
         ((17, 4, 4), {"retention_ratio": 0.9, "dyseg_c": 1, "dyseg_tau": -1, "stprune_d": 0.7, "dtm_p": 3}),
     ],
 )
 @pytest.mark.parametrize("cache", [1 << 23, 3000])
-def test_keeps_by_the_definition(
+def test_matches_definition(
     shape: tuple[int, int, int], options: dict, cache: int, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(density, "CACHE_BYTES", cache)  # one tile or many
+    monkeypatch.setattr(tiles, "CPU_BYTES", cache)  # one tile or many
     tokens = film(*shape, dim=24, seed=sum(shape), scenes=2, shot_frames=6, dtype=np.float32)
     kept = floc.compress(tokens, method="fastvid", variant=variant, **options)
     quota = int(shape[1] * shape[2] * options["retention_ratio"])
-    others = {name: each for name, each in options.items() if name != "retention_ratio"}
-    assert_is(kept, plainly(tokens, variant, quota, **others))
+    others = {name: value for name, value in options.items() if name != "retention_ratio"}
+    assert_matches(kept, merge_by_definition(tokens, variant, quota, **others))
 
 
 @both_variants
 @pytest.mark.parametrize("options", [{"dyseg_c": 4}, {"dyseg_c": 2, "dyseg_tau": -1, "dtm_p": 1}])
 @pytest.mark.parametrize("budget", [1, 5, 19, 20, 41, 100, 133, 240, 299, 300])
-def test_any_budget_exactly(budget: int, options: dict, variant: str) -> None:
+def test_meets_any_budget_exactly(budget: int, options: dict, variant: str) -> None:
     tokens = film(20, 3, 5, dim=24, seed=8, scenes=2, shot_frames=6, dtype=np.float32)
     kept = floc.compress(tokens, budget=budget, method="fastvid", variant=variant, **options)
     assert len(kept) == budget
@@ -193,45 +193,43 @@ def test_any_budget_exactly(budget: int, options: dict, variant: str) -> None:
         np.testing.assert_array_equal(kept.features, tokens.reshape(300, -1))
         return
     quota, extra = divmod(budget, 20)
-    assert_is(kept, plainly(tokens, variant, quota, **options, shared=True, extra=extra))
+    assert_matches(kept, merge_by_definition(tokens, variant, quota, **options, shared=True, extra=extra))
     assert kept.settings["extra_salient"] == extra
     ratio = kept.settings["retention_ratio"]
     assert int(15 * ratio) == quota
     if variant == "llava-video" and quota and not extra:
-        on_its_own = floc.compress(tokens, method="fastvid", variant=variant, retention_ratio=ratio, **options)
-        np.testing.assert_array_equal(on_its_own.indices, kept.indices)
-        np.testing.assert_array_equal(on_its_own.features, kept.features)
+        native = floc.compress(tokens, method="fastvid", variant=variant, retention_ratio=ratio, **options)
+        np.testing.assert_array_equal(native.indices, kept.indices)
+        np.testing.assert_array_equal(native.features, kept.features)
 
 
 @pytest.mark.parametrize("cells", [1, 7, 22, 49])
-def test_the_ratio_reported_is_the_quota_again(cells: int) -> None:
+def test_reported_ratio_reproduces_the_quota(cells: int) -> None:
     tokens = np.ones((1, 1, cells, 2))
     for budget in range(1, cells):
         kept = floc.compress(tokens, budget=budget, method="fastvid", stprune_d=0.0)
         assert int(cells * kept.settings["retention_ratio"]) == budget
 
 
-def test_a_token_that_nothing_absorbed_is_represented_by_the_kept_one_most_like_it() -> None:
+def test_unabsorbed_tokens_are_represented_by_most_similar_kept_token() -> None:
     tokens = film(20, 3, 5, dim=24, seed=8, scenes=2, shot_frames=6, dtype=np.float32)
     kept = floc.compress(tokens, budget=47, method="fastvid")  # short segments have no anchors
-    found = plainly(tokens, "onevision", 2, shared=True, extra=7)
-    lost = [i for i in range(300) if i not in found.represents and i not in found.features]
-    assert lost
-    assert found.represents
-    rows, stand = (
-        each / np.linalg.norm(each, axis=1, keepdims=True) for each in (tokens.reshape(300, -1), kept.features)
-    )
-    np.testing.assert_array_equal(kept.represents[lost], (rows[lost] @ stand.T).argmax(1))
+    expected = merge_by_definition(tokens, "onevision", 2, shared=True, extra=7)
+    unabsorbed = [i for i in range(300) if i not in expected.represents and i not in expected.features]
+    assert unabsorbed
+    assert expected.represents
+    rows, kept_rows = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (tokens.reshape(300, -1), kept.features))
+    np.testing.assert_array_equal(kept.represents[unabsorbed], (rows[unabsorbed] @ kept_rows.T).argmax(1))
 
 
-def test_attention_and_frame_vectors_as_any_array() -> None:
+def test_accepts_attention_and_frame_vectors_as_any_array() -> None:
     tokens = film(12, 3, 4, dim=24, seed=2, dtype=np.float32)
     rng = np.random.default_rng(0)
     attn, vectors = rng.random((12, 12)), rng.standard_normal((12, 7))
-    expected = plainly(tokens, "onevision", 6, attn=attn, frame_global=vectors)
-    for kind in (np.asarray, torch.from_numpy, lambda each: torch.from_numpy(each).float().T.contiguous().T):
+    expected = merge_by_definition(tokens, "onevision", 6, attn=attn, frame_global=vectors)
+    for kind in (np.asarray, torch.from_numpy, lambda array: torch.from_numpy(array).float().T.contiguous().T):
         kept = floc.compress(tokens, method="fastvid", retention_ratio=0.5, attn=kind(attn), frame_global=kind(vectors))
-        assert_is(kept, expected)
+        assert_matches(kept, expected)
     without = floc.compress(tokens, method="fastvid", retention_ratio=0.5)
     assert without.indices.tolist() != kept.indices.tolist()
 
@@ -252,19 +250,19 @@ def test_attention_and_frame_vectors_as_any_array() -> None:
         ({"retention_ratio": 0.1}, "less than one of the 6 tokens"),
     ],
 )
-def test_refuses_what_does_not_fit(options: dict, message: str) -> None:
+def test_rejects_invalid_options(options: dict, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         floc.compress(np.ones((4, 2, 3, 5)), method="fastvid", **{"retention_ratio": 0.5, **options})
 
 
-def test_a_budget_and_its_parameter_cannot_both_decide() -> None:
+def test_rejects_budget_together_with_retention_ratio() -> None:
     with pytest.raises(ValueError, match="retention_ratio"):
         floc.compress(np.ones((4, 2, 2, 3)), method="fastvid", budget=8, retention_ratio=0.5)
 
 
 @both_variants
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_other_dtypes_and_strides(dtype: torch.dtype, variant: str) -> None:
+def test_dtypes_and_strides(dtype: torch.dtype, variant: str) -> None:
     tokens = torch.from_numpy(film(14, 4, 6, dim=16, seed=5, dtype=np.float32)).to(dtype)
     kept = floc.compress(tokens, budget=90, method="fastvid", variant=variant)
     assert kept.features.dtype == dtype
@@ -278,12 +276,12 @@ def test_other_dtypes_and_strides(dtype: torch.dtype, variant: str) -> None:
 
 
 @both_variants
-def test_of_equal_anchors_the_first_absorbs(variant: str) -> None:
+def test_first_of_equal_anchors_absorbs(variant: str) -> None:
     which = np.random.default_rng(3).integers(0, 5, (10, 3, 4))
     tokens = np.eye(8, dtype=np.float32)[which]  # all products are exact
     attn = np.random.default_rng(4).random((10, 12))
     kept = floc.compress(tokens, method="fastvid", variant=variant, retention_ratio=0.6, attn=attn, dyseg_c=3)
-    assert_is(kept, plainly(tokens, variant, 7, attn=attn, dyseg_c=3))
+    assert_matches(kept, merge_by_definition(tokens, variant, 7, attn=attn, dyseg_c=3))
 
 
 @both_variants
@@ -297,13 +295,13 @@ def test_equal_and_zero_tokens(value: float, shape: tuple[int, int, int], varian
         np.testing.assert_allclose(kept.features, value)
 
 
-def test_a_quota_of_whole_frames_keeps_everything() -> None:
+def test_quota_of_whole_frames_keeps_everything() -> None:
     tokens = film(9, 2, 3, dim=8, dtype=np.float32)
     kept = floc.compress(tokens, method="fastvid", retention_ratio=1.0)
     np.testing.assert_array_equal(kept.features, tokens.reshape(54, 8))
 
 
-def test_segments_are_taken_together_or_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiling_of_segments_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = film(40, 2, 4, dim=16, seed=4, scenes=3, shot_frames=5, dtype=np.float32)
     expected = floc.compress(tokens, budget=100, method="fastvid")
     for frames in (1, 3, 40):

@@ -1,4 +1,4 @@
-"""Pooling against torch's own outputs, and against means taken cell by cell."""
+"""Pooling compared with reference outputs and with means computed cell by cell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import floc
-from floc.methods import pooling
+from floc.methods import tiles
 
 WAYS = {
     "avg_stride2_floor": {"stride": 2, "ceil": False},
@@ -20,24 +20,24 @@ SHAPES = [(1, 1, 1), (3, 1, 7), (5, 7, 1), (4, 5, 6), (2, 8, 3), (9, 2, 2)]
 each_shape = pytest.mark.parametrize("shape", SHAPES)
 
 
-def some(*shape: int, dim: int = 3) -> np.ndarray:
+def make_tokens(*shape: int, dim: int = 3) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal((*shape, dim)).astype(np.float32)
 
 
-def spans(side: int, pooled: int) -> list[range]:
-    """The rows, or columns, that each pooled one is the mean of."""
+def find_spans(side: int, pooled: int) -> list[range]:
+    """Return the source rows, or columns, of each pooled one."""
     return [range(i * side // pooled, -(-(i + 1) * side // pooled)) for i in range(pooled)]
 
 
-def means(tokens: np.ndarray, rows: list[range], columns: list[range]) -> np.ndarray:
-    """[T, rows, columns, D] by the definition."""
+def average(tokens: np.ndarray, rows: list[range], columns: list[range]) -> np.ndarray:
+    """Average cell by cell: [T, rows, columns, D]."""
     return np.stack(
         [[[frame[np.ix_(r, c)].mean((0, 1)) for c in columns] for r in rows] for frame in tokens.astype(np.float64)]
     )
 
 
 @pytest.mark.parametrize("case", "abc")
-def test_pools_as_torch_did(read_golden, case: str) -> None:
+def test_matches_reference_outputs(read_golden, case: str) -> None:
     golden = read_golden(f"pooling_{case}")
     ways = WAYS | {"adaptive": {"adaptive_size": golden["adaptive_size"].tolist()}}
     for name, options in ways.items():
@@ -48,20 +48,20 @@ def test_pools_as_torch_did(read_golden, case: str) -> None:
 
 
 @each_shape
-def test_adaptive_cells_are_the_means_of_their_rows_and_columns(
+def test_adaptive_pooling_averages_rows_and_columns(
     shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pooling, "TILE_BYTES", 600)  # several tiles
+    monkeypatch.setattr(tiles, "CPU_BYTES", 600)  # several tiles
     t, h, w = shape
-    tokens = some(*shape)
+    tokens = make_tokens(*shape)
     for rows in range(1, h + 1):
         for columns in range(1, w + 1):
             kept = floc.compress(tokens, method="pooling", adaptive_size=(rows, columns))
-            tall, wide = spans(h, rows), spans(w, columns)
-            np.testing.assert_allclose(kept.features, means(tokens, tall, wide).reshape(-1, 3), atol=1e-6)
+            tall, wide = find_spans(h, rows), find_spans(w, columns)
+            np.testing.assert_allclose(kept.features, average(tokens, tall, wide).reshape(-1, 3), atol=1e-6)
             starts = [(f, r[0], c[0]) for f in range(t) for r in tall for c in wide]
-            assert kept.positions.tolist() == [list(each) for each in starts]
-            # every token was averaged into what represents it
+            assert kept.positions.tolist() == [list(start) for start in starts]
+            # every token contributes to its representative
             for token, place in enumerate(kept.represents):
                 f, y, x = np.unravel_index(token, shape)
                 g, i, j = np.unravel_index(place, (t, rows, columns))
@@ -73,15 +73,15 @@ def test_adaptive_cells_are_the_means_of_their_rows_and_columns(
 @each_shape
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("ceil", [True, False])
-def test_strides_are_the_means_of_squares(shape: tuple[int, int, int], stride: int, ceil: bool) -> None:
+def test_stride_averages_squares(shape: tuple[int, int, int], stride: int, ceil: bool) -> None:
     t, h, w = shape
     sides = []
     for side in (h, w):
         full = [range(i, min(i + stride, side)) for i in range(0, side, stride)]
-        sides.append([each for each in full if ceil or len(each) == min(stride, side)])
-    tokens = some(*shape)
+        sides.append([span for span in full if ceil or len(span) == min(stride, side)])
+    tokens = make_tokens(*shape)
     kept = floc.compress(tokens, method="pooling", stride=stride, ceil=ceil)
-    np.testing.assert_allclose(kept.features, means(tokens, *sides).reshape(-1, 3), atol=1e-6)
+    np.testing.assert_allclose(kept.features, average(tokens, *sides).reshape(-1, 3), atol=1e-6)
     assert kept.positions.tolist() == [[f, r[0], c[0]] for f in range(t) for r in sides[0] for c in sides[1]]
     expected = [
         (f * len(sides[0]) + min(y // stride, len(sides[0]) - 1)) * len(sides[1]) + min(x // stride, len(sides[1]) - 1)
@@ -92,7 +92,7 @@ def test_strides_are_the_means_of_squares(shape: tuple[int, int, int], stride: i
 
 @each_shape
 @pytest.mark.parametrize("stride", [1, 2])
-def test_bilinear_is_a_weighted_mean_of_at_most_four_cells(shape: tuple[int, int, int], stride: int) -> None:
+def test_bilinear_weights_at_most_four_cells(shape: tuple[int, int, int], stride: int) -> None:
     t, h, w = shape
 
     def weights(side: int) -> np.ndarray:
@@ -106,13 +106,13 @@ def test_bilinear_is_a_weighted_mean_of_at_most_four_cells(shape: tuple[int, int
         return matrix
 
     tall, wide = weights(h), weights(w)
-    tokens = some(*shape)
+    tokens = make_tokens(*shape)
     kept = floc.compress(tokens, method="pooling", stride=stride, pool="bilinear")
     expected = np.einsum("iy,jx,tyxd->tijd", tall, wide, tokens)
     np.testing.assert_allclose(kept.features, expected.reshape(-1, 3), atol=1e-5)
-    first = [[int(np.flatnonzero(row)[0]) for row in each] for each in (tall, wide)]
+    first = [[int(np.flatnonzero(row)[0]) for row in matrix] for matrix in (tall, wide)]
     assert kept.positions.tolist() == [[f, y, x] for f in range(t) for y in first[0] for x in first[1]]
-    # every token has a say in what represents it
+    # every token contributes to its representative
     for token, place in enumerate(kept.represents):
         f, y, x = np.unravel_index(token, shape)
         g, i, j = np.unravel_index(place, (t, len(tall), len(wide)))
@@ -121,9 +121,9 @@ def test_bilinear_is_a_weighted_mean_of_at_most_four_cells(shape: tuple[int, int
 
 
 @each_shape
-def test_a_budget_gives_the_size_of_the_rule_and_never_more(shape: tuple[int, int, int]) -> None:
+def test_budget_sets_the_size_and_is_never_exceeded(shape: tuple[int, int, int]) -> None:
     t, h, w = shape
-    tokens = some(*shape)
+    tokens = make_tokens(*shape)
     for budget in range(1, t * h * w + 1):
         kept = floc.compress(tokens, budget=budget, method="pooling")
         if budget < t:
@@ -142,14 +142,14 @@ def test_a_budget_gives_the_size_of_the_rule_and_never_more(shape: tuple[int, in
     np.testing.assert_array_equal(kept.features, tokens.reshape(-1, 3))  # the full budget
 
 
-def test_a_quarter_of_an_even_grid_is_stride_two() -> None:
-    tokens = some(3, 6, 8)
+def test_quarter_of_an_even_grid_is_stride_two() -> None:
+    tokens = make_tokens(3, 6, 8)
     kept = floc.compress(tokens, ratio="1/4", method="pooling")
     np.testing.assert_array_equal(kept.features, floc.compress(tokens, method="pooling", stride=2).features)
 
 
-def test_fewer_tokens_than_frames_are_the_means_of_some_frames() -> None:
-    tokens = some(9, 2, 3)
+def test_budget_below_frames_averages_some_frames() -> None:
+    tokens = make_tokens(9, 2, 3)
     kept = floc.compress(tokens, budget=3, method="pooling")
     assert kept.positions.tolist() == [[0, 0, 0], [4, 0, 0], [8, 0, 0]]
     np.testing.assert_allclose(kept.features, tokens[[0, 4, 8]].mean((1, 2)), atol=1e-6)
@@ -159,8 +159,8 @@ def test_fewer_tokens_than_frames_are_the_means_of_some_frames() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_means_are_taken_in_float32_or_better(dtype: torch.dtype) -> None:
-    tokens = torch.from_numpy(some(2, 16, 16)).to(dtype) + 100
+def test_averages_in_float32_or_float64(dtype: torch.dtype) -> None:
+    tokens = torch.from_numpy(make_tokens(2, 16, 16)).to(dtype) + 100
     kept = floc.compress(tokens.transpose(1, 2), budget=2, method="pooling")
     assert kept.features.dtype == dtype
     exact = tokens.double().mean((1, 2))
@@ -168,7 +168,7 @@ def test_means_are_taken_in_float32_or_better(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({}, r"needs adaptive_size=\(rows, columns\), stride="),
         ({"adaptive_size": (0, 1)}, r"at most \(2, 5\); got \[0, 1\]"),
@@ -181,6 +181,6 @@ def test_means_are_taken_in_float32_or_better(dtype: torch.dtype) -> None:
         ({"stride": 2, "budget": 9}, "budget=9 sets stride"),
     ],
 )
-def test_says_what_is_wrong(options: dict, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        floc.compress(some(9, 2, 5), method="pooling", **options)
+def test_rejects_invalid_options(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        floc.compress(make_tokens(9, 2, 5), method="pooling", **options)

@@ -1,4 +1,4 @@
-"""PruneVID against the published program's outputs, and against its definition."""
+"""PruneVid compared with outputs of the published program and with its definition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import floc
-from floc.methods import density, prunevid
+from floc.methods import prunevid, tiles
 from floc.synthetic import film
 from floc.tokens import TokenGrid
 
@@ -20,8 +20,8 @@ class Cluster(NamedTuple):
     mean: np.ndarray
 
 
-def dpc(x: np.ndarray, clusters: int, k: int) -> tuple[list[int], list[int]]:
-    """Centres and the cluster of each point."""
+def cluster_by_density(x: np.ndarray, clusters: int, k: int) -> tuple[list[int], list[int]]:
+    """Return the centres and the cluster of each point."""
     m = len(x)
     d = np.sqrt(((x[:, None] - x[None]) ** 2).mean(-1))
     rho = np.exp(-np.sort(d**2, 1)[:, : min(k, m)].mean(1))
@@ -34,11 +34,11 @@ def dpc(x: np.ndarray, clusters: int, k: int) -> tuple[list[int], list[int]]:
     return centres, labels.tolist()
 
 
-def refined(labels: list[int]) -> list[int]:
-    """Contiguous segments, frame by frame."""
+def make_contiguous_by_definition(labels: list[int]) -> list[int]:
+    """Relabel stray frames one by one."""
 
     def run(values: list[int | None], at: int) -> int:
-        """The length of the run of equal values that a frame is in."""
+        """Return the length of the run of equal values around a frame."""
         low = high = at
         while low > 0 and values[low - 1] == values[at]:
             low -= 1
@@ -60,7 +60,7 @@ def refined(labels: list[int]) -> list[int]:
     return values
 
 
-def plainly(
+def merge_by_definition(
     tokens: np.ndarray,
     tau: float = 0.8,
     temporal_segment_ratio: float = 0.25,
@@ -68,23 +68,23 @@ def plainly(
     k: int = 7,
     untouched: int = 14,
 ) -> dict[int, Cluster]:
-    """The definition, step by step: what stands at each place."""
+    """Merge step by step as defined, by position."""
     t, n = tokens.shape[0], tokens.shape[1] * tokens.shape[2]
     x = tokens.reshape(t, n, -1).astype(np.float64)
     unit = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
-    labels = refined(dpc(x.mean(1), max(1, int(temporal_segment_ratio * t)), k)[1])
-    found: dict[int, Cluster] = {}
+    labels = make_contiguous_by_definition(cluster_by_density(x.mean(1), max(1, int(temporal_segment_ratio * t)), k)[1])
+    merged: dict[int, Cluster] = {}
 
     def cluster(places: list[int], members: list[list[int]], values: np.ndarray) -> None:
         size = len(values)
         if size <= untouched:
             centres, of = list(range(size)), list(range(size))
         else:
-            centres, of = dpc(values, max(1, int(cluster_ratio * size)), k)
+            centres, of = cluster_by_density(values, max(1, int(cluster_ratio * size)), k)
         for c, centre in enumerate(centres):
-            mine = [i for i in range(size) if of[i] == c]
-            found[places[centre]] = Cluster(
-                sorted(itertools.chain.from_iterable(members[i] for i in mine)), values[mine].mean(0)
+            member_places = [i for i in range(size) if of[i] == c]
+            merged[places[centre]] = Cluster(
+                sorted(itertools.chain.from_iterable(members[i] for i in member_places)), values[member_places].mean(0)
             )
 
     start = 0
@@ -105,39 +105,39 @@ def plainly(
         for f in frames:
             cluster([f * n + p for p in moving], [[f * n + p] for p in moving], x[f, moving])
         start += w
-    return found
+    return merged
 
 
-def assert_is(kept: floc.Kept, found: dict[int, Cluster]) -> None:
-    indices = sorted(found)
+def assert_matches(kept: floc.Kept, merged: dict[int, Cluster]) -> None:
+    indices = sorted(merged)
     assert kept.indices.tolist() == indices
-    np.testing.assert_allclose(kept.features, [found[i].mean for i in indices], atol=1e-5)
+    np.testing.assert_allclose(kept.features, [merged[i].mean for i in indices], atol=1e-5)
     expected = np.full(kept.n, -1)
     for place, i in enumerate(indices):
-        expected[found[i].members] = place
+        expected[merged[i].members] = place
     np.testing.assert_array_equal(kept.represents, expected)
 
 
 @pytest.mark.parametrize("case", "abc")
-def test_merges_what_the_published_program_merges(read_golden, case: str) -> None:
+def test_matches_published_program(read_golden, case: str) -> None:
     golden = read_golden(f"prunevid_{case}")
     options = {name: golden[name].item() for name in ("tau", "temporal_segment_ratio", "cluster_ratio", "k")}
     tokens = golden["tokens"]
-    labels = prunevid.frame_labels(TokenGrid.from_array(tokens), options["temporal_segment_ratio"], 7)
+    labels = prunevid.label_frames(TokenGrid.from_array(tokens), options["temporal_segment_ratio"], 7)
     np.testing.assert_array_equal(labels, golden["frame_labels"])
-    np.testing.assert_array_equal(prunevid.contiguous(labels), golden["frame_labels_refined"])
+    np.testing.assert_array_equal(prunevid.make_contiguous(labels), golden["frame_labels_refined"])
     kept = floc.compress(tokens, method="prunevid", **options)
     assert len(kept) == len(golden["merged"])
     apart = np.abs(kept.features[:, None] - golden["merged"]).max(-1)
     assert sorted(apart.argmin(0)) == list(range(len(kept)))  # one for one
     assert apart.min(0).max() < 1e-5
-    # there, scene by scene: the static tokens, then those of each frame
+    # the program outputs them scene by scene: static tokens, then those of each frame
     ends = golden["segment_sizes"].cumsum()
     of_scene = np.searchsorted(ends, kept.positions[:, 0][apart.argmin(0)], side="right")
     np.testing.assert_array_equal(
         of_scene, np.repeat(np.arange(len(ends)), golden["static_sizes"] + golden["dynamic_sizes"])
     )
-    assert_is(kept, plainly(tokens, **options))
+    assert_matches(kept, merge_by_definition(tokens, **options))
 
 
 @pytest.mark.parametrize(
@@ -156,36 +156,36 @@ def test_merges_what_the_published_program_merges(read_golden, case: str) -> Non
     ],
 )
 @pytest.mark.parametrize("cache", [1 << 23, 3000])
-def test_merges_by_the_definition(
+def test_matches_definition(
     shape: tuple[int, int, int], options: dict, cache: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(density, "CACHE_BYTES", cache)  # one tile or many
+    monkeypatch.setattr(tiles, "CPU_BYTES", cache)  # one tile or many
     tokens = film(*shape, dim=24, seed=sum(shape), scenes=2, shot_frames=6, dtype=np.float32)
-    assert_is(floc.compress(tokens, method="prunevid", **options), plainly(tokens, **options))
+    assert_matches(floc.compress(tokens, method="prunevid", **options), merge_by_definition(tokens, **options))
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_contiguous_is_frame_by_frame(seed: int) -> None:
+def test_make_contiguous_matches_definition(seed: int) -> None:
     rng = np.random.default_rng(seed)
     labels = np.repeat(rng.integers(0, 1 + seed % 5, 12), rng.integers(1, 4, 12))[: 1 + seed]
-    assert prunevid.contiguous(labels).tolist() == refined(labels.tolist())
+    assert prunevid.make_contiguous(labels).tolist() == make_contiguous_by_definition(labels.tolist())
 
 
-def test_any_budget_above_the_floor_exactly() -> None:
+def test_meets_any_budget_above_the_floor_exactly() -> None:
     tokens = film(12, 4, 5, dim=16, seed=3, scenes=2, shot_frames=6, dtype=np.float32)
     fewest = len(floc.compress(tokens, budget=1, method="prunevid", nearest=True))
     assert 12 <= fewest <= 15
     for budget in [*range(fewest, 240, 7), 239, 240]:
         kept = floc.compress(tokens, budget=budget, method="prunevid")
         assert len(kept) == budget
-        found = kept.settings
+        used = kept.settings
         names = ("tau", "temporal_segment_ratio", "cluster_ratio", "k", "untouched")
-        on_its_own = floc.compress(tokens, method="prunevid", **{name: found[name] for name in names})
-        assert len(on_its_own) == budget - found.get("extra_clusters", 0)
-        if not found.get("extra_clusters", 0):
-            np.testing.assert_array_equal(on_its_own.indices, kept.indices)
-            np.testing.assert_array_equal(on_its_own.features, kept.features)
-        # what stands somewhere is the mean of those it represents
+        native = floc.compress(tokens, method="prunevid", **{name: used[name] for name in names})
+        assert len(native) == budget - used.get("extra_clusters", 0)
+        if not used.get("extra_clusters", 0):
+            np.testing.assert_array_equal(native.indices, kept.indices)
+            np.testing.assert_array_equal(native.features, kept.features)
+        # a merged token is the mean of those it represents
         rows = tokens.reshape(240, -1)
         for place in range(len(kept)):
             np.testing.assert_allclose(kept.features[place], rows[kept.represents == place].mean(0), atol=1e-5)
@@ -194,7 +194,7 @@ def test_any_budget_above_the_floor_exactly() -> None:
     assert kept.settings["cluster_ratio"] == 1.0
 
 
-def test_small_groups_are_clustered_only_where_they_must_be_and_tau_rises_only_then() -> None:
+def test_budget_changes_untouched_and_tau_only_if_needed() -> None:
     tokens = film(12, 4, 5, dim=16, seed=3, scenes=2, shot_frames=6, dtype=np.float32)
     least = len(floc.compress(tokens, method="prunevid", cluster_ratio=0.0))
     most = len(floc.compress(tokens, method="prunevid", cluster_ratio=1.0))
@@ -202,32 +202,32 @@ def test_small_groups_are_clustered_only_where_they_must_be_and_tau_rises_only_t
         budget: floc.compress(tokens, budget=budget, method="prunevid").settings
         for budget in (least - 1, least, most, most + 1)
     }
-    assert [found["untouched"] for found in settings.values()] == [0, 14, 14, 14]
-    assert [found["tau"] == 0.8 for found in settings.values()] == [True, True, True, False]
+    assert [used["untouched"] for used in settings.values()] == [0, 14, 14, 14]
+    assert [used["tau"] == 0.8 for used in settings.values()] == [True, True, True, False]
     assert settings[most + 1]["tau"] > 0.8
-    # with any lower tau there are too few
+    # any lower tau leaves too few
     lower = np.nextafter(settings[most + 1]["tau"], 0)
     assert len(floc.compress(tokens, method="prunevid", cluster_ratio=1.0, tau=lower)) == most
 
 
-def test_missing_clusters_go_where_the_largest_part_is_left_over() -> None:
+def test_extra_clusters_go_to_largest_fractions() -> None:
     rng = np.random.default_rng(0)
     sizes = rng.integers(0, 60, 50)
     nothing = np.zeros(0)
-    groups = prunevid._Groups(nothing, nothing, nothing, nothing, sizes, nothing, nothing)
+    groups = prunevid._TokenGroups(nothing, nothing, nothing, nothing, sizes, nothing, nothing)
     clustered = np.flatnonzero(sizes > 14)
-    for budget in range(int(groups.counts(0, 14).sum()), sizes.sum() + 1, 7):
-        ratio, counts = groups.within(budget, 14)
+    for budget in range(int(groups.count_clusters(0, 14).sum()), sizes.sum() + 1, 7):
+        ratio, counts = groups.share_budget(budget, 14)
         assert counts.sum() == budget
-        extra = counts - groups.counts(ratio, 14)
+        extra = counts - groups.count_clusters(ratio, 14)
         assert set(extra) <= {0, 1}
-        part = (ratio * sizes - groups.counts(ratio, 14)).round(6)
+        part = (ratio * sizes - groups.count_clusters(ratio, 14)).round(6)
         ranking = sorted(clustered, key=lambda g: (-part[g], g))
         assert sorted(ranking[: extra.sum()]) == np.flatnonzero(extra).tolist()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_other_dtypes_and_strides(dtype: torch.dtype) -> None:
+def test_dtypes_and_strides(dtype: torch.dtype) -> None:
     tokens = torch.from_numpy(film(14, 4, 6, dim=16, seed=5, dtype=np.float32)).to(dtype)
     kept = floc.compress(tokens, budget=90, method="prunevid")
     assert kept.features.dtype == dtype
@@ -252,7 +252,7 @@ def test_equal_and_zero_tokens(value: float, shape: tuple[int, int, int]) -> Non
     assert len(floc.compress(tokens, budget=budget, method="prunevid")) == min(budget, np.prod(shape))
 
 
-def test_nothing_is_more_alike_than_1() -> None:
+def test_similarity_is_at_most_one() -> None:
     frame = film(1, 3, 5, dim=300, seed=1, dtype=np.float32)
     still = np.repeat(frame, 9, 0)
     assert len(floc.compress(still, method="prunevid", tau=0.999, cluster_ratio=1.0)) == 15
@@ -262,11 +262,11 @@ def test_nothing_is_more_alike_than_1() -> None:
 @pytest.mark.parametrize(
     "options", [{"tau": np.nan}, {"temporal_segment_ratio": 1.1}, {"cluster_ratio": -0.1}, {"k": 0}]
 )
-def test_refuses_what_makes_no_sense(options: dict) -> None:
+def test_rejects_invalid_options(options: dict) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         floc.compress(np.ones((4, 2, 2, 3)), method="prunevid", **options)
 
 
-def test_a_budget_and_its_parameter_cannot_both_decide() -> None:
+def test_rejects_budget_together_with_cluster_ratio() -> None:
     with pytest.raises(ValueError, match="cluster_ratio"):
         floc.compress(np.ones((4, 2, 2, 3)), method="prunevid", budget=8, cluster_ratio=0.5)

@@ -1,4 +1,4 @@
-"""Every method there is, through the same door."""
+"""The contract of every registered method."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ import floc
 each_method = pytest.mark.parametrize("name", floc.methods.names())
 
 
-def compress(tokens: Any, name: str, **dial: Any) -> floc.Kept:
-    """What a method keeps; where a budget is below its floor, the fewest it can."""
+def compress(tokens: Any, name: str, **budget_options: Any) -> floc.Kept:
+    """Compress with a method; a budget below its floor keeps the floor."""
     options = {"nearest": True} if "nearest" in floc.methods.options(name) else {}
-    return floc.compress(tokens, method=name, **dial, **options)
+    return floc.compress(tokens, method=name, **budget_options, **options)
 
 
-def floor_of(tokens: np.ndarray, name: str) -> int:
+def find_floor(tokens: np.ndarray, name: str) -> int:
     return len(compress(tokens, name, budget=1)) if floc.methods.facts(name).floor else 1
 
 
 @each_method
 @pytest.mark.parametrize("budget", [13, 105, 300, 840, 5000])
-def test_on_budget_in_video_order_the_same_twice(tokens: np.ndarray, name: str, budget: int) -> None:
+def test_meets_budget_in_video_order_and_is_deterministic(tokens: np.ndarray, name: str, budget: int) -> None:
     before = tokens.copy()
     kept, again = (compress(tokens, name, budget=budget) for _ in range(2))
     np.testing.assert_array_equal(tokens, before)
-    most = max(min(budget, 840), floor_of(tokens, name))
+    most = max(min(budget, 840), find_floor(tokens, name))
     assert 0 < len(kept) <= most
     if floc.methods.facts(name).exact:
         assert len(kept) == most
@@ -42,18 +42,16 @@ def test_on_budget_in_video_order_the_same_twice(tokens: np.ndarray, name: str, 
 
 
 @each_method
-def test_every_token_has_a_representative_as_close_as_coverage_says(tokens: np.ndarray, name: str) -> None:
+def test_coverage_is_the_mean_cosine_to_representatives(tokens: np.ndarray, name: str) -> None:
     kept = compress(tokens, name, budget=105)
     assert kept.represents.shape == (840,)
     assert 0 <= kept.represents.min() <= kept.represents.max() < len(kept)
-    rows, stand = (
-        each / np.linalg.norm(each, axis=1, keepdims=True) for each in (tokens.reshape(840, -1), kept.features)
-    )
-    assert kept.coverage == pytest.approx((rows * stand[kept.represents]).sum(1).mean(), abs=1e-4)
+    rows, kept_rows = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (tokens.reshape(840, -1), kept.features))
+    assert kept.coverage == pytest.approx((rows * kept_rows[kept.represents]).sum(1).mean(), abs=1e-4)
 
 
 @each_method
-def test_what_is_selected_is_a_token_and_what_is_merged_is_near_its_members(tokens: np.ndarray, name: str) -> None:
+def test_selected_tokens_are_unchanged_and_merged_tokens_are_bounded(tokens: np.ndarray, name: str) -> None:
     kept = compress(tokens, name, budget=105)
     rows = tokens.reshape(840, -1)
     if floc.methods.facts(name).kind == "select":
@@ -65,23 +63,23 @@ def test_what_is_selected_is_a_token_and_what_is_merged_is_near_its_members(toke
 
 
 @each_method
-def test_a_nested_order_holds_the_smaller_answers(tokens: np.ndarray, name: str) -> None:
+def test_nested_order_contains_smaller_budgets(tokens: np.ndarray, name: str) -> None:
     kept = compress(tokens, name, budget=105)
     if not kept.nested:
         with pytest.raises(ValueError, match="does not keep a nested order"):
             kept.at(budget=50)
         return
-    few = kept.at(budget=50)
-    assert len(few) == 50
-    assert set(few.indices) < set(kept.indices)
-    np.testing.assert_array_equal(few.features, tokens.reshape(840, -1)[few.indices])
-    np.testing.assert_array_equal(few.positions, np.stack(np.unravel_index(few.indices, (70, 3, 4)), 1))
-    assert few.represents.max() < 50
-    assert kept.at(coverage=few.coverage).coverage >= few.coverage - 1e-9
+    subset = kept.at(budget=50)
+    assert len(subset) == 50
+    assert set(subset.indices) < set(kept.indices)
+    np.testing.assert_array_equal(subset.features, tokens.reshape(840, -1)[subset.indices])
+    np.testing.assert_array_equal(subset.positions, np.stack(np.unravel_index(subset.indices, (70, 3, 4)), 1))
+    assert subset.represents.max() < 50
+    assert kept.at(coverage=subset.coverage).coverage >= subset.coverage - 1e-9
 
 
 @each_method
-def test_looking_at_it_sets_off_nothing(tokens: np.ndarray, name: str) -> None:
+def test_repr_does_not_compute_coverage(tokens: np.ndarray, name: str) -> None:
     kept = compress(tokens, name, budget=105)
     known = "coverage" in repr(kept)
     assert known == (kept.path is not None)
@@ -89,25 +87,25 @@ def test_looking_at_it_sets_off_nothing(tokens: np.ndarray, name: str) -> None:
 
 
 @each_method
-def test_reaches_a_coverage(name: str) -> None:
-    few = np.random.default_rng(0).standard_normal((12, 2, 3, 8)).astype(np.float32)
-    assert compress(few, name, coverage=0.9).coverage >= 0.9
+def test_reaches_coverage(name: str) -> None:
+    small = np.random.default_rng(0).standard_normal((12, 2, 3, 8)).astype(np.float32)
+    assert compress(small, name, coverage=0.9).coverage >= 0.9
 
 
 @each_method
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_any_precision_comes_back_as_it_came(tokens: np.ndarray, name: str, dtype: torch.dtype) -> None:
-    given = torch.from_numpy(tokens).to(dtype)
-    kept = compress(given, name, budget=300)
+def test_output_has_the_input_dtype(tokens: np.ndarray, name: str, dtype: torch.dtype) -> None:
+    converted = torch.from_numpy(tokens).to(dtype)
+    kept = compress(converted, name, budget=300)
     assert kept.features.dtype == dtype
     assert kept.features.isfinite().all()
     assert len(kept) == len(compress(tokens, name, budget=300)) or not floc.methods.facts(name).exact
 
 
 @each_method
-def test_half_precision_chooses_what_float32_would_of_the_same_numbers(tokens: np.ndarray, name: str) -> None:
-    given = torch.from_numpy(tokens).bfloat16()
-    kept, same = compress(given, name, budget=300), compress(given.float(), name, budget=300)
+def test_half_precision_selects_the_same_tokens_as_float32(tokens: np.ndarray, name: str) -> None:
+    converted = torch.from_numpy(tokens).bfloat16()
+    kept, same = compress(converted, name, budget=300), compress(converted.float(), name, budget=300)
     assert kept.indices.tolist() == same.indices.tolist()
 
 
@@ -116,17 +114,17 @@ def test_half_precision_chooses_what_float32_would_of_the_same_numbers(tokens: n
     "shape", [(1, 1, 1), (1, 4, 5), (2, 1, 7), (3, 5, 1), (5, 2, 2), (7, 3, 3), (9, 4, 7), (33, 1, 2)]
 )
 def test_awkward_sizes(name: str, shape: tuple[int, int, int]) -> None:
-    few = np.random.default_rng(1).standard_normal((*shape, 6)).astype(np.float32)
-    n = few[..., 0].size
+    small = np.random.default_rng(1).standard_normal((*shape, 6)).astype(np.float32)
+    n = small[..., 0].size
     for budget in sorted({1, max(1, n // 3), n}):
-        kept = compress(few, name, budget=budget)
+        kept = compress(small, name, budget=budget)
         assert 1 <= len(kept) <= n
         assert np.isfinite(kept.features).all()
         assert kept.represents.shape == (n,)
 
 
 @each_method
-def test_ratio_one_keeps_everything_as_it_is(tokens: np.ndarray, name: str) -> None:
+def test_ratio_one_keeps_everything_unchanged(tokens: np.ndarray, name: str) -> None:
     kept = floc.compress(tokens, ratio=1, method=name)
     assert kept.indices.tolist() == list(range(840))
     np.testing.assert_array_equal(kept.features, tokens.reshape(840, -1))
@@ -135,44 +133,44 @@ def test_ratio_one_keeps_everything_as_it_is(tokens: np.ndarray, name: str) -> N
 
 @each_method
 @pytest.mark.parametrize("value", [0.0, 1.0])
-def test_tokens_that_are_all_the_same(name: str, value: float) -> None:
+def test_equal_tokens(name: str, value: float) -> None:
     same = np.full((10, 3, 4, 5), value, np.float32)
     kept = compress(same, name, budget=40)
-    assert 1 <= len(kept) <= max(40, floor_of(same, name))
+    assert 1 <= len(kept) <= max(40, find_floor(same, name))
     if floc.methods.facts(name).exact:
-        assert len(kept) == max(40, floor_of(same, name))
+        assert len(kept) == max(40, find_floor(same, name))
     np.testing.assert_allclose(kept.features, value, atol=1e-6)
     assert len(set(kept.indices.tolist())) == len(kept)
 
 
 @each_method
-def test_not_contiguous_is_no_matter(tokens: np.ndarray, name: str) -> None:
-    turned = torch.from_numpy(tokens).permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0)
-    assert not turned.is_contiguous()
-    kept, same = compress(turned, name, budget=300), compress(tokens, name, budget=300)
+def test_memory_layout_does_not_change_the_result(tokens: np.ndarray, name: str) -> None:
+    strided = torch.from_numpy(tokens).permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0)
+    assert not strided.is_contiguous()
+    kept, same = compress(strided, name, budget=300), compress(tokens, name, budget=300)
     assert kept.indices.tolist() == same.indices.tolist()
 
 
 @each_method
-def test_a_floor_is_an_error_that_names_it(tokens: np.ndarray, name: str) -> None:
+def test_budget_below_floor_raises(tokens: np.ndarray, name: str) -> None:
     if not floc.methods.facts(name).floor:
         assert len(floc.compress(tokens, budget=1, method=name)) == 1
         return
-    least = floor_of(tokens, name)
+    least = find_floor(tokens, name)
     with pytest.raises(ValueError, match=f"at least {least} of 840 tokens.*got a budget of 1.*nearest=True"):
         floc.compress(tokens, budget=1, method=name)
     assert len(floc.compress(tokens, budget=least, method=name)) <= least
 
 
 @each_method
-def test_without_a_dial_it_runs_on_its_own_parameters_or_says_that_it_has_none(tokens: np.ndarray, name: str) -> None:
+def test_runs_without_budget_if_native_and_raises_otherwise(tokens: np.ndarray, name: str) -> None:
     chosen = floc.methods.get(name)()
     if not isinstance(chosen, floc.methods.Native):
         with pytest.raises(ValueError, match="exactly one of ratio"):
             floc.compress(tokens, method=name)
         return
     clusterings = {key: {"n_clusters": 50} for key in ("kmeans", "kmedoids", "spectral")}
-    own = {"pooling": {"stride": 2}, **clusterings}.get(name, {})  # these have no size of their own
+    own = {"pooling": {"stride": 2}, **clusterings}.get(name, {})  # these have no default size
     if own:
         with pytest.raises(ValueError, match=f"{name} needs"):
             floc.compress(tokens, method=name)
@@ -180,13 +178,13 @@ def test_without_a_dial_it_runs_on_its_own_parameters_or_says_that_it_has_none(t
 
 
 @each_method
-def test_a_budget_and_what_it_sets_are_not_both_taken(tokens: np.ndarray, name: str) -> None:
+def test_rejects_budget_together_with_options_it_sets(tokens: np.ndarray, name: str) -> None:
     for option in floc.methods.facts(name).searched:
         with pytest.raises(ValueError, match=f"ratio=1/8 sets {option} of method '{name}'; give one or the other"):
             floc.compress(tokens, ratio=1 / 8, method=name, **{option: 1})
 
 
-def test_parameters_may_come_from_a_file_of_arrays(tokens: np.ndarray) -> None:
+def test_accepts_array_scalars_as_options(tokens: np.ndarray) -> None:
     plain = floc.compress(tokens, method="sttm", spatial_threshold=0.8, temporal_threshold=0.7, root_level=1)
     stored = {"spatial_threshold": np.array(0.8), "temporal_threshold": torch.tensor(0.7, dtype=torch.float64)}
     kept = floc.compress(tokens, method="sttm", root_level=np.int64(1), **stored)
@@ -195,15 +193,15 @@ def test_parameters_may_come_from_a_file_of_arrays(tokens: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("name", ["kmeans", "kmedoids", "spectral"])
-def test_clusters_are_asked_for_by_number(tokens: np.ndarray, name: str) -> None:
+def test_n_clusters_equals_a_budget(tokens: np.ndarray, name: str) -> None:
     kept = floc.compress(tokens, method=name, n_clusters=60)
     assert kept.indices.tolist() == floc.compress(tokens, method=name, budget=60).indices.tolist()
-    with pytest.raises(ValueError, match=r"whole number in 1..840, the tokens there are; got 841"):
+    with pytest.raises(ValueError, match=r"whole number in 1..840, the number of tokens; got 841"):
         floc.compress(tokens, method=name, n_clusters=841)
 
 
 @each_method
-def test_says_what_it_does_and_takes(name: str) -> None:
+def test_describes_itself(name: str) -> None:
     facts = floc.methods.facts(name)
     assert floc.methods.describe(name)
     assert facts.paper
@@ -213,3 +211,30 @@ def test_says_what_it_does_and_takes(name: str) -> None:
     assert bool(facts.floor) == ("nearest" in floc.methods.options(name))
     with pytest.raises(ValueError, match="unknown option"):
         floc.compress(np.ones((2, 2, 2)), budget=1, method=name, no_such_option=1)
+
+
+@each_method
+def test_manual_and_page_contain_docstring_and_options(name: str) -> None:
+    manual, page = floc.methods.manual(name), floc.methods.markdown()
+    assert manual.startswith(f"{name}: {floc.methods.facts(name).paper}")
+    assert floc.methods.describe(name) in manual
+    assert f"## {name}\n\n{floc.methods.describe(name)}" in page
+    for option, default in floc.methods.defaults(name).items():
+        assert (f"{option}={default!r}" in manual) == (option != "progress")
+
+
+def test_parses_options_as_python_values_or_text() -> None:
+    spec = floc.methods.parse(" kmedoids:block=none:seed=3:init=build ")
+    assert spec == ("kmedoids:block=none:seed=3:init=build", "kmedoids", {"block": None, "seed": 3, "init": "build"})
+    assert floc.methods.parse("dycoke:sound=True:merging_ratio=0.5").options == {"sound": True, "merging_ratio": 0.5}
+    assert floc.methods.runs_alone(floc.methods.parse("dycoke"))
+    assert not floc.methods.runs_alone(floc.methods.parse("random"))
+
+
+def test_registered_methods_are_listed_and_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("floc.methods.registry._registry", {"random": floc.methods.get("random")})
+    floc.methods.register("other")(floc.methods.get("random"))
+    assert floc.methods.names() == ["other", "random"]
+    assert floc.methods.make("other", {"seed": np.int64(3)}) == floc.methods.make("random", {"seed": 3})
+    with pytest.raises(ValueError, match="unknown method 'othr': did you mean 'other'"):
+        floc.methods.get("othr")

@@ -1,4 +1,4 @@
-"""LLaVA-Scissor against the published program's outputs, and against its definition with graphs and loops."""
+"""LLaVA-Scissor compared with outputs of the published program and with its definition by graphs and loops."""
 
 from __future__ import annotations
 
@@ -9,50 +9,52 @@ import pytest
 import torch
 
 import floc
-from floc.methods import scissor
+from floc.methods import linkage, scissor
 from floc.synthetic import film
 from floc.tokens import TokenGrid
 
 
-def unit(x: np.ndarray) -> np.ndarray:
+def normalize(x: np.ndarray) -> np.ndarray:
     return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
 
 
-def parts(x: np.ndarray, tau: float, sampled: list[int] | None = None) -> list[tuple[int, list[int]]]:
-    """Connected components of [M, D] as (key, members), in the order of keys."""
-    like = unit(x) @ unit(x).T > tau
+def find_components(x: np.ndarray, tau: float, sampled: list[int] | None = None) -> list[tuple[int, list[int]]]:
+    """Find the connected components of [M, D] as (key, members), ordered by key."""
+    like = normalize(x) @ normalize(x).T > tau
     degree = like.sum(1)
     joins = like.copy()
     if sampled is not None:
         outside = np.setdiff1d(np.arange(len(x)), sampled)
         joins[np.ix_(outside, outside)] = False
-    left, found = set(range(len(x))), []
+    left, components = set(range(len(x))), []
     while left:
         reached = new = {min(left)}
         while new:
             new = {int(j) for i in new for j in np.flatnonzero(joins[i])} - reached
             reached = reached | new
         members = sorted(reached)
-        found.append((max(members, key=lambda i: (degree[i], -i)), members))
+        components.append((max(members, key=lambda i: (degree[i], -i)), members))
         left -= reached
-    return sorted(found)
+    return sorted(components)
 
 
-def plainly(tokens: np.ndarray, tau: float, drawn: set[int] | None = None) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """Positions, merged tokens and represents, in float64; drawn tokens are in the components that are sampled."""
+def merge_by_definition(
+    tokens: np.ndarray, tau: float, drawn: set[int] | None = None
+) -> tuple[list[int], np.ndarray, np.ndarray]:
+    """Return positions, merged tokens and represents, in float64; components with a drawn token are sampled."""
     _, h, w, d = tokens.shape
     rows = tokens.astype(np.float64).reshape(-1, d)
     keys, means, sampled = [], [], []
     for start in range(0, len(rows), h * w):
-        for key, members in parts(rows[start : start + h * w], tau):
-            if drawn is not None and drawn & {start + each for each in members}:
+        for key, members in find_components(rows[start : start + h * w], tau):
+            if drawn is not None and drawn & {start + member for member in members}:
                 sampled.append(len(keys))
             keys.append(start + key)
             means.append(rows[start + np.array(members)].mean(0))
     first = np.array(means)
-    components = parts(first, tau, None if drawn is None else sampled)
+    components = find_components(first, tau, None if drawn is None else sampled)
     second = np.array([first[members].mean(0) for _, members in components])
-    represents = (unit(rows) @ unit(second).T).argmax(1)
+    represents = (normalize(rows) @ normalize(second).T).argmax(1)
     merged = np.array(
         [(mean + rows[represents == i].sum(0)) / (1 + (represents == i).sum()) for i, mean in enumerate(second)]
     )
@@ -61,45 +63,45 @@ def plainly(tokens: np.ndarray, tau: float, drawn: set[int] | None = None) -> tu
 
 @pytest.mark.parametrize("epsilon", ["golden", None])
 @pytest.mark.parametrize("case", "abc")
-def test_merges_what_the_published_program_merges(read_golden, case: str, epsilon: str | None) -> None:
+def test_matches_published_program(read_golden, case: str, epsilon: str | None) -> None:
     golden = read_golden(f"scissor_{case}")
     options = {"tau": golden["tau"].item()} | ({"epsilon": golden["epsilon"].item()} if epsilon else {})
     kept = floc.compress(golden["tokens"], method="scissor", **options)
     np.testing.assert_allclose(kept.features, golden["merged"], atol=1e-5)
     np.testing.assert_array_equal(kept.represents, golden["assignment"])
-    frames = scissor._Frames.of(TokenGrid.from_array(golden["tokens"]))
-    nodes = frames.alive(options["tau"], options["tau"])
-    means = frames.sums(nodes) / frames.size[nodes][:, None]
+    trees = linkage.FrameTrees.build(TokenGrid.from_array(golden["tokens"]))
+    nodes = trees.find_nodes(options["tau"], options["tau"])
+    means = trees.sum_tokens(nodes) / trees.size[nodes][:, None]
     assert len(means) == len(golden["step1_tokens"])
     nearest = np.abs(means.numpy()[:, None] - golden["step1_tokens"]).max(-1).argmin(0)
     assert len(set(nearest)) == len(means)
     np.testing.assert_allclose(means[nearest], golden["step1_tokens"], atol=1e-5)
-    # which of the means are joined, whatever their numbers are
-    joined = scissor._at(frames, options["tau"]).joined(options["tau"])[nearest].numpy()
-    theirs = golden["step2_component_of_step1"]
-    assert ((joined[:, None] == joined) == (theirs[:, None] == theirs)).all()
+    # the same means are joined, whatever their numbers are
+    component = scissor._compare_at(trees, options["tau"]).find_components(options["tau"])[nearest].numpy()
+    expected = golden["step2_component_of_step1"]
+    assert ((component[:, None] == component) == (expected[:, None] == expected)).all()
 
 
 @pytest.mark.parametrize(("t", "h", "w"), [(1, 1, 1), (1, 5, 7), (9, 1, 1), (6, 7, 3), (11, 4, 4), (3, 1, 63)])
 @pytest.mark.parametrize("tau", [0.6, 0.8, 0.87, 0.93])
-def test_merges_by_the_definition(t: int, h: int, w: int, tau: float) -> None:
+def test_matches_definition(t: int, h: int, w: int, tau: float) -> None:
     tokens = film(t, h, w, dim=24, seed=t * h * w, shot_frames=4, noise=0.25, dtype=np.float32)
-    positions, merged, represents = plainly(tokens, tau)
+    positions, merged, represents = merge_by_definition(tokens, tau)
     kept = floc.compress(tokens, method="scissor", tau=tau)
     assert kept.indices.tolist() == positions
     np.testing.assert_allclose(kept.features, merged, atol=1e-5 * np.abs(merged).max())
     np.testing.assert_array_equal(kept.represents, represents)
 
 
-def test_joins_only_what_is_next_to_a_sample_if_asked_to() -> None:
+def test_epsilon_joins_only_neighbours_of_a_sample() -> None:
     tokens = film(10, 4, 5, dim=24, seed=3, shot_frames=5, noise=0.25, dtype=np.float32)
-    frames = scissor._Frames.of(TokenGrid.from_array(tokens))
-    count, epsilon = frames.count(0.85), 0.35
+    trees = linkage.FrameTrees.build(TokenGrid.from_array(tokens))
+    count, epsilon = trees.count(0.85), 0.35
     sample = math.ceil(math.log(count) / epsilon**2)
     assert sample < count / 2
     sampled = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:sample]
-    drawn = set(frames.order[frames.start[frames.alive(0.85, 0.85)[sampled]]].tolist())
-    positions, merged, represents = plainly(tokens, 0.85, drawn)
+    drawn = set(trees.order[trees.start[trees.find_nodes(0.85, 0.85)[sampled]]].tolist())
+    positions, merged, represents = merge_by_definition(tokens, 0.85, drawn)
     kept = floc.compress(tokens, method="scissor", tau=0.85, epsilon=epsilon)
     assert len(kept) > len(floc.compress(tokens, method="scissor", tau=0.85))
     assert kept.indices.tolist() == positions
@@ -115,33 +117,14 @@ def test_joins_only_what_is_next_to_a_sample_if_asked_to() -> None:
     )
 
 
-def test_frames_fall_into_the_components_of_any_threshold() -> None:
-    tokens = torch.from_numpy(film(4, 5, 6, dim=16, seed=5, dtype=np.float32))
-    tokens[1] = tokens[1].round()  # some equal cosines
-    frames = scissor._Frames.of(TokenGrid.from_array(tokens))
-    for tau in np.linspace(-1, 1, 41):
-        expected = {
-            tuple(30 * i + np.array(members))
-            for i, frame in enumerate(tokens.flatten(1, 2).numpy().astype(np.float64))
-            for _, members in parts(frame, tau)
-        }
-        nodes = frames.alive(tau, tau)
-        assert len(nodes) == frames.count(tau)
-        found = {
-            tuple(sorted(frames.order[start : start + size].tolist()))
-            for start, size in zip(frames.start[nodes].tolist(), frames.size[nodes].tolist(), strict=True)
-        }
-        assert found == expected
-
-
 @pytest.mark.parametrize("shape", [(24, 3, 4), (10, 5, 5), (6, 1, 30)])
-def test_a_budget_reports_the_threshold_that_gives_its_answer(shape: tuple[int, int, int]) -> None:
+def test_budget_reports_the_threshold_of_its_result(shape: tuple[int, int, int]) -> None:
     tokens = film(*shape, dim=32, seed=2, shot_frames=9, dtype=np.float32)
     n = math.prod(shape)
     scan = [len(floc.compress(tokens, method="scissor", tau=tau)) for tau in np.linspace(0.3, 1, 60)]
     for budget in (1, n // 16, n // 8, n // 3, n - 1):
         kept = floc.compress(tokens, budget=budget, method="scissor")
-        # counts wobble, so a threshold outside the search's way can come a little closer
+        # counts waver, so a threshold that the search did not try can be slightly closer
         assert 0.9 * max([1, *(count for count in scan if count <= budget)]) <= len(kept) <= budget
         again = floc.compress(tokens, method="scissor", tau=kept.settings["tau"])
         np.testing.assert_array_equal(again.indices, kept.indices)
@@ -150,23 +133,26 @@ def test_a_budget_reports_the_threshold_that_gives_its_answer(shape: tuple[int, 
 
 
 @pytest.mark.parametrize("guess", [(0.2, 0.21), (0.99, 1.0), (0.5, 1.05), (-1.01, 0.3), (0.8, 0.8)])
-def test_a_wrong_guess_costs_time_not_tokens(guess: tuple[float, float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_guess_does_not_change_the_count(guess: tuple[float, float], monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = film(20, 3, 4, dim=32, seed=2, shot_frames=9, dtype=np.float32)
     expected = [len(floc.compress(tokens, budget=budget, method="scissor")) for budget in (5, 30, 200)]
-    monkeypatch.setattr(scissor, "_guess", lambda frames, budget: guess)
-    found = [len(floc.compress(tokens, budget=budget, method="scissor")) for budget in (5, 30, 200)]
-    np.testing.assert_allclose(found, expected, atol=3)
+    monkeypatch.setattr(scissor, "_guess_window", lambda trees, budget: guess)
+    counts = [len(floc.compress(tokens, budget=budget, method="scissor")) for budget in (5, 30, 200)]
+    np.testing.assert_allclose(counts, expected, atol=3)
 
 
-def test_little_memory_gives_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_limits_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = film(20, 4, 5, dim=32, seed=2, shot_frames=9, dtype=np.float32)
-    expected, native = (floc.compress(tokens, method="scissor", **how) for how in ({"budget": 50}, {"tau": 0.7}))
-    monkeypatch.setattr(scissor, "LINKAGE_BYTES", 3 * 4 * 20 * 20)
+    expected, native = (
+        floc.compress(tokens, method="scissor", **options) for options in ({"budget": 50}, {"tau": 0.7})
+    )
+    monkeypatch.setattr(linkage, "LINKAGE_BYTES", 3 * 4 * 20 * 20)
     monkeypatch.setattr(scissor, "TILE_BYTES", 5000)
-    monkeypatch.setattr(scissor, "EDGES", 20)
+    monkeypatch.setattr(linkage, "TILE_BYTES", 5000)
+    monkeypatch.setattr(scissor, "MAX_EDGES", 20)
     windows = []
-    search = scissor._window
-    monkeypatch.setattr(scissor, "_window", lambda *given: windows.append(search(*given)) or windows[-1])
+    search = scissor._compare
+    monkeypatch.setattr(scissor, "_compare", lambda *args: windows.append(search(*args)) or windows[-1])
     kept = floc.compress(tokens, budget=50, method="scissor")
     assert None in windows
     assert len(kept) == len(expected)
@@ -178,20 +164,20 @@ def test_little_memory_gives_the_same_tokens(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("off", [-1e-6, 0, 1e-6])
-def test_a_search_ends_where_rounding_makes_the_count_leap(off: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_ends_if_rounding_makes_the_count_jump(off: float, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    tokens = rng.standard_normal(400) * rng.uniform(1, 2, (8, 4, 5, 1))  # one direction, so every cosine is nearly 1
-    cosines, window = scissor._cosines, scissor._window
+    tokens = rng.standard_normal(400) * rng.uniform(1, 2, (8, 4, 5, 1))  # one direction: every cosine is nearly 1
+    cosines, compare = linkage.compute_cosines, scissor._compare
     passes = []
-    monkeypatch.setattr(scissor, "EDGES", 100)
-    monkeypatch.setattr(scissor, "_cosines", lambda tokens: cosines(tokens) + off)  # as if rounded another way
-    monkeypatch.setattr(scissor, "_window", lambda *given: passes.append(given) or window(*given))
+    monkeypatch.setattr(scissor, "MAX_EDGES", 100)
+    monkeypatch.setattr(linkage, "compute_cosines", lambda tokens: cosines(tokens) + off)  # as if rounded differently
+    monkeypatch.setattr(scissor, "_compare", lambda *args: passes.append(args) or compare(*args))
     kept = floc.compress(tokens.astype(np.float32), budget=20, method="scissor")
     assert 1 <= len(kept) <= 20
     assert len(passes) < 40
 
 
-def test_the_whole_budget_changes_nothing() -> None:
+def test_full_budget_changes_nothing() -> None:
     tokens = np.random.default_rng(0).standard_normal((3, 2, 4, 5))
     kept = floc.compress(tokens, ratio=1, method="scissor")
     np.testing.assert_array_equal(kept.features, tokens.reshape(24, 5))
@@ -211,7 +197,7 @@ def test_equal_tokens(value: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_any_dtype_and_layout_merges_as_float32_does(dtype: torch.dtype) -> None:
+def test_dtype_and_layout_do_not_change_the_result(dtype: torch.dtype) -> None:
     tokens = torch.from_numpy(film(9, 4, 6, dim=32, shot_frames=4)).to(dtype)
     scattered = tokens.permute(3, 2, 0, 1).contiguous().permute(2, 3, 1, 0)
     kept = floc.compress(scattered, ratio=1 / 4, method="scissor")
@@ -221,6 +207,6 @@ def test_any_dtype_and_layout_merges_as_float32_does(dtype: torch.dtype) -> None
     np.testing.assert_allclose(kept.features.float(), plain.features, atol=1e-6, rtol=2**-8)
 
 
-def test_an_epsilon_that_samples_nothing_is_an_error() -> None:
+def test_rejects_epsilon_zero() -> None:
     with pytest.raises(ValueError, match="epsilon must be above 0"):
         floc.compress(np.ones((2, 2, 2)), method="scissor", epsilon=0)

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over the DevTools protocol through a pair of pipes: no library needed."""
+"""Drive a headless Chromium over the DevTools protocol through two pipes, without a library."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ PATIENCE_S = 30.0
 
 
 class Browser:
-    """One tab. `requests` and `complaints` hold all that the page asked for and complained of."""
+    """A browser tab. `requests` and `messages` hold all requests, and all warnings and errors, of the page."""
 
     def __init__(self, profile: Path) -> None:
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
-        # Chromium reads commands from 3 and answers on 4; by way of 8 and 9, as one of the pipes may be 3 or 4 already
+        # Chromium reads commands from 3 and answers on 4. 8 and 9 are intermediate, since a pipe may already be 3 or 4.
         wire = f'exec 8<&{to_browser} 9>&{from_browser} 3<&8 4>&9; exec "$0" "$@"'
         self._process = subprocess.Popen(
             ["bash", "-c", wire, str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}", "about:blank"],
@@ -48,7 +48,7 @@ class Browser:
         self._session: str | None = None
         self._loaded = False
         self.requests: list[str] = []
-        self.complaints: list[str] = []
+        self.messages: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -79,19 +79,19 @@ class Browser:
                 return answer["result"]
 
     def open(self, url: str, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Load a page, from a clean slate."""
+        """Load a page, and clear the recorded requests and messages."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.requests.clear()
-        self.complaints.clear()
+        self.messages.clear()
         self._loaded = False
         self.call("Page.navigate", url=url)
         while not self._loaded:
             self._next()
 
     def set(self, selector: str, value: object, event: str) -> None:
-        """Give an input or a select a value, and tell the page."""
+        """Set the value of an input or a select, and send its event."""
         self.eval(
             f"(() => {{ const it = document.querySelector({json.dumps(selector)});"
             f" it.value = {json.dumps(value)}; it.dispatchEvent(new Event({json.dumps(event)})); }})()"
@@ -99,26 +99,26 @@ class Browser:
         self.settle()
 
     def eval(self, expression: str) -> Any:
-        """The value of a JavaScript expression; a promise is waited for."""
-        said = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in said:
-            raise RuntimeError(f"{expression}: {said['exceptionDetails']['exception'].get('description')}")
-        return said["result"].get("value")
+        """Return the value of a JavaScript expression; wait if it is a promise."""
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(f"{expression}: {answer['exceptionDetails']['exception'].get('description')}")
+        return answer["result"].get("value")
 
     def wait(self, expression: str) -> Any:
         """Wait until an expression is true."""
         until = time.monotonic() + PATIENCE_S
         while not (value := self.eval(expression)):
-            assert time.monotonic() < until, f"{expression} never came true; the page said {self.complaints}"
+            assert time.monotonic() < until, f"{expression} never became true; messages: {self.messages}"
             self.eval("new Promise(requestAnimationFrame)")
         return value
 
     def settle(self) -> None:
-        """Let the drawing that a change asked for take place."""
+        """Wait until a scheduled redraw is done."""
         self.eval("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def click(self, selector: str, x: float = 0.5, y: float = 0.5) -> None:
-        """Click at a share of an element's width and height, as a hand would."""
+        """Send mouse events at a share of an element's width and height."""
         box = self.eval(
             f"(() => {{ const it = document.querySelector({json.dumps(selector)});"
             " it.scrollIntoView({block: 'center'}); const {left, top, width, height} = it.getBoundingClientRect();"
@@ -131,21 +131,25 @@ class Browser:
 
     def press(self, key: str, shift: bool = False) -> None:
         text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
-        what = {"key": key, "windowsVirtualKeyCode": KEY_CODES.get(key, 0), "modifiers": 8 if shift else 0}
-        self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **what)
-        self.call("Input.dispatchKeyEvent", type="keyUp", **what)
+        event = {"key": key, "windowsVirtualKeyCode": KEY_CODES.get(key, 0), "modifiers": 8 if shift else 0}
+        self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **event)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **event)
         self.settle()
 
-    def screenshot(self, path: Path, whole: bool = False) -> None:
-        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(shot["data"]))
+    def screenshot(self, selector: str) -> bytes:
+        """Return a PNG of an element."""
+        box = self.eval(
+            f"(() => {{ const {{x, y, width, height}} = document.querySelector({json.dumps(selector)})"
+            ".getBoundingClientRect(); return {x: x + scrollX, y: y + scrollY, width, height, scale: 1}; })()"
+        )
+        return base64.b64decode(self.call("Page.captureScreenshot", format="png", clip=box)["data"])
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._pending:
             ready, _, _ = select.select([self._read], [], [], PATIENCE_S)
             part = os.read(self._read, 1 << 20) if ready else b""
             if not part:
-                raise RuntimeError(f"chromium has not answered for {PATIENCE_S:g} s, or is gone")
+                raise RuntimeError(f"chromium has not answered for {PATIENCE_S:g} s, or has exited")
             self._pending += part
         line, self._pending = self._pending.split(b"\0", 1)
         message: dict[str, Any] = json.loads(line)
@@ -159,8 +163,8 @@ class Browser:
             self.requests.append(params["request"]["url"])
         elif event == "Runtime.exceptionThrown":
             details = params["exceptionDetails"]
-            self.complaints.append(details.get("exception", {}).get("description", details["text"]))
+            self.messages.append(details.get("exception", {}).get("description", details["text"]))
         elif event == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
-            self.complaints.append(str(params["args"]))
+            self.messages.append(str(params["args"]))
         elif event == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
-            self.complaints.append(params["entry"]["text"])
+            self.messages.append(params["entry"]["text"])

@@ -1,4 +1,4 @@
-"""Which backend runs, and what is said where the one asked for cannot."""
+"""The backend that runs, and the message if the requested one cannot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from floc.selection.backends import resolve_backend
 
-ON_THE_CPU = """
+SCRIPT = """
 import numpy as np, floc
 try:
     {call}
@@ -25,20 +25,20 @@ except ValueError as error:
     "call",
     ["floc.select(np.eye(3), 1, backend='gpu')", "floc.compress(np.ones((2, 3, 4)), budget=1, backend='gpu')"],
 )
-def test_the_gpu_backend_does_not_quietly_run_on_the_cpu(call: str) -> None:
+def test_gpu_backend_rejects_cpu_tokens(call: str) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    code = [sys.executable, "-c", ON_THE_CPU.format(call=call)]
+    code = [sys.executable, "-c", SCRIPT.format(call=call)]
     done = subprocess.run(code, capture_output=True, text=True, check=False, env=environment)
     assert done.stdout == "backend 'gpu' cannot run on cpu: the tokens are on the CPU; pass backend='auto'\n", (
         done.stderr
     )
 
 
-def test_auto_takes_the_compiled_backend_on_the_cpu() -> None:
+def test_auto_uses_compiled_backend_on_cpu() -> None:
     assert resolve_backend("auto", torch.device("cpu")) == "cpu"
 
 
-def test_other_devices_take_torch_and_say_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_uses_torch_on_other_devices_and_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for device, hip in (("mps", None), ("xpu", None), ("cuda:7", "6.2")):
         monkeypatch.setattr(torch.version, "hip", hip)
         with pytest.warns(UserWarning, match=f"backend='torch' on {device.split(':')[0]}.*for NVIDIA GPUs"):
@@ -50,7 +50,7 @@ def test_other_devices_take_torch_and_say_so_once(monkeypatch: pytest.MonkeyPatc
             resolve_backend("gpu", torch.device(device))
 
 
-def test_an_old_triton_leaves_it_to_torch_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_uses_torch_with_old_triton_and_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triton.__version__", "3.2.0")
-    with pytest.warns(UserWarning, match=r"Triton 3\.6 or newer, and this is 3\.2\.0"):
+    with pytest.warns(UserWarning, match=r"Triton 3\.6 or newer, and 3\.2\.0 is installed"):
         assert resolve_backend("auto", torch.device("cuda:6")) == "torch"

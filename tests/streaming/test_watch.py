@@ -320,7 +320,7 @@ def test_an_address_is_read_and_its_password_noted_nowhere(
 
 @pytest.mark.parametrize("answers", [True, False])
 def test_an_address_that_falls_silent_has_ended(film: Path, folder: Path, answers: bool, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(live, "ANSWER_S", 1.0)
+    monkeypatch.setattr(live, "TIMEOUT_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
@@ -343,19 +343,19 @@ def test_an_address_that_falls_silent_has_ended(film: Path, folder: Path, answer
 
 
 def test_devices_and_addresses_are_opened_with_their_options() -> None:
-    camera = live.arguments("/dev/video2")
+    camera = live.build_open_options("/dev/video2")
     assert (camera["file"], camera["format"]) == ("/dev/video2", "v4l2")
-    rtsp = live.arguments("rtsp://user:secret@10.0.0.7/main")
+    rtsp = live.build_open_options("rtsp://user:secret@10.0.0.7/main")
     assert rtsp["file"] == "rtsp://user:secret@10.0.0.7/main"
     assert rtsp["container_options"]["rtsp_transport"] == "tcp"
-    web = live.arguments("https://example.org/live.m3u8")
+    web = live.build_open_options("https://example.org/live.m3u8")
     assert "rtsp_transport" not in web["container_options"]
     for each in (camera, rtsp, web):
         assert each["timeout"] == (10.0, 10.0)
     for each in (rtsp, web):
         assert "file" not in each["container_options"]["protocol_whitelist"].split(",")
     with pytest.raises(ValueError, match=r"unknown address 'gopher'.*rtsp"):
-        live.arguments("gopher://camera")
+        live.build_open_options("gopher://camera")
 
 
 def test_a_mistake_is_one_line_and_leaves_nothing(
@@ -379,7 +379,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
         ((film, *budget, "--state", film), "would overwrite the input"),
         ((film, "--budget", 20, "--encoder", "pixel"), "did you mean 'pixels'?"),
         (("nothing.mp4", *budget), "nothing.mp4: no such file"),
-        (("/dev/video77", *budget), "/dev/video77: no such device; ls /dev/video* shows those there are"),
+        (("/dev/video77", *budget), "/dev/video77: no such device; list the devices with ls /dev/video*"),
         (("/dev/null", *budget), "/dev/null: cannot be opened ("),
         (("rtsp://u:secret@127.0.0.1:9/a", *budget), "rtsp://127.0.0.1:9/a: cannot be opened (Connection refused)"),
         (("http://127.0.0.1:9/a", *budget), "http://127.0.0.1:9/a: cannot be opened (Connection refused)"),

@@ -1,4 +1,4 @@
-"""Films whose frames carry their own number, so that which frame was given is read off its pixels."""
+"""Test videos whose frames show their own number, so that a frame is identified by its pixels."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-BITS = 4  # a 4 x 4 board of black and white squares: 16 bits
+from floc.tokens import Frames
+
+BITS = 4  # per row and column: a 4 x 4 board of black and white squares encodes 16 bits
 
 
 def picture(number: int, width: int, height: int) -> np.ndarray:
-    """[height, width, 3] uint8: the number on a noisy board, which keeps packets from being tiny."""
+    """Draw a number as a board, [height, width, 3] uint8. The noise keeps packets from being tiny."""
     rows, columns = np.arange(height) * BITS // height, np.arange(width) * BITS // width
     board = number >> (rows[:, None] * BITS + columns) & 1
     noise = np.random.default_rng(number).integers(0, 40, (height, width))
@@ -21,7 +23,7 @@ def picture(number: int, width: int, height: int) -> np.ndarray:
 
 
 def number_on(pixels: np.ndarray) -> int:
-    """The number that `picture` drew, from the middle of each square.
+    """Read the number drawn by `picture` from the middle of each square.
 
     >>> number_on(picture(40503, 271, 639))
     40503
@@ -48,7 +50,7 @@ def make_film(
     aspect: Fraction | None = None,
     first: int = 0,
 ) -> Path:
-    """Encode frames numbered from `first`; `stamps` are their times in units of 1 / rate."""
+    """Encode a video of frames numbered from `first`; `stamps` are their times in units of 1 / rate."""
     import av
 
     with av.open(path, "w", container_options=container or {}) as output:
@@ -70,10 +72,29 @@ def make_film(
 
 
 def _stored(number: int, size: tuple[int, int], rotation: int, mirrored: bool) -> np.ndarray:
-    """The picture as stored so that, turned `rotation` degrees counterclockwise and then mirrored, it is upright."""
+    """Draw a picture that is upright after rotating `rotation` degrees counterclockwise and then mirroring."""
     shown = picture(number, *(size if rotation % 180 == 0 else size[::-1]))
     shown = shown[:, ::-1] if mirrored else shown
     return np.ascontiguousarray(np.rot90(shown, -rotation // 90))
+
+
+def list_times(video: Iterable[Frames]) -> list[float]:
+    return [float(time_s) for frames in video for time_s in frames.times_s]
+
+
+@pytest.fixture
+def decoded_packets(monkeypatch: pytest.MonkeyPatch) -> list:
+    """The packets that any decoder receives from now on."""
+    from floc.video.decode import FrameDecoder
+
+    decode, packets = FrameDecoder._decode, []
+
+    def record(decoder, packet):
+        packets.append(packet)
+        return decode(decoder, packet)
+
+    monkeypatch.setattr(FrameDecoder, "_decode", record)
+    return packets
 
 
 @pytest.fixture(scope="session")
@@ -88,18 +109,18 @@ def film(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def numbers() -> Callable[[Iterable], list[int]]:
-    """The numbers on all the pictures that a video gives."""
-    return lambda video: [number_on(each) for frames in video for each in frames.pixels]
+    """Return a function that reads the numbers of all frames of a video."""
+    return lambda video: [number_on(pixels) for frames in video for pixels in frames.pixels]
 
 
 @pytest.fixture
 def film_with_sound(tmp_path: Path) -> Callable[..., Path]:
-    """A film of `frames` frames at 10 a second with silence, or silence alone, or that with a cover picture."""
+    """Make a file of `frames` frames at 10 fps and silent audio, or audio alone, or audio with a cover picture."""
 
     def make(name: str, frames: int = 0, sound_s: int = 1, cover: bool = False) -> Path:
         import av
 
-        # the prefix keeps a colon in a name from being read as a protocol
+        # without the prefix, ffmpeg reads a colon in a name as a protocol
         with av.open(f"file:{tmp_path / name}", "w") as output:
             if frames or cover:
                 pictures = output.add_stream("png" if cover else "libx264", rate=10)

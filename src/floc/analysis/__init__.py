@@ -1,15 +1,15 @@
-"""What a choice of tokens is worth, and what it looks like: functions of (tokens, Kept), for any method."""
+"""Measure and visualise what a method kept: functions of (tokens, Kept), for any method."""
 
 from floc.analysis.metrics import (
     averaged_distance,
     averaged_sum_coverage,
     closeness,
+    count_per_frame,
+    count_per_second,
     coverage,
-    per_frame,
-    per_second,
     redundancy,
-    worst,
-    zscored,
+    worst_coverage,
+    zscore,
 )
 from floc.analysis.pictures import overlay
 from floc.analysis.projection import Projection, tsne
@@ -19,12 +19,12 @@ __all__ = [
     "averaged_distance",
     "averaged_sum_coverage",
     "closeness",
+    "count_per_frame",
+    "count_per_second",
     "coverage",
     "overlay",
-    "per_frame",
-    "per_second",
     "redundancy",
     "tsne",
-    "worst",
-    "zscored",
+    "worst_coverage",
+    "zscore",
 ]

@@ -1,14 +1,13 @@
-"""Several methods, several ratios, the same tokens.
+"""Run several methods at several ratios on the same tokens, and measure the results.
 
-Every method runs at every ratio asked for. Between two of them, a method whose order is nested is shown by the answer
-for the larger one, cut off.
+Every method runs at every requested ratio. Between two requested ratios, the result of a method with a nested order is
+a prefix of its result for the larger ratio.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -19,7 +18,7 @@ import torch
 
 from floc import analysis, methods
 from floc._arrays import Array, to_numpy, to_tensor
-from floc.analysis.metrics import repetition, sum_coverage, unit_sum, worst_of
+from floc.analysis.metrics import mean_cosine, mean_of_lowest, redundancy_of, sum_normalized
 from floc.budget import Budget
 from floc.compression import compress
 from floc.kept import Kept
@@ -33,208 +32,211 @@ from floc.representatives import (
 )
 from floc.tokens import TokenGrid
 
-STOPS_AN_OCTAVE = 4  # between one ratio and half of it
-MOST_STOPS = 17
-SMALLEST = 1e-9  # ratio
-BLOCK = 32  # frames; between stretches of so many, repetition is redundancy
-WARM_UP_FRAMES = 2  # enough to compile what a method compiles, which is not its time
+STEPS_PER_OCTAVE = 4  # between a ratio and half of it
+MAX_STEPS = 17
+MIN_RATIO = 1e-9
+BLOCK = 32  # frames; redundancy is measured between blocks of this length
+WARM_UP_FRAMES = 2  # enough to trigger compilation, which must not count as the method's time
 
-AFFORDABLE = 10**12  # multiplications to find who is nearest to whom: some fifteen seconds of two cores
-SEARCH_DIRECTIONS = 256  # of MobileNetV2's 1280, they cost coverage 0.0001 to 0.0002 on real footage
+MAX_PRODUCTS = 10**12  # multiplications of an exact nearest-token search: about fifteen seconds on two cores
+SEARCH_DIRECTIONS = 256  # of MobileNetV2's 1280: lowers the coverage found by 0.0001 to 0.0002 on real footage
 
-Progress = Callable[[str, float], None]  # what is being done, and the share of everything that is done
+Progress = Callable[[str, float], None]  # called with the current task and the share of all work that is done
 
 
-class Stop(NamedTuple):
-    """A ratio that can be looked at."""
+class RatioStep(NamedTuple):
+    """A ratio at which results can be viewed."""
 
     label: str  # "1/8"
     ratio: float  # kept / total
     budget: int  # tokens
-    asked: bool  # for, and so measured; the others lie between
+    requested: bool = True  # and therefore measured; the others lie in between
 
 
 class Measures(NamedTuple):
-    """What an answer is worth; see `floc.analysis`."""
+    """Metrics of one result; see `floc.analysis`."""
 
     tokens: int
-    coverage: float  # of the whole video, by any token kept
+    coverage: float
     worst: float
     bound: float | None
     averaged_sum_coverage: float
     averaged_distance: float | None
-    redundancy: float | None  # None where all that is kept lies in one block
+    redundancy: float | None  # None if all kept tokens are in one block
     seconds: float
 
 
 @dataclass(frozen=True)
-class Contender:
-    """A method, and what it answered."""
+class MethodResult:
+    """The results of one method, by position in `Comparison.steps`."""
 
-    name: str  # as it was asked for, with its options
+    name: str  # as requested, with options
     description: str
-    kept: dict[int, Kept] = field(default_factory=dict)  # by place in `Comparison.stops`
-    measures: dict[int, Measures] = field(default_factory=dict)  # at the ratios asked for
+    kept: dict[int, Kept] = field(default_factory=dict)
+    measures: dict[int, Measures] = field(default_factory=dict)  # at requested ratios
     scatter: dict[int, tuple[float, float]] = field(default_factory=dict)  # sum coverage and distance, z-scored
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All contenders on the same tokens."""
+    """The results of all methods on the same tokens."""
 
-    stops: list[Stop]  # from most tokens to fewest
-    contenders: list[Contender]
-    notes: list[str]  # what could not be done, and why
+    steps: list[RatioStep]  # from most tokens to fewest
+    results: list[MethodResult]
+    notes: list[str]  # methods that failed, and why
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a JSON-serialisable row for each method and measured ratio."""
+        return [
+            {"method": result.name, "ratio": self.steps[step].label, **measures._asdict()}
+            for result in self.results
+            for step, measures in sorted(result.measures.items())
+        ]
 
 
 def compare(
     tokens: Array, names: Sequence[str], ratios: Sequence[float | str], *, progress: Progress | None = None
 ) -> Comparison:
-    """Run every method at every ratio, and measure what came out.
+    """Run every method at every ratio, and measure the results.
 
     Args:
         tokens: [T, H, W, D] or [T, N, D].
-        names: methods, each with options where wanted: "floc", "floc:detail=1:block=none".
+        names: methods, optionally with options: "floc", "floc:detail=1:block=none".
         ratios: kept / total, such as "1/8".
-        progress: called with what is being done and the share of the whole that is done.
+        progress: called with the current task and the share of the work that is done.
     """
     show = progress or (lambda _, __: None)
     grid = TokenGrid.from_array(tokens)
-    stops = stops_for(ratios, grid.n)
+    steps = plan_steps(ratios, grid.n)
     specs = [methods.parse(name) for name in dict.fromkeys(names)]
     if not specs:
         raise ValueError("name at least one method to compare")
-    asked = [place for place, stop in enumerate(stops) if stop.asked]
-    judge = _Judge(grid)
+    requested = [index for index, step in enumerate(steps) if step.requested]
+    evaluator = _Evaluator(grid)
     notes: list[str] = []
-    contenders = []
-    for at, spec in enumerate(specs):
+    results = []
+    for number, spec in enumerate(specs):
         compress(tokens[:WARM_UP_FRAMES], ratio=1, method=spec.method, **spec.options)
-        contender = Contender(spec.label, methods.describe(spec.method))
-        for done, place in enumerate(asked):
-            until = min([*(each for each in asked if each > place), len(stops)])
-            show(f"{spec.label} at {stops[place].label}", (at + done / len(asked)) / len(specs))
-            with _noting(f"{spec.label} at {stops[place].label}", notes):
-                answers, near = judge.standing(_answers(tokens, spec, stops[place:until]))
-                contender.kept.update(zip(range(place, until), answers, strict=False))
-                contender.measures[place] = judge.measure(answers[0], near)
-        if contender.kept:
-            contenders.append(contender)
-    if not contenders:
+        result = MethodResult(spec.label, methods.describe(spec.method))
+        for done, (start, end) in enumerate(zip(requested, [*requested[1:], len(steps)], strict=True)):
+            task = f"{spec.label} at {steps[start].label}"
+            show(task, (number + done / len(requested)) / len(specs))
+            try:
+                selections, nearest = evaluator.assign(_select(tokens, spec, steps[start:end]))
+                result.kept.update(zip(range(start, end), selections, strict=False))
+                result.measures[start] = evaluator.measure(selections[0], nearest)
+            except (ValueError, MemoryError, ImportError) as error:
+                # the budget is below the method's minimum, or memory is too small: report it and continue
+                notes.append(f"{task}: {error}")
+        if result.kept:
+            results.append(result)
+    if not results:
         raise ValueError("no method could be run: " + "; ".join(notes))
-    if judge.searched:
+    if evaluator.approximate:
         notes.append(
-            f"So many tokens: the kept one nearest to each was looked for in {SEARCH_DIRECTIONS} principal directions, "
-            "so coverage and worst 5% are a little higher than they say, for all methods alike."
+            f"There are many tokens, so the nearest kept tokens were searched in {SEARCH_DIRECTIONS} principal "
+            "directions. The true coverage and worst 5% are slightly higher, for all methods alike."
         )
-    _place_on_scatter(contenders, asked)
-    return Comparison(stops, contenders, notes)
+    _add_scatter(results, requested)
+    return Comparison(steps, results, notes)
 
 
-def rows(comparison: Comparison) -> list[dict[str, Any]]:
-    """The table: one row for each method and ratio that was measured, as JSON takes it."""
-    return [
-        {"method": contender.name, "ratio": comparison.stops[place].label, **measures._asdict()}
-        for contender in comparison.contenders
-        for place, measures in sorted(contender.measures.items())
-    ]
+def plan_steps(ratios: Sequence[float | str], n: int) -> list[RatioStep]:
+    """Return the requested ratios and some in between, from most tokens to fewest.
 
-
-def stops_for(ratios: Sequence[float | str], n: int) -> list[Stop]:
-    """The ratios asked for, and some between them, from most tokens to fewest.
-
-    >>> [stop.label for stop in stops_for(["1/8", "1/16"], 10_000)]
+    >>> [step.label for step in plan_steps(["1/8", "1/16"], 10_000)]
     ['1/8', '1/9.51', '1/11.3', '1/13.5', '1/16']
     """
-    asked = sorted({Budget.parse(ratio, None, None).ratio or Fraction(1) for ratio in ratios}, reverse=True)
-    if not asked:
+    requested = sorted({Budget.parse(ratio, None, None).ratio or Fraction(1) for ratio in ratios}, reverse=True)
+    if not requested:
         raise ValueError("name at least one ratio to compare at, such as 1/8")
-    if float(asked[-1]) < SMALLEST:
-        raise ValueError(f"a ratio of {float(asked[-1]):g} is too small to compare at; the smallest is {SMALLEST:g}")
-    octaves = math.log2(asked[0] / asked[-1])
-    steps = max(1, min(round(octaves * STOPS_AN_OCTAVE), MOST_STOPS - 1))
-    between = [float(asked[0]) * 2 ** (-octaves * step / steps) for step in range(1, steps)]
-    # one that is close to a ratio asked for would only be in the way
-    nearest = [min(abs(math.log2(ratio / each)) for each in asked) for ratio in between]
-    found = {Budget(ratio=each).count(n): Stop(_label(each), float(each), 0, True) for each in asked}
-    for ratio, distance in zip(between, nearest, strict=True):
-        if distance > octaves / steps / 2:
-            found.setdefault(Budget.parse(ratio, None, None).count(n), Stop(_label(ratio), ratio, 0, False))
-    return [found[budget]._replace(budget=budget) for budget in sorted(found, reverse=True)]
+    largest, smallest = float(requested[0]), float(requested[-1])
+    if smallest < MIN_RATIO:
+        raise ValueError(f"a ratio of {smallest:g} is too small to compare at; the smallest is {MIN_RATIO:g}")
+    octaves = math.log2(requested[0] / requested[-1])
+    count = max(1, min(round(octaves * STEPS_PER_OCTAVE), MAX_STEPS - 1))
+    steps = {Budget(ratio=ratio).count(n): RatioStep(_label(ratio), float(ratio), 0) for ratio in requested}
+    for step in range(1, count):
+        between = largest * 2 ** (-octaves * step / count)
+        # skip a ratio that is close to a requested one
+        if min(abs(math.log2(between / ratio)) for ratio in requested) > octaves / count / 2:
+            steps.setdefault(Budget.parse(between, None, None).count(n), RatioStep(_label(between), between, 0, False))
+    return [steps[budget]._replace(budget=budget) for budget in sorted(steps, reverse=True)]
 
 
-def _answers(tokens: Array, spec: methods.Spec, stops: Sequence[Stop]) -> list[Kept]:
-    """What a method keeps at the first stop and, where its order is nested, at those after it."""
-    answers = [compress(tokens, budget=stops[0].budget, method=spec.method, **spec.options)]
-    if answers[0].nested:
-        for stop in stops[1:]:
-            # each from the last, so that the slider only ever takes away
-            answers.append(replace(answers[-1].at(budget=stop.budget), seconds=answers[0].seconds))
-    return answers
+def _select(tokens: Array, spec: methods.Spec, steps: Sequence[RatioStep]) -> list[Kept]:
+    """Run a method at the first step and, if its order is nested, cut the result for the following steps."""
+    selections = [compress(tokens, budget=steps[0].budget, method=spec.method, **spec.options)]
+    if selections[0].nested:
+        for step in steps[1:]:
+            # cut the previous selection, so that a smaller step never adds a token
+            selections.append(replace(selections[-1].at(budget=step.budget), seconds=selections[0].seconds))
+    return selections
 
 
-@contextmanager
-def _noting(what: str, notes: list[str]) -> Iterator[None]:
-    """A method may have a floor, or need more memory than there is: that is a result too."""
-    try:
-        yield
-    except (ValueError, MemoryError, ImportError) as error:
-        notes.append(f"{what}: {error}")
+class _Evaluator:
+    """Measures selections from the same tokens, and computes what they share once.
 
-
-class _Judge:
-    """Measures answers on one film, and finds what they have in common once.
-
-    Among very many tokens the nearest is looked for in the directions that matter most: a closer one is possible,
-    rarely by much.
+    If there are very many tokens, the nearest kept token is searched in the principal directions only. It may miss the
+    true nearest one, rarely by much.
     """
 
     def __init__(self, grid: TokenGrid) -> None:
         self.grid = grid
-        self.searched = False  # whether anything had to be looked for so
+        self.approximate = False  # whether any search used the principal directions
 
-    def standing(self, answers: list[Kept]) -> tuple[list[Kept], np.ndarray]:
-        """The same nested answers, with the nearest as representatives where the method does not know them.
+    def assign(self, selections: list[Kept]) -> tuple[list[Kept], np.ndarray]:
+        """Assign the nearest kept tokens as representatives, unless the method has its own.
 
-        Also, for every token, the place of the nearest in the first answer.
+        Args:
+            selections: nested selections, largest first.
+
+        Returns:
+            The selections, and [n] the place in the first one of the kept token nearest to each token.
         """
-        if not isinstance(answers[0].standing, NearestRepresentatives):
-            return answers, self._nearest(to_tensor(answers[0].features), [len(answers[0])])[0]
-        # what is kept in more answers comes first, so that each is a prefix, and one product serves them all
-        sets = [to_numpy(kept.indices) for kept in answers]
+        if not isinstance(selections[0].standing, NearestRepresentatives):
+            return selections, self._find_nearest(to_tensor(selections[0].features), [len(selections[0])])[0]
+        # order tokens by the number of selections they are in: each selection is a prefix, and one product serves all
+        sets = [to_numpy(kept.indices) for kept in selections]
         depth = np.sum([np.isin(sets[0], indices) for indices in sets], 0)
         order = np.argsort(-depth, kind="stable")
         flat = sets[0][order]
-        features = to_tensor(answers[0].features)
-        places = self._nearest(
-            features[torch.from_numpy(order).to(features.device)], [len(each) for each in sets[::-1]]
-        )
-        standings = []
-        for kept, indices, near in zip(answers, sets, places[::-1], strict=True):
-            represents = np.searchsorted(indices, flat[near])
+        features = to_tensor(selections[0].features)
+        ordered = features[torch.from_numpy(order).to(features.device)]
+        places = self._find_nearest(ordered, [len(indices) for indices in sets[::-1]])
+        representatives = []
+        for indices, nearest in zip(sets, places[::-1], strict=True):
+            represents = np.searchsorted(indices, flat[nearest])
             represents[indices] = np.arange(len(indices))
-            standings.append(AssignedRepresentatives(self.grid.tokens, to_tensor(kept.features), represents))
-        found = [replace(kept, standing=standing) for kept, standing in zip(answers, standings, strict=True)]
-        return found, standings[0].represents
+            representatives.append(represents)
+        assigned = [
+            replace(kept, standing=AssignedRepresentatives(self.grid.tokens, to_tensor(kept.features), represents))
+            for kept, represents in zip(selections, representatives, strict=True)
+        ]
+        return assigned, representatives[0]
 
-    def measure(self, kept: Kept, near: np.ndarray) -> Measures:
-        """All that is measured of an answer, where `near` [n] is the place of the kept token nearest to each."""
+    def measure(self, kept: Kept, nearest: np.ndarray) -> Measures:
+        """Compute all metrics of a selection; `nearest` [n] is the place of the kept token nearest to each token."""
         features = to_tensor(kept.features)
-        closeness = to_numpy(compute_cosines(self.grid.tokens, features, torch.from_numpy(near).to(features.device)))
+        cosines = to_numpy(compute_cosines(self.grid.tokens, features, torch.from_numpy(nearest).to(features.device)))
+        search_features = features
+        if self._exceeds_limit(len(kept) ** 2):
+            search_features = project(features, self._directions)
+        repeated = redundancy_of(features, search_features, to_tensor(kept.positions)[:, 0] // BLOCK)
         return Measures(
             tokens=len(kept),
-            coverage=float(closeness.mean(dtype=np.float64)),
-            worst=worst_of(closeness),
+            coverage=float(cosines.mean(dtype=np.float64)),
+            worst=mean_of_lowest(cosines),
             bound=kept.bound,
-            averaged_sum_coverage=sum_coverage(self._total, kept),
-            averaged_distance=_known(analysis.averaged_distance(self.grid.tokens, kept)),
-            redundancy=_known(self._redundancy(kept)),
+            averaged_sum_coverage=mean_cosine(self._token_sum, kept),
+            averaged_distance=_nan_to_none(analysis.averaged_distance(self.grid.tokens, kept)),
+            redundancy=_nan_to_none(repeated),
             seconds=kept.seconds,
         )
 
     @cached_property
-    def _total(self) -> torch.Tensor:
-        return unit_sum(self.grid.tokens)
+    def _token_sum(self) -> torch.Tensor:
+        return sum_normalized(self.grid.tokens)
 
     @cached_property
     def _directions(self) -> torch.Tensor:
@@ -244,42 +246,33 @@ class _Judge:
     def _projected(self) -> torch.Tensor:
         return project(self.grid.tokens, self._directions)
 
-    def _nearest(self, features: torch.Tensor, ends: Sequence[int]) -> list[np.ndarray]:
-        """For each of features[:end] and every token, the place of the one most like it."""
+    def _find_nearest(self, features: torch.Tensor, ends: Sequence[int]) -> list[np.ndarray]:
+        """Return for each prefix features[:end], and every token, the place of the most similar feature."""
         tokens = self.grid.tokens
-        if self._is_too_much(self.grid.n * len(features)):
+        if self._exceeds_limit(self.grid.n * len(features)):
             tokens, features = self._projected, project(features, self._directions)
         return [to_numpy(place) for _, place in find_nearest_of_prefixes(tokens, features, ends)]
 
-    def _redundancy(self, kept: Kept) -> float:
-        features = to_tensor(kept.features)
-        searched = features
-        if self._is_too_much(len(kept) ** 2):
-            searched = project(features, self._directions)
-        return repetition(features, searched, to_tensor(kept.positions)[:, 0] // BLOCK)
-
-    def _is_too_much(self, pairs: int) -> bool:
-        """Whether the cosines of so many pairs would take too long."""
-        much = pairs * self.grid.dim > AFFORDABLE and self.grid.dim > 2 * SEARCH_DIRECTIONS
-        self.searched |= much
-        return much
+    def _exceeds_limit(self, pairs: int) -> bool:
+        exceeds = pairs * self.grid.dim > MAX_PRODUCTS and self.grid.dim > 2 * SEARCH_DIRECTIONS
+        self.approximate |= exceeds
+        return exceeds
 
 
-def _known(value: float) -> float | None:
+def _nan_to_none(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _place_on_scatter(contenders: Sequence[Contender], asked: Sequence[int]) -> None:
-    """Both measures at mean 0 and deviation 1 over the methods, as in the paper's figure."""
-    for place in asked:
-        there = [contender for contender in contenders if place in contender.measures]
-        of = [contender.measures[place] for contender in there]
-        xs = analysis.zscored(np.array([each.averaged_sum_coverage for each in of]))
-        ys = analysis.zscored(np.array([each.averaged_distance or 0.0 for each in of]))
-        for contender, x, y in zip(there, xs, ys, strict=True):
-            contender.scatter[place] = float(x), float(y)
+def _add_scatter(results: Sequence[MethodResult], requested: Sequence[int]) -> None:
+    """Scale both scores to mean 0 and deviation 1 over the methods, as in the paper's figure."""
+    for step in requested:
+        measured = [result for result in results if step in result.measures]
+        xs = analysis.zscore(np.array([result.measures[step].averaged_sum_coverage for result in measured]))
+        ys = analysis.zscore(np.array([result.measures[step].averaged_distance or 0.0 for result in measured]))
+        for result, x, y in zip(measured, xs, ys, strict=True):
+            result.scatter[step] = float(x), float(y)
 
 
 def _label(ratio: float | Fraction) -> str:
-    parts = float(1 / ratio)
-    return f"1/{parts:.3g}" if parts < 1000 else f"1/{parts:.0f}"
+    inverse = float(1 / ratio)
+    return f"1/{inverse:.3g}" if inverse < 1000 else f"1/{inverse:.0f}"

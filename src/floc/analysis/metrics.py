@@ -1,7 +1,7 @@
-"""Numbers that say what a choice of tokens is worth.
+"""Metrics of a selection of tokens.
 
-V are all tokens, S those kept (for a method that merges, the merged ones), and sim is the cosine. A zero token has a
-cosine of 0 with everything.
+V is the set of all tokens, S the set of kept tokens (merged tokens, for a method that merges), and sim is the cosine
+similarity. A zero token has a cosine of 0 with every token.
 """
 
 from __future__ import annotations
@@ -19,120 +19,119 @@ from floc.tokens import TokenGrid
 
 
 def averaged_sum_coverage(tokens: Array, kept: Kept) -> float:
-    """Representativeness in the FLoC paper: the mean of sim(v, u) over all v in V and u in S.
+    """Return the representativeness of the FLoC paper: the mean of sim(v, u) over all v in V and u in S.
 
-    The mean of products is the product of the means: (mean of V at length 1) . (mean of S at length 1).
+    The mean of products is the product of means: (mean of normalized V) . (mean of normalized S).
     """
-    return sum_coverage(unit_sum(TokenGrid.from_array(tokens).tokens), kept)
+    return mean_cosine(sum_normalized(TokenGrid.from_array(tokens).tokens), kept)
 
 
-def sum_coverage(total: torch.Tensor, kept: Kept) -> float:
-    """`averaged_sum_coverage` where the sum of all tokens at length 1 is known already."""
-    return float(total @ unit_sum(to_tensor(kept.features))) / (kept.n * len(kept))
+def mean_cosine(token_sum: torch.Tensor, kept: Kept) -> float:
+    """Return `averaged_sum_coverage`, given the sum [D] of all normalized tokens."""
+    return float(token_sum @ sum_normalized(to_tensor(kept.features))) / (kept.n * len(kept))
 
 
 def averaged_distance(tokens: Array, kept: Kept) -> float:
-    """Diversity in the FLoC paper: the mean of 1 - sim(u, w) over all pairs of different u, w in S; nan for one.
+    """Return the diversity of the FLoC paper: the mean of 1 - sim(u, w) over pairs of different u, w in S.
 
-    `tokens` is not looked at; it is there so that all these functions are called alike.
+    NaN for one kept token. `tokens` is unused; it makes all metrics take the same arguments.
     """
     k = len(kept)
     if k == 1:
         return math.nan
     features = to_tensor(kept.features)
-    total = unit_sum(features)
-    themselves = sum(float((part.double() ** 2).sum()) for part in _unit_rows(features))
-    return 1 - (float(total @ total) - themselves) / (k * (k - 1))
+    total = sum_normalized(features)
+    self_similarity = sum(float((part.double() ** 2).sum()) for part in _normalized_parts(features))
+    return 1 - (float(total @ total) - self_similarity) / (k * (k - 1))
 
 
 def closeness(tokens: Array, kept: Kept) -> np.ndarray:
-    """[n] for every token, its highest cosine with any token kept."""
+    """Return [n] the highest cosine of every token with any kept token."""
     return to_numpy(find_nearest(TokenGrid.from_array(tokens).tokens, to_tensor(kept.features))[0])
 
 
 def coverage(tokens: Array, kept: Kept) -> float:
-    """The mean over V of the highest sim(v, u) with any u in S: f(S) / n of the whole video as one set.
+    """Return the mean over V of the highest sim(v, u) with any u in S.
 
-    `kept.coverage` can be lower: it looks at the representative that the method gave a token, in its block.
+    `kept.coverage` can be lower: it uses the representative that the method assigned to each token, in its block.
     """
     return float(closeness(tokens, kept).mean(dtype=np.float64))
 
 
-def worst(tokens: Array, kept: Kept, share: float = 0.05) -> float:
-    """The mean of `closeness` over the share of tokens that are covered worst."""
-    return worst_of(closeness(tokens, kept), share)
+def worst_coverage(tokens: Array, kept: Kept, share: float = 0.05) -> float:
+    """Return the mean of `closeness` over the given share of tokens with the lowest values."""
+    return mean_of_lowest(closeness(tokens, kept), share)
 
 
-def worst_of(closeness: np.ndarray, share: float = 0.05) -> float:
-    """The mean of the lowest share of cosines, of at least one.
+def mean_of_lowest(values: np.ndarray, share: float = 0.05) -> float:
+    """Return the mean of the lowest share of values, at least one.
 
-    >>> worst_of(np.array([0.9, 0.1, 0.3, 0.8]), share=0.5)
+    >>> mean_of_lowest(np.array([0.9, 0.1, 0.3, 0.8]), share=0.5)
     0.2
     """
-    count = max(1, math.ceil(share * len(closeness)))
-    return float(np.partition(closeness, count - 1)[:count].mean(dtype=np.float64))
+    count = max(1, math.ceil(share * len(values)))
+    return float(np.partition(values, count - 1)[:count].mean(dtype=np.float64))
 
 
 def redundancy(tokens: Array, kept: Kept, block: int = 32) -> float:
-    """How much blocks repeat one another: the mean, over S, of the highest cosine with a kept token of another block.
+    """Return how much blocks repeat each other: the mean over S of the highest cosine with a token of another block.
 
-    Blocks are stretches of `block` frames, whatever the method cut the video into. nan where all lies in one of them.
-    `tokens` is not looked at.
+    Blocks are runs of `block` frames, independent of the method's own blocks. NaN if all kept tokens are in one block.
+    `tokens` is unused.
     """
     features = to_tensor(kept.features)
-    return repetition(features, features, to_tensor(kept.positions)[:, 0] // block)
+    return redundancy_of(features, features, to_tensor(kept.positions)[:, 0] // block)
 
 
-def repetition(features: torch.Tensor, searched: torch.Tensor, block: torch.Tensor) -> float:
-    """The mean of the highest cosine of a token with one of another block, which is looked for in other features.
+def redundancy_of(features: torch.Tensor, search_features: torch.Tensor, blocks: torch.Tensor) -> float:
+    """Return the mean of the highest cosine of each token with a token of another block.
 
     Args:
         features: [K, D].
-        searched: [K, d] features in which the most similar one is found.
-        block: [K] the block that each belongs to.
+        search_features: [K, d], used to find the most similar token; its cosine is computed from `features`.
+        blocks: [K] the block of each token.
     """
-    if not len(block) or bool((block == block[0]).all()):
+    if not len(blocks) or bool((blocks == blocks[0]).all()):
         return math.nan
-    rows = normalize(searched)
+    rows = normalize(search_features)
     step = max(1, TILE_BYTES // (4 * len(rows)))
-    places = [
-        (part @ rows.T).masked_fill(mine[:, None] == block[None], -torch.inf).argmax(1)
-        for part, mine in zip(rows.split(step), block.split(step), strict=True)
+    nearest = [
+        (part @ rows.T).masked_fill(part_blocks[:, None] == blocks[None], -torch.inf).argmax(1)
+        for part, part_blocks in zip(rows.split(step), blocks.split(step), strict=True)
     ]
-    return float(compute_cosines(features, features, torch.cat(places)).double().mean())
+    return float(compute_cosines(features, features, torch.cat(nearest)).double().mean())
 
 
-def per_frame(kept: Kept) -> np.ndarray:
-    """[T] int64, how many tokens of each frame were kept."""
+def count_per_frame(kept: Kept) -> np.ndarray:
+    """Return [T] int64, the number of kept tokens in each frame."""
     return np.bincount(to_numpy(kept.positions)[:, 0], minlength=kept.shape[0])
 
 
-def per_second(kept: Kept, times_s: np.ndarray) -> np.ndarray:
-    """[S] int64, how many tokens each second of the video keeps, where times_s [T] says when each frame is shown."""
+def count_per_second(kept: Kept, times_s: np.ndarray) -> np.ndarray:
+    """Return [S] int64, the number of kept tokens in each second; times_s [T] is the time of each frame."""
     if len(times_s) != kept.shape[0]:
         raise ValueError(f"times_s must have one time for each of {kept.shape[0]} frames, got {len(times_s)}")
     second = np.floor(np.asarray(times_s) - times_s[0] + 1e-6).astype(np.int64)
-    return np.bincount(second, weights=per_frame(kept)).astype(np.int64)
+    return np.bincount(second, weights=count_per_frame(kept)).astype(np.int64)
 
 
-def zscored(values: np.ndarray) -> np.ndarray:
-    """Values at mean 0 and standard deviation 1; all 0 where they are all the same.
+def zscore(values: np.ndarray) -> np.ndarray:
+    """Scale values to mean 0 and standard deviation 1; equal values become 0.
 
-    >>> zscored(np.array([1.0, 3.0])).tolist()
+    >>> zscore(np.array([1.0, 3.0])).tolist()
     [-1.0, 1.0]
     """
     values = np.asarray(values, np.float64)
-    spread = values.std()
-    return (values - values.mean()) / spread if spread > 1e-12 else np.zeros_like(values)
+    deviation = values.std()
+    return (values - values.mean()) / deviation if deviation > 1e-12 else np.zeros_like(values)
 
 
-def unit_sum(tokens: torch.Tensor) -> torch.Tensor:
-    """[D] float64, the sum of all tokens at length 1."""
-    return torch.stack([part.double().sum(0) for part in _unit_rows(tokens)]).sum(0)
+def sum_normalized(tokens: torch.Tensor) -> torch.Tensor:
+    """Return [D] float64, the sum of all tokens [..., D] scaled to length 1."""
+    return torch.stack([part.double().sum(0) for part in _normalized_parts(tokens)]).sum(0)
 
 
-def _unit_rows(tokens: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Tokens at length 1, a few at a time."""
+def _normalized_parts(tokens: torch.Tensor) -> Iterator[torch.Tensor]:
     rows = tokens.reshape(-1, tokens.shape[-1])
     for part in rows.split(max(1, TILE_BYTES // (4 * rows.shape[1]))):
         yield normalize(part)

@@ -1,4 +1,4 @@
-"""Tokens on a plane."""
+"""Project tokens to the plane with t-SNE."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from floc._arrays import Array, to_numpy
 from floc.representatives import normalize
 from floc.tokens import TokenGrid
 
-SAMPLE = 2000  # points that a plot can show and t-SNE can place in seconds
-COMPONENTS = 32  # directions of most variance that t-SNE gets: it looks at neighbours, and noise has none
+SAMPLE = 2000  # points: readable in a plot, and computed in seconds
+COMPONENTS = 32  # principal components passed to t-SNE; the rest is noise
 
 
 class Projection(NamedTuple):
-    """Some tokens, and where they lie on the plane."""
+    """A sample of tokens and their coordinates in the plane."""
 
     indices: np.ndarray  # [M] int64 flat index t*H*W + y*W + x, ascending
     xy: np.ndarray  # [M, 2] float32, from -1 to 1
 
 
 def tsne(tokens: Array, *, sample: int = SAMPLE, seed: int = 0) -> Projection:
-    """t-SNE of a sample of tokens, drawn evenly at random, by cosine; the same for the same seed.
+    """Compute t-SNE, by cosine, of a uniform random sample of tokens. Deterministic for a given seed.
 
-    One projection serves every method: what a method kept are some of its points.
+    One projection serves every method: the tokens that a method kept are a subset of its points.
     """
     from threadpoolctl import threadpool_limits
 
@@ -37,14 +37,14 @@ def tsne(tokens: Array, *, sample: int = SAMPLE, seed: int = 0) -> Projection:
     grid = TokenGrid.from_array(tokens)
     rng = np.random.default_rng(seed)
     indices = np.sort(rng.choice(grid.n, min(sample, grid.n), replace=False))
-    rows = to_numpy(normalize(grid.gather(indices)))  # [M, D]; at length 1 near means a high cosine
-    if len(rows) < 4:  # there is nothing to arrange
+    rows = to_numpy(normalize(grid.gather(indices)))  # [M, D]; for length 1, a small distance is a high cosine
+    if len(rows) < 4:  # too few points for t-SNE
         return Projection(indices, np.linspace(-1, 1, 2 * len(rows), dtype=np.float32).reshape(-1, 2)[:, [0, 0]])
-    if np.allclose(rows, rows[0], atol=1e-6):  # every token is the same
+    if np.allclose(rows, rows[0], atol=1e-6):  # all tokens are equal
         return Projection(indices, np.zeros((len(rows), 2), np.float32))
     rows = PCA(min(COMPONENTS, *rows.shape), random_state=seed).fit_transform(rows)
     start = rows[:, :2] if rows.shape[1] > 1 else np.concatenate([rows, np.zeros_like(rows)], 1)
-    # its many short parallel loops gain little from threads, and lose threefold where other work holds the cores
+    # t-SNE runs many short parallel loops: threads gain little, and cost threefold if other work uses the cores
     with threadpool_limits(limits=1):
         embedding = TSNE(
             perplexity=min(30.0, (len(rows) - 1) / 3),

@@ -1,31 +1,24 @@
-"""The corpus: many videos compressed once, in one store, to be asked about for years."""
+"""The archive: many compressed videos in one Lance store, to be opened, searched and asked about."""
 
-from __future__ import annotations
+try:
+    import lance  # noqa: F401
+    import pyarrow  # noqa: F401
+except ImportError as error:
+    raise ImportError("a store needs Lance: pip install 'floc-video[store]'") from error
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from floc.archive.maintenance import CompactionResult, StoreProblem
+from floc.archive.records import DamagedStoreError, StoredPiece, StoredVideo, StoreError, video_id
+from floc.archive.search import SearchResult
+from floc.archive.store import Store
 
-if TYPE_CHECKING:
-    from floc.archive.search import Moment
-    from floc.archive.store import Store
-    from floc.archive.tables import Piece, StoreError, Video, video_id
-    from floc.archive.upkeep import Compacted, Fault
-
-__all__ = ["Compacted", "Fault", "Moment", "Piece", "Store", "StoreError", "Video", "video_id"]
-
-_ROOMS = {
-    "Compacted": "upkeep",
-    "Fault": "upkeep",
-    "Moment": "search",
-    "Piece": "tables",
-    "Store": "store",
-    "StoreError": "tables",
-    "Video": "tables",
-    "video_id": "tables",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_ROOMS[name]}", __name__), name)
+__all__ = [
+    "CompactionResult",
+    "DamagedStoreError",
+    "SearchResult",
+    "Store",
+    "StoreError",
+    "StoreProblem",
+    "StoredPiece",
+    "StoredVideo",
+    "video_id",
+]

@@ -1,13 +1,13 @@
-"""A store: a folder, or an object store's URI, with two Lance tables that many processes write at once.
+"""A store: a folder, or a URI of object storage, with Lance tables that many processes can write at once.
 
-    videos.lance      one row for each video that was taken in, or could not be, and why
-    segments.lance    what was kept, in rows of about ten seconds
-    vectors-*.lance   the same tokens once more for each model, normalised, where `index` was called
+    videos.lance      one row per video that was ingested or failed, with the reason
+    segments.lance    the kept tokens, in rows of about ten seconds
+    vectors-*.lance   the same tokens once more for each model, normalised, if `index` was called
 
-A video is written in pieces, by any process in any order: `write_piece` writes files that nobody sees, `commit` makes
-them part of `segments` in one step and the video part of `videos` in the next. Every step is a new version of a table,
-there or not, so a process may die at any moment. Lance has threads of its own: start processes by
-spawning, not forking.
+A video is written in pieces, by any process in any order. `write_piece` writes files that are not visible yet; `commit`
+adds them to `segments` in one step and the video to `videos` in the next. Each step is a new version of a table, and
+complete or absent, so a process may be killed at any moment. Lance runs its own threads: start processes with spawn,
+not fork.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from floc.archive import upkeep
-from floc.archive.cutting import Stretch, cut, joined
-from floc.archive.holdings import Holdings, by_attempt, resolved, wrong_with
-from floc.archive.lances import is_local, one_of, quoted
-from floc.archive.rows import FORMAT, SEGMENTS, VIDEOS, pa, row_of
-from floc.archive.search import Search
-from floc.archive.tables import Damaged, Piece, Status, StoreError, Video, video_id
+import pyarrow as pa
+
+from floc._version import __version__
+from floc.archive.lance_tables import is_local, match_any
+from floc.archive.maintenance import CompactionResult, StoreProblem, check_store, compact_store, remove_video
+from floc.archive.records import DamagedStoreError, StoredPiece, StoredVideo, StoreError, VideoStatus, video_id
+from floc.archive.schema import FORMAT, SEGMENTS, VIDEOS, encode_video
+from floc.archive.search import SearchResult, StoreSearch
+from floc.archive.segments import TimeRange, join_rows, split_rows
+from floc.archive.store_tables import StoreTables, find_piece_problem, group_by_attempt, resolve_duplicates
 from floc.budget import Budget
 from floc.captured.captured import Captured, load
 
-if TYPE_CHECKING:
-    from floc.archive.search import Moment
-    from floc.archive.upkeep import Compacted, Fault
-
-NEAR = 5  # names to suggest
+MAX_SUGGESTIONS = 5
 
 
 class Store:
     """Videos that were compressed once, to be opened, searched and asked about."""
 
     def __init__(self, path: str | Path, *, create: bool = False) -> None:
-        """Open one.
+        """Open a store.
 
         Args:
-            path: its folder, or a URI that Lance takes, such as s3://bucket/name.
-            create: make it where there is none.
+            path: a folder, or a URI that Lance supports, such as s3://bucket/name.
+            create: create the store if it does not exist.
         """
         self.path = os.path.abspath(path) if is_local(str(path)) else str(path).rstrip("/")
-        self._held = Holdings(self.path)
-        self._search = Search(self._held)
+        self._tables = StoreTables(self.path)
+        self._search = StoreSearch(self._tables)
         if create:
-            self._create()
-        elif not self._held.videos.exists():
+            self._tables.segments.create(SEGMENTS)  # first, so that a store with `videos` is complete
+            self._tables.videos.create(VIDEOS)
+        elif not self._tables.videos.exists():
             raise FileNotFoundError(
-                f"{self.path}: there is no store here; make one by `floc ingest`, or by floc.Store(path, create=True)"
+                f"{self.path}: no store here; create one with `floc ingest` or floc.Store(path, create=True)"
             )
         self._require_format()
 
@@ -69,120 +69,125 @@ class Store:
     def __reduce__(self) -> tuple[Any, ...]:
         return Store, (self.path,)
 
-    def videos(self, status: Status | None = None) -> list[Video]:
-        """What is in the store, each video once.
+    def videos(self, status: VideoStatus | None = None) -> list[StoredVideo]:
+        """List the videos, each once.
 
         Args:
-            status: "done" or "failed"; both where not given.
+            status: "done" or "failed"; None for both.
         """
-        return [video for video in resolved(self._held.listed()) if status in (None, video.status)]
+        return [video for video in resolve_duplicates(self._tables.list_videos()) if status in (None, video.status)]
 
     def has(self, video_id: str) -> bool:
-        """Whether a video is there, whole."""
-        return any(video.status == "done" for video in self._held.listed(f"id = {quoted(video_id)}"))
+        """Return whether the store has a complete video with this id."""
+        return any(video.status == "done" for video in self._tables.list_videos(match_any("id", [video_id])))
 
-    def find(self, video: str) -> Video:
-        """One video, or an error that lists the likely ones.
+    def find(self, video: str) -> StoredVideo:
+        """Return one video. Raises ValueError with suggestions if there is none, or if there are several.
 
         Args:
-            video: its id, the first digits of that, its URI, or its file name.
+            video: its id, the first digits of the id, its URI, or its file name.
         """
-        exact = resolved(self._held.listed(f"id = {quoted(video)}"))
-        if exact:
+        if exact := resolve_duplicates(self._tables.list_videos(match_any("id", [video]))):
             return exact[0]
         videos = self.videos()
-        for is_meant in (
-            lambda each: each.uri == video,
-            lambda each: _name(each) == video,
-            lambda each: bool(video) and each.id.startswith(video),
+        for matches in (
+            [entry for entry in videos if entry.uri == video],
+            [entry for entry in videos if _file_name(entry) == video],
+            [entry for entry in videos if video and entry.id.startswith(video)],
         ):
-            meant = list(filter(is_meant, videos))
-            if len(meant) == 1:
-                return meant[0]
-            if meant:
-                several = ", ".join(map(_told, meant[:NEAR]))
-                raise ValueError(f"{self.path}: {video!r} is {len(meant)} videos; give the id of one: {several}")
-        raise ValueError(f"{self.path}: no video {video!r}{_hint(video, videos)}")
+            if len(matches) == 1:
+                return matches[0]
+            if matches:
+                several = ", ".join(map(_describe, matches[:MAX_SUGGESTIONS]))
+                raise ValueError(f"{self.path}: {video!r} matches {len(matches)} videos; give an id: {several}")
+        raise ValueError(f"{self.path}: no video {video!r}{_suggest(video, videos)}")
 
     def open(
         self,
-        video: str | Video,
+        video: str | StoredVideo,
         *,
         start_s: float | None = None,
         end_s: float | None = None,
         ratio: float | str | None = None,
         budget: int | None = None,
     ) -> Captured:
-        """What was kept of a video, or of a stretch of it, as `floc.load` would give it. Nothing else is read.
+        """Load what was kept of a video, or of a time range of it, as `floc.load` returns it. Reads nothing else.
 
         Args:
             video: as in `find`.
-            start_s, end_s: the stretch, in seconds of the film: the slices on screen in it. All where not given.
-            ratio, budget: at most one, for fewer tokens; of the stretch. No more come than were kept in it.
+            start_s, end_s: the time range in seconds: all slices visible in it. None for the start or end of the video.
+            ratio, budget: at most one of them, for fewer tokens of the range. Returns no more than were kept in it.
         """
         entry = self.find(video if isinstance(video, str) else video.id)
         if entry.status != "done":
-            raise ValueError(f"video {entry.id} ({entry.uri}) could not be taken in: {entry.error}; ingest it again")
-        stretch = _stretch(entry, start_s, end_s)
-        dial = None if ratio is None and budget is None else Budget.parse(ratio, budget, None)
-        captured = joined(self._held.stretch(entry, stretch), entry, stretch)
-        if dial is None:
+            raise ValueError(f"video {entry.id} ({entry.uri}) failed to ingest: {entry.error}; ingest it again")
+        time_range = _parse_range(entry, start_s, end_s)
+        target = None if ratio is None and budget is None else Budget.parse(ratio, budget, None)
+        captured = join_rows(self._tables.read_range(entry, time_range), entry, time_range)
+        if target is None:
             return captured
-        if dial.ratio is not None and dial.ratio * entry.tokens <= entry.kept:
-            # a quiet stretch may have less than its share
-            return captured.at(budget=min(dial.count(captured.n), len(captured)))
+        if target.ratio is not None and target.ratio * entry.tokens <= entry.kept:
+            # a range with little change may have fewer tokens than its share
+            return captured.at(budget=min(target.count(captured.n), len(captured)))
         return captured.at(ratio=ratio, budget=budget)
 
-    def search(self, query: Any, k: int = 10, *, video: str | None = None, encoder: str | None = None) -> list[Moment]:
-        """The moments most like a picture or some tokens, best first.
+    def search(
+        self, query: Any, k: int = 10, *, video: str | None = None, encoder: str | None = None
+    ) -> list[SearchResult]:
+        """Find the time ranges most similar to an image or to tokens, best first.
 
         Args:
-            query: [D] or [Q, D] tokens; or a picture, as a file or as [h, w, 3] uint8, which is encoded as videos were.
-            k: how many.
-            video: look in one only, as in `find`.
-            encoder: look in videos of this encoder only; needed where there are several that fit.
+            query: [D] or [Q, D] tokens; or an image, as a file or a [h, w, 3] uint8 array, encoded as the videos were.
+            k: number of results.
+            video: search this video only, as in `find`.
+            encoder: search videos of this encoder only; required if videos of several encoders match.
         """
         videos = self.videos("done") if video is None else [self.find(video)]
-        return self._search.moments(videos, query, k, encoder)
+        return self._search.search(videos, query, k, encoder)
 
     def index(self) -> dict[str, int]:
-        """Make search fast, by a vector index for each encoder: how many tokens each has. Again for what came since."""
-        return self._search.index(self.videos("done"))
+        """Build or update a vector index per encoder for fast search; return the number of tokens in each."""
+        return self._search.update_indices(self.videos("done"))
 
-    def check(self, progress: Callable[[float], None] | None = None) -> list[Fault]:
-        """Compare every row with its hash, and every video with its rows: what is wrong, and what to do."""
-        return upkeep.check(self._held, progress)
-
-    def compact(self, older_than_s: float = 86400) -> Compacted:
-        """Merge small files, bring indices up to date, and drop what nobody needs.
+    def check(self, progress: Callable[[float], None] | None = None) -> list[StoreProblem]:
+        """Verify every row against its hash and every video against its rows; return the problems and their fixes.
 
         Args:
-            older_than_s: how long versions, files and pieces without a video are kept: longer than any reading takes,
-                and any ingest of a video.
+            progress: called with the fraction done.
         """
-        return upkeep.compact(self._held, older_than_s)
+        return check_store(self._tables, progress)
 
-    def remove(self, video: str) -> Video:
-        """Take a video out, all that was written of it; `compact` gives its room back."""
+    def compact(self, older_than_s: float = 86400) -> CompactionResult:
+        """Merge small files, update indices, and drop data that nothing refers to.
+
+        Args:
+            older_than_s: keep versions, files and pieces without a video that are younger than this. Must be longer
+                than any read, and than the ingest of any video.
+        """
+        return compact_store(self._tables, older_than_s)
+
+    def remove(self, video: str) -> StoredVideo:
+        """Remove a video and everything written for it; `compact` frees the space."""
         entry = self.find(video)
-        upkeep.remove(self._held, entry.id)
+        remove_video(self._tables, entry.id)
         return entry
 
-    def add(self, video: str | Path | Captured, *, uri: str | None = None) -> Video:
-        """Take in what was captured elsewhere; a second time nothing is written.
+    def add(self, video: str | Path | Captured, *, uri: str | None = None) -> StoredVideo:
+        """Add a video that was captured elsewhere. Does nothing if it is in the store already.
 
         Args:
-            video: a .floc file, or what `floc.capture` gave.
-            uri: what to call it; the file's path where not given.
+            video: a .floc file, or the result of `floc.capture`.
+            uri: name of the video; by default the path of the file, or the source of the capture.
         """
-        captured = video if isinstance(video, Captured) else load(video)
-        if uri is None and isinstance(video, Captured):
-            uri = str(captured.made.get("source") or "")
-        uri = uri or (str(video) if not isinstance(video, Captured) else "captured")
-        entry = _imported(captured, uri, None if isinstance(video, Captured) else Path(video))
-        known = resolved(self._held.listed(f"id = {quoted(entry.id)} AND status = 'done'"))
-        if known:
-            return known[0]
+        if isinstance(video, Captured):
+            captured, file = video, None
+            uri = uri or str(captured.made.get("source") or "") or "captured"
+        else:
+            captured, file = load(video), Path(video)
+            uri = uri or str(video)
+        entry = _describe_import(captured, uri, file)
+        if known := self._tables.list_videos(f"{match_any('id', [entry.id])} AND status = 'done'"):
+            return resolve_duplicates(known)[0]
         piece = self.write_piece(entry.id, 0, captured)
         entry = replace(entry, pieces=(piece.attempt,), frames=piece.frames, written_s=time.time())
         self.commit([piece], [entry])
@@ -192,84 +197,78 @@ class Store:
         """Write a video as a .floc file, which `floc.load` reads."""
         self.open(video).save(path)
 
-    def write_piece(self, video_id: str, piece: int, captured: Captured) -> Piece:
-        """Write a piece of a video to files that nobody sees before they are committed. Any process may.
+    def write_piece(self, video_id: str, piece: int, captured: Captured) -> StoredPiece:
+        """Write a piece of a video to files that are not visible until they are committed. Any process may call it.
 
         Args:
             video_id: from `floc.archive.video_id`.
-            piece: its number, from 0.
-            captured: what was kept of it, with the film's own times.
+            piece: number of the piece, from 0.
+            captured: what was kept of the piece, with times counted from the start of the video.
         """
-        attempt, written_s = uuid.uuid4().hex, time.time()
-        rows = cut(captured, video_id, piece, attempt, written_s)
-        return _piece(rows, self._held.segments.write(pa.Table.from_pylist(rows, schema=SEGMENTS)))
+        rows = split_rows(captured, video_id, piece, uuid.uuid4().hex, time.time())
+        return _summarise_piece(rows, self._tables.segments.write(pa.Table.from_pylist(rows, schema=SEGMENTS)))
 
-    def commit(self, pieces: Sequence[Piece], videos: Sequence[Video] = ()) -> None:
-        """Make pieces part of the store, and then videos whose pieces are all there.
+    def commit(self, pieces: Sequence[StoredPiece], videos: Sequence[StoredVideo] = ()) -> None:
+        """Add pieces to the store, and then videos whose pieces are all present.
 
         Args:
             pieces: from `write_piece`.
-            videos: with all of their pieces among these, or committed before.
+            videos: all of their pieces must be in `pieces` or committed before.
         """
-        numbers = self._held.segments.append([fragment for piece in pieces for fragment in piece.fragments])
+        numbers = self._tables.segments.append([fragment for piece in pieces for fragment in piece.fragments])
         if not videos:
             return
-        where = {piece.attempt: (piece.start_s, numbers[piece.fragments[0]]) for piece in pieces if piece.fragments}
-        rows = [row_of(video) for video in self._placed(videos, where)]
-        self._held.videos.append(self._held.videos.write(pa.Table.from_pylist(rows, schema=VIDEOS)))
+        locations = {piece.attempt: (piece.start_s, numbers[piece.fragments[0]]) for piece in pieces if piece.fragments}
+        rows = [encode_video(video) for video in self._locate_pieces(videos, locations)]
+        self._tables.videos.append(self._tables.videos.write(pa.Table.from_pylist(rows, schema=VIDEOS)))
 
-    def pieces(self, video_id: str) -> dict[int, Piece]:
-        """The pieces of a video that are committed and whole, whether or not the video is done: the newest of each."""
-        places = self._held.places(f"video = {quoted(video_id)}")
-        whole = [_piece(rows) for rows in by_attempt(places).values() if wrong_with(rows, video_id) is None]
-        return {each.piece: each for each in sorted(whole, key=lambda each: (each.piece, each.written_s))}
-
-    def _create(self) -> None:
-        self._held.segments.create(SEGMENTS)  # first: where there are videos, there is all
-        self._held.videos.create(VIDEOS)
+    def pieces(self, video_id: str) -> dict[int, StoredPiece]:
+        """Return the complete committed pieces of a video, the newest of each number, even if the video is not done."""
+        attempts = group_by_attempt(self._tables.read_locations(match_any("video", [video_id])))
+        complete = [_summarise_piece(rows) for rows in attempts.values() if find_piece_problem(rows, video_id) is None]
+        return {piece.piece: piece for piece in sorted(complete, key=lambda piece: (piece.piece, piece.written_s))}
 
     def _require_format(self) -> None:
-        for table, expected in ((self._held.videos, VIDEOS), (self._held.segments, SEGMENTS)):
-            schema = table.read(lambda each: each.schema)
-            found = (schema.metadata or {}).get(b"floc.format")
-            if found != FORMAT:
+        for table, expected in ((self._tables.videos, VIDEOS), (self._tables.segments, SEGMENTS)):
+            schema = table.read(lambda latest: latest.schema)
+            version = (schema.metadata or {}).get(b"floc.format")
+            if version != FORMAT:
                 raise ValueError(
-                    f"{table.uri}: format {(found or b'none').decode(errors='replace')}, this version of floc reads "
-                    f"{FORMAT.decode()}; open it with the version that wrote it"
+                    f"{table.uri}: format {(version or b'none').decode(errors='replace')}, but this version of floc "
+                    f"reads format {FORMAT.decode()}; open it with the version that wrote it"
                 )
             if not schema.equals(expected):
-                raise Damaged(f"{table.uri}: its columns are not those of format {FORMAT.decode()}; put its files back")
-
-    def _placed(self, videos: Sequence[Video], where: dict[str, tuple[float, int]]) -> Iterator[Video]:
-        """Videos, told when their pieces begin and where those are; all must be there by now.
-
-        Args:
-            videos: to be committed.
-            where: for each attempt that was committed with them, its beginning and its fragment.
-        """
-        earlier = [each for video in videos for each in video.pieces if each not in where]
-        if earlier:
-            places = self._held.places(f"row = 0 AND {one_of('attempt', earlier)}")
-            where = where | {each["attempt"]: (each["start_s"], each["_rowaddr"] >> 32) for each in places}
-        for video in videos:
-            if video.status == "done" and not video.pieces:
-                raise ValueError(f"video {video.id} ({video.uri}) is done, so it must have pieces")
-            if not where.keys() >= set(video.pieces):
-                raise StoreError(
-                    f"{self.path}: video {video.id} ({video.uri}) cannot be committed before its pieces, and some are "
-                    "not there: they were never committed, or compacted away since; ingest it again"
+                raise DamagedStoreError(
+                    f"{table.uri}: its columns are not those of format {FORMAT.decode()}; restore its files"
                 )
-            starts = tuple(where[each][0] for each in video.pieces)
+
+    def _locate_pieces(
+        self, videos: Sequence[StoredVideo], locations: dict[str, tuple[float, int]]
+    ) -> Iterator[StoredVideo]:
+        """Fill in the start and the fragment of each piece; `locations` has those that were committed just now."""
+        earlier = [attempt for video in videos for attempt in video.pieces if attempt not in locations]
+        if earlier:
+            rows = self._tables.read_locations(f"row = 0 AND {match_any('attempt', earlier)}")
+            locations = locations | {row["attempt"]: (row["start_s"], row["_rowaddr"] >> 32) for row in rows}
+        for video in videos:
+            name = f"video {video.id} ({video.uri})"
+            if video.status == "done" and not video.pieces:
+                raise ValueError(f"{name} is done, so it must have pieces")
+            if not locations.keys() >= set(video.pieces):
+                raise StoreError(
+                    f"{self.path}: {name} cannot be committed before its pieces. Some were never committed, or were "
+                    "removed by compact; ingest it again"
+                )
+            starts = tuple(locations[attempt][0] for attempt in video.pieces)
             if any(before >= after for before, after in pairwise(starts)):
-                raise ValueError(f"video {video.id} ({video.uri}): its pieces are not in order of time: {starts}")
-            yield replace(video, starts_s=starts, fragments=tuple(where[each][1] for each in video.pieces))
+                raise ValueError(f"{name}: its pieces are not in time order: {starts}")
+            yield replace(video, starts_s=starts, fragments=tuple(locations[attempt][1] for attempt in video.pieces))
 
 
-def _piece(rows: Sequence[Any], fragments: tuple[str, ...] = ()) -> Piece:
-    """What its rows say of a piece."""
+def _summarise_piece(rows: Sequence[Any], fragments: tuple[str, ...] = ()) -> StoredPiece:
     first = rows[0]
     slices, height, width = first["shape"]
-    return Piece(
+    return StoredPiece(
         **{name: first[name] for name in ("video", "piece", "attempt", "frames", "coverage", "start_s", "written_s")},
         fragments=fragments,
         kept=sum(row["kept"] for row in rows),
@@ -280,33 +279,34 @@ def _piece(rows: Sequence[Any], fragments: tuple[str, ...] = ()) -> Piece:
     )
 
 
-def _stretch(video: Video, start_s: float | None, end_s: float | None) -> Stretch | None:
-    """What of a film is asked for, within it; None for all of it."""
+def _parse_range(video: StoredVideo, start_s: float | None, end_s: float | None) -> TimeRange | None:
+    """Validate a time range of a video; None means the whole video."""
     if start_s is None and end_s is None:
         return None
     start = 0.0 if start_s is None else start_s
     end = video.duration_s if end_s is None else end_s
-    asked = f"{start:g} s to {end:g} s of video {video.id}"
-    if not (math.isfinite(start) and not math.isnan(end)):
-        raise ValueError(f"start_s and end_s must be numbers of seconds; got {asked}")
+    given = f"got {start:g} s to {end:g} s of video {video.id}, which lasts {video.duration_s:g} s"
+    if not math.isfinite(start) or math.isnan(end):
+        raise ValueError(f"start_s and end_s must be numbers of seconds; {given}")
     if not start < end:
-        raise ValueError(f"start_s must be before end_s; got {asked}, which lasts {video.duration_s:g} s")
+        raise ValueError(f"start_s must be before end_s; {given}")
     if start < 0 or start >= video.duration_s:
-        raise ValueError(f"{asked} is outside of it: it goes from 0 s to {video.duration_s:g} s")
-    return Stretch(
-        float(start), math.inf if end >= video.duration_s else float(end)
-    )  # a film's length may be off a little
+        raise ValueError(f"start_s must be within the video; {given}")
+    # the last frames may lie beyond the stated duration
+    return TimeRange(float(start), math.inf if end >= video.duration_s else float(end))
 
 
-def _imported(captured: Captured, uri: str, file: Path | None) -> Video:
-    """The row for a video that was captured elsewhere, but for its pieces."""
-    from floc._version import __version__
-
-    content = hashlib.sha256(file.read_bytes()).hexdigest() if file else _digest(captured)
+def _describe_import(captured: Captured, uri: str, file: Path | None) -> StoredVideo:
+    """Build the row of a video that was captured elsewhere, without its pieces."""
+    if file is not None:
+        content = hashlib.sha256(file.read_bytes()).hexdigest()
+    else:
+        rows = split_rows(captured, "", 0, "", 0.0)
+        content = hashlib.sha256("".join(row["sha256"] for row in rows).encode()).hexdigest()
     options = {name: captured.made[name] for name in ("method", "settings") if name in captured.made}
     model = captured.model
     times, rate = captured.times_s, captured.fps or 1.0
-    return Video(
+    return StoredVideo(
         id=video_id(content, model, options),
         uri=uri,
         content=content,
@@ -329,28 +329,23 @@ def _imported(captured: Captured, uri: str, file: Path | None) -> Video:
     )
 
 
-def _digest(captured: Captured) -> str:
-    """The hash of what was kept, where there is no file to hash."""
-    rows = cut(captured, "", 0, "", 0.0)
-    return hashlib.sha256("".join(row["sha256"] for row in rows).encode()).hexdigest()
-
-
-def _name(video: Video) -> str:
+def _file_name(video: StoredVideo) -> str:
     return video.uri.rstrip("/").rsplit("/", 1)[-1]
 
 
-def _told(video: Video) -> str:
-    """All in which videos of one name may differ."""
+def _describe(video: StoredVideo) -> str:
+    """Describe everything in which videos of one name may differ."""
     when = datetime.fromtimestamp(video.written_s).strftime("%Y-%m-%d %H:%M:%S")
     return f"{video.id} ({video.uri}, {video.status} {when}, {video.encoder}, {dict(video.options)})"
 
 
-def _hint(video: str, videos: Sequence[Video]) -> str:
+def _suggest(video: str, videos: Sequence[StoredVideo]) -> str:
     if not videos:
-        return ": there is none yet; `floc ingest` takes videos in"
-    names = {name: each for each in videos for name in (each.id, each.uri, _name(each))}
-    near = dict.fromkeys(names[name].id for name in difflib.get_close_matches(video, names, NEAR, 0.5))
+        return ": the store is empty; add videos with `floc ingest`"
+    names = {name: entry for entry in videos for name in (entry.id, entry.uri, _file_name(entry))}
+    near = {
+        entry.id: entry for entry in (names[n] for n in difflib.get_close_matches(video, names, MAX_SUGGESTIONS, 0.5))
+    }
     if not near:
-        return f"; there are {len(videos)}, floc.Store(path).videos() lists them"
-    uris = {each.id: each.uri for each in videos}
-    return "; did you mean " + ", ".join(f"{each} ({uris[each]})" for each in near) + "?"
+        return f"; the store has {len(videos)}, floc.Store(path).videos() lists them"
+    return "; did you mean " + ", ".join(f"{entry.id} ({entry.uri})" for entry in near.values()) + "?"

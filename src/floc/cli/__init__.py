@@ -6,5 +6,6 @@ from floc.cli.application import app, main
 
 __all__ = ["app", "main"]
 
-for _command in ("compress", "ask", "stream", "eval", "methods"):  # in the order of `floc --help`
+# in the order of `floc --help`
+for _command in ("compress", "compare", "ask", "stream", "ingest", "store", "methods", "eval"):
     import_module(f"floc.cli.{_command}")

@@ -1,4 +1,4 @@
-"""`floc compare`."""
+"""`floc compare`: run several methods on a video and write an HTML report."""
 
 from __future__ import annotations
 
@@ -9,92 +9,92 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 import floc
-from floc.cli.shell import (
-    Device,
-    EncoderName,
-    Fps,
-    MaxFrames,
-    app,
-    filmed,
-    listed,
-    progress_bar,
-    require_folder,
-    require_writable,
-    screen,
-    unused,
-)
+from floc.cli import options
+from floc.cli.application import command
+from floc.cli.encoding import encode_video
+from floc.cli.output import escape_markup, print_warning, screen, show_progress
 
 if TYPE_CHECKING:
     from floc.analysis.compare import Comparison
 
-# what is printed of the measures, under names short enough for a terminal
+# measures to print, and short names that fit a terminal
 COLUMNS = {"coverage": "cover", "worst": "worst", "bound": "bound", "averaged_distance": "dist", "redundancy": "redund"}
 
 
-@app.command(epilog="Example: floc compare talk.mp4 --methods floc,divprune,random -o report.html")
+@command(
+    "floc compare talk.mp4 --methods floc,floc-paper,random -o report.html",
+    "floc compare talk.mp4 --ratios 1/8,1/32 --plots figures",
+)
 def compare(
-    video: Annotated[Path, typer.Argument(help="A video.")],
-    methods: Annotated[
-        str, typer.Option(help="Names from `floc methods`, with options where wanted (floc:detail=1), or 'all'.")
-    ] = "floc,floc-paper,divprune,frame_uniform,random",
-    ratios: Annotated[str, typer.Option(help="Kept / total, one or more.")] = "1/8,1/16,1/32",
+    video: Annotated[Path, typer.Argument(help="The video file.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The page to write. [dim](NAME.report.html)[/]")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write this .html file. [dim](default: NAME.report.html)[/]"
+        ),
     ] = None,
-    plots: Annotated[Path | None, typer.Option(help="A folder for the figures as PNG.")] = None,
-    fps: Fps = None,
-    max_frames: MaxFrames = None,
-    encoder: EncoderName = None,
-    device: Device = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON on stdout.")] = False,
+    methods: Annotated[
+        str, typer.Option(metavar="NAMES", help="Methods, with options: floc,floc:detail=1; or 'all'.")
+    ] = "floc,floc-paper,divprune,frame_uniform,random",
+    ratios: Annotated[
+        str, typer.Option(metavar="RATIOS", help="Shares of the tokens to keep.", rich_help_panel=options.BUDGET)
+    ] = "1/8,1/16,1/32",
+    plots: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Also write the figures as PNG files to this folder.")
+    ] = None,
+    fps: options.Fps = None,
+    max_frames: options.MaxFrames = None,
+    encoder: options.EncoderName = None,
+    device: options.Device = None,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Compare methods on a video, and write one HTML page that shows what each kept."""
+    """Compare methods on a video, and write one HTML page that shows which tokens each method keeps."""
     from floc import report
-    from floc.analysis import compare as comparing
+    from floc.analysis.compare import plan_steps
 
     if output is None:
-        output = unused(Path(f"{video.stem}.report.html"))
-    require_writable(output, ".html", video)
+        output = options.check_unused(Path(f"{video.stem}.report.html"))
+    options.check_output(output, video, ".html")
     if plots is not None:
-        require_folder(plots)
+        options.check_folder(plots)
     report.require_packages(figures=plots is not None)
-    names = floc.methods.names() if methods == "all" else listed(methods)
-    for name in names:  # what is wrong with them shows before a long film is read
+    names = floc.methods.names() if methods == "all" else options.split_list(methods)
+    for name in names:  # report errors before the video is read, which may take minutes
         floc.methods.parse(name)
-    comparing.stops_for(listed(ratios), n=1)
-    film = filmed(video, fps, max_frames, encoder, device, with_thumbnails=True)
-    with progress_bar("comparing") as show:
-        made = report.make(
-            film,
+    plan_steps(options.split_list(ratios), n=1)
+    encoded = encode_video(video, fps, max_frames, encoder, device, with_thumbnails=True)
+    with show_progress("comparing") as update:
+        result = report.make(
+            encoded,
             names,
-            listed(ratios),
+            options.split_list(ratios),
             output,
             figures=plots,
             command=shlex.join(["floc", *sys.argv[1:]]),
-            progress=lambda what, share: show(share, what),
+            progress=lambda task, share: update(share, task),
         )
     if as_json:
-        print(json.dumps(comparing.rows(made.comparison)))
-    _show_comparison(made.comparison)
-    screen.print(f"[bold]{escape(str(output))}[/]  {made.size_bytes / 1e6:.1f} MB, for any browser", soft_wrap=True)
-    for figure in made.figures:
-        screen.print(escape(str(figure)), soft_wrap=True)
+        print(json.dumps(result.comparison.rows()))
+    _print_table(result.comparison)
+    size_mb = result.size_bytes / 1e6
+    screen.print(f"[bold]{escape_markup(output)}[/]  {size_mb:.1f} MB; open it in any browser", soft_wrap=True)
+    for figure in result.figures:
+        screen.print(escape_markup(figure), soft_wrap=True)
 
 
-def _show_comparison(comparison: Comparison) -> None:
-    from floc.analysis import compare as comparing
+def _print_table(comparison: Comparison) -> None:
+    from rich.table import Table
 
     table = Table(box=None, header_style="bold", padding=(0, 1))
     table.add_column("method", no_wrap=True)
     for name in ("kept", "tokens", *COLUMNS.values(), "seconds"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in comparing.rows(comparison):
+    for row in comparison.rows():
         numbers = ["-" if row[name] is None else f"{row[name]:.4f}" for name in COLUMNS]
-        table.add_row(escape(row["method"]), row["ratio"], f"{row['tokens']:,}", *numbers, f"{row['seconds']:.2f}")
+        tokens, seconds = f"{row['tokens']:,}", f"{row['seconds']:.2f}"
+        table.add_row(escape_markup(row["method"]), row["ratio"], tokens, *numbers, seconds)
     screen.print(table)
     for note in comparison.notes:
-        screen.print(note, style="yellow", markup=False, soft_wrap=True)
+        print_warning(note)

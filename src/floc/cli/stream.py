@@ -70,7 +70,7 @@ def stream(
         if value is not None and not value > 0:
             raise ValueError(f"--{name} must be a number of seconds above 0, got {value:g}")
     stream_options: dict[str, Any] = {"fps": options.parse_fps(fps), "segment_s": segment, "folder": output}
-    live.check(source, follow=follow)
+    live.check_source(source, follow=follow)
     options.check_folder(output)
     if state is not None:
         options.check_output(state, Path(source))

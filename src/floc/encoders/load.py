@@ -13,8 +13,8 @@ from floc.encoders.base import Encoder, VideoTokens
 from floc.tokens import Frames
 
 if TYPE_CHECKING:
-    from floc.report.filmstrip import Filmstrip
     from floc.video import Video
+    from floc.video.thumbnails import Thumbnails
 
 FPS = 1.0
 MAX_FRAMES = 7200  # two hours at one frame per second, the most in the FLoC paper
@@ -27,11 +27,11 @@ class EncodedVideo(VideoTokens):
 
     video: Video
     encoder: Encoder
-    thumbnails: Filmstrip | None  # small pictures, if wanted
+    thumbnails: Thumbnails | None  # small pictures, if wanted
 
     def describe(self) -> dict[str, Any]:
         """Describe how the tokens were made; JSON-serialisable."""
-        return {"video": self.video.about(), "encoder": self.encoder.name}
+        return {"video": self.video.describe(), "encoder": self.encoder.name}
 
     def facts(self) -> list[tuple[str, str]]:
         """Describe the video and its tokens for a report, as labels and values."""
@@ -76,9 +76,9 @@ def load_tokens(
     frames: Iterable[Frames] = video
     thumbnails = None
     if with_thumbnails:
-        from floc.report.filmstrip import Filmstrip
+        from floc.video.thumbnails import Thumbnails
 
-        thumbnails = Filmstrip(video.planned, every=network.frames_per_token, seen=network.crop)
+        thumbnails = Thumbnails(video.planned, every=network.frames_per_token, crop=network.crop)
         frames = thumbnails.watch(video)
     encoded = base.encode(
         frames,

@@ -1,4 +1,4 @@
-"""What a compression method is."""
+"""The interface of a compression method, and the optional interfaces that some methods add."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from floc.tokens import TokenGrid
 
 
 class Facts(NamedTuple):
-    """What there is to know of a method before it runs."""
+    """Static properties of a method."""
 
-    paper: str  # where it was published, in a line
+    paper: str  # citation in one line
     kind: Literal["select", "merge"]
-    exact: bool = True  # whether it reaches any budget above its floor exactly
-    floor: str = ""  # the fewest tokens it can keep, in words
-    needs: str = ""  # what it can use beside the tokens
-    searched: tuple[str, ...] = ()  # options that a budget sets, so that giving both is an error
+    exact: bool = True  # False: the method may keep fewer tokens than the budget
+    floor: str = ""  # the fewest tokens the method can keep, in words
+    needs: str = ""  # optional inputs besides the tokens
+    searched: tuple[str, ...] = ()  # options that a budget determines; passing both is an error
 
 
 class Method(Protocol):
-    """What compresses a grid to a budget."""
+    """Compresses a grid to a budget."""
 
     facts: ClassVar[Facts]
 
@@ -33,35 +33,35 @@ class Method(Protocol):
 
 @runtime_checkable
 class Native(Method, Protocol):
-    """A method that also runs on its own parameters, without a budget."""
+    """A method whose own options can determine how many tokens it keeps."""
 
     def native(self, grid: TokenGrid) -> Kept:
-        """Keep what its parameters say."""
+        """Keep the tokens that the method's options select."""
         ...
 
 
 @runtime_checkable
 class Reaching(Method, Protocol):
-    """A method that knows how many tokens a coverage takes without trying."""
+    """A method that finds the smallest budget for a coverage without trial runs."""
 
     def reaching(self, grid: TokenGrid, coverage: float) -> Kept:
-        """Keep as few tokens as reach a coverage."""
+        """Keep the fewest tokens that reach `coverage`."""
         ...
 
 
 @runtime_checkable
 class Streaming(Method, Protocol):
-    """A method that `floc.Stream` can follow, a few frames at a time and in bounded memory."""
+    """A method that `floc.Stream` can run on a few frames at a time, in bounded memory."""
 
     def streaming(self) -> dict[str, Any] | None:
-        """The options with which a stream chooses in the same way; None where it cannot."""
+        """Return the options of an equivalent `floc.Stream`, or None if there is none."""
         ...
 
 
 @runtime_checkable
 class Naming(Method, Protocol):
-    """A method that says which tokens it keeps sooner than who stands for whom."""
+    """A method that can select tokens without computing their representatives, which is faster."""
 
     def indices(self, grid: TokenGrid, budget: int) -> torch.Tensor:
-        """[K] int64 ascending flat indices, what a call keeps, on the tokens' device."""
+        """Return the flat indices of the kept tokens: [K] int64, ascending, on the tokens' device."""
         ...

@@ -1,51 +1,50 @@
-"""What methods do alike with a budget: floors, and thresholds to search for."""
+"""Budgets: the floor of a method, and the search for the parameter that meets a budget."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 
-def require_floor(method: str, budget: int, floor: int, n: int, why: str, *, nearest: bool) -> None:
-    """Complain of a budget that a method cannot go down to, unless the nearest it can do is welcome.
+def check_floor(method: str, budget: int, floor: int, n: int, reason: str, *, nearest: bool) -> None:
+    """Raise ValueError if a budget is below the fewest of `n` tokens that a method can keep.
 
     Args:
-        floor: the fewest tokens that the method can keep of these n.
-        why: what it keeps in any case, for the message.
-        nearest: whether the caller accepts the floor for the budget.
+        reason: what the method always keeps, for the message.
+        nearest: accept the floor in place of a smaller budget.
     """
     if budget < floor and not nearest:
         raise ValueError(
-            f"{method} keeps {why}, so at least {floor} of {n} tokens (ratio {floor / n:.3g}); "
-            f"got a budget of {budget}: ask for more, or pass nearest=True to get its fewest"
+            f"{method} keeps {reason}: at least {floor} of {n} tokens (ratio {floor / n:.3g}); "
+            f"got a budget of {budget}. Use a larger budget, or pass nearest=True to keep {floor}"
         )
 
 
-def largest_within(
+def find_parameter(
     count: Callable[[float], int], low: float, high: float, budget: int, steps: int = 24
 ) -> float | None:
-    """The parameter with the largest count within a budget, where a larger parameter hardly ever means fewer tokens.
+    """Find the parameter with the largest count within a budget by bisection; None if `low` already exceeds it.
 
-    Bisection that remembers the best it has seen, since counts may wobble; None where even `low` is over the budget.
+    The count should grow with the parameter. Because it may waver, the best parameter seen is returned.
 
-    >>> largest_within(lambda x: int(10 * x), 0, 1, 7)
+    >>> find_parameter(lambda x: int(10 * x), 0, 1, 7)
     0.75
     """
-    best, reached = None, -1
+    best, best_count = None, -1
     for parameter in (low, high):
-        here = count(parameter)
-        if reached < here <= budget:
-            best, reached = parameter, here
+        parameter_count = count(parameter)
+        if best_count < parameter_count <= budget:
+            best, best_count = parameter, parameter_count
     if best == high:
         return high
     for _ in range(steps):
-        if reached == budget:
+        if best_count == budget:
             break
         middle = (low + high) / 2
-        here = count(middle)
-        if here <= budget:
+        middle_count = count(middle)
+        if middle_count <= budget:
             low = middle
-            if here > reached:
-                best, reached = middle, here
+            if middle_count > best_count:
+                best, best_count = middle, middle_count
         else:
             high = middle
     return best

@@ -1,99 +1,139 @@
-"""What clustering methods share: blocks on threads of their own, distances, and a token for each cluster."""
+"""The common parts of the clustering methods: options, blocks on threads, distances, and a token per cluster."""
 
 from __future__ import annotations
 
+import importlib
 import threading
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from numbers import Integral
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from threadpoolctl import ThreadpoolController
 
 from floc import blocks, scenes
-from floc._format import format_bytes
-from floc._system import available_bytes, count_threads, single_threaded_blas
+from floc._checks import is_int
+from floc._system import check_memory, count_threads, single_threaded_blas
 from floc.blocks import BlockSpec
+from floc.kept import Kept
 from floc.tokens import TokenGrid
 
-Choose = Callable[[torch.Tensor, int], np.ndarray]
+Select = Callable[[torch.Tensor, int], np.ndarray]
 
-FEATURES_TOGETHER = 512  # of all tokens of a block in float64 at a time
-# Squares of distances are differences of products in float64. Below this share of the tokens' squared lengths, at
-# distances of a few units in the last place of float32, what is left is rounding: such tokens count as the same.
+FEATURE_STEP = 512  # features of a block converted to float64 at a time
+# Squared distances are differences of products in float64. Below this fraction of the tokens' squared lengths, a few
+# units in the last place of float32, only rounding is left: such tokens count as duplicates.
 NO_DISTANCE = 1e-13
 
-_one_at_a_time = threading.Lock()
+_one_call_at_a_time = threading.Lock()
 
 
-def require_block_and_seed(block: object, seed: object) -> None:
-    """Complain of a block that is no way to cut a video, or a seed that numpy's generator would not take."""
-    blocks.check_block(block)
-    if not (_is_whole(seed) and 0 <= seed < 2**32):  # type: ignore[operator]
-        raise ValueError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed!r}")
+@dataclass(frozen=True)
+class ClusterMethod:
+    """Base class of methods that keep one token per cluster. A subclass adds `_select`."""
+
+    name: ClassVar[str]
+    package: ClassVar[str] = "scikit-learn"
+    matrices: ClassVar[int] = 0  # [n, n] float64 matrices needed for a block
+    threads: ClassVar[int | None] = None  # blocks processed at a time; None: as many as torch has threads
+
+    n_clusters: int | None = None  # tokens to keep without a budget
+    block: BlockSpec = 8  # frames clustered together; None: the whole video
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        blocks.check_block(self.block)
+        if not (is_int(self.seed) and 0 <= self.seed < 2**32):
+            raise ValueError(f"seed must be a whole number from 0 to 2**32 - 1, got {self.seed!r}")
+
+    def __call__(self, grid: TokenGrid, budget: int) -> Kept:
+        try:
+            for module in self._list_modules():
+                importlib.import_module(module)  # before the threads start, which must not import at the same time
+        except ImportError as error:
+            message = f"method {self.name!r} needs {self.package}: pip install 'floc-video[cluster]'"
+            raise ImportError(message) from error
+        spans = scenes.find_blocks(grid, self.block)
+        n = max(span.stop - span.start for span in spans) * grid.shape[1] * grid.shape[2]
+        needed = 8 * n * n * self.matrices * min(count_threads(), len(spans))
+        check_memory(n, needed, torch.device("cpu"), "block=8, or fewer frames")
+        return grid.keep(select_in_blocks(grid, spans, budget, self._select, self.threads))
+
+    def native(self, grid: TokenGrid) -> Kept:
+        """Keep `n_clusters` tokens."""
+        if self.n_clusters is None:
+            raise ValueError(f"{self.name} needs n_clusters=, or a ratio or budget")
+        if not (is_int(self.n_clusters) and 1 <= self.n_clusters <= grid.n):
+            raise ValueError(
+                f"n_clusters must be a whole number in 1..{grid.n}, the number of tokens; got {self.n_clusters!r}"
+            )
+        return self(grid, int(self.n_clusters))
+
+    def _list_modules(self) -> tuple[str, ...]:
+        """Return the modules that `_select` imports."""
+        return ("sklearn.cluster",)
+
+    def _select(self, tokens: torch.Tensor, k: int) -> np.ndarray:
+        """Select [k] of the [n, D] tokens of a block, k < n."""
+        raise NotImplementedError
 
 
-def require_clusters(method: str, n_clusters: int | None, n: int) -> int:
-    """How many clusters were asked for, or an error that says what is wrong with that."""
-    if n_clusters is None:
-        raise ValueError(f"{method} needs n_clusters=, or a ratio or budget")
-    if not (_is_whole(n_clusters) and 1 <= n_clusters <= n):
-        raise ValueError(f"n_clusters must be a whole number in 1..{n}, the tokens there are; got {n_clusters!r}")
-    return int(n_clusters)
+def select_in_blocks(
+    grid: TokenGrid, spans: list[slice], budget: int, select: Select, threads: int | None = None
+) -> np.ndarray:
+    """Select tokens in every block and return their flat indices: [budget] int64, ascending.
 
+    Blocks run on their own threads. The libraries' thread pools are limited to one thread: in blocks of a few hundred
+    tokens their threads mostly wait for each other, and the order of their sums would depend on how many there are.
 
-def chosen(grid: TokenGrid, block: BlockSpec, budget: int, choose: Choose, at_once: int | None = None) -> np.ndarray:
-    """[budget] flat indices, ascending: `choose([n, D] tokens of a block, k < n) -> [k]` with each block's share.
-
-    One thread for each block, as many at a time as torch has threads, or `at_once`. The libraries' own threads are held
-    to one: in blocks of a few hundred tokens they wait for each other longer than they work, and the order in which
-    they add up would depend on their number.
+    Args:
+        spans: the frames of each block.
+        select: maps the [n, D] tokens of a block and a count k < n to [k] picks.
+        threads: blocks to process at a time; None: as many as torch has threads.
     """
-    spans = scenes.find_blocks(grid, block)
     cells = grid.shape[1] * grid.shape[2]
     sizes = [(span.stop - span.start) * cells for span in spans]
     jobs = [job for job in zip(spans, sizes, blocks.share_budget(sizes, budget).tolist(), strict=True) if job[2]]
 
-    def pick(job: tuple[slice, int, int]) -> np.ndarray:
+    def run(job: tuple[slice, int, int]) -> np.ndarray:
         span, size, k = job
-        mine = np.arange(size) if k == size else np.sort(choose(grid.frames(span).detach(), k))
-        return span.start * cells + mine
+        picks = np.arange(size) if k == size else np.sort(select(grid.frames(span).detach(), k))
+        return span.start * cells + picks
 
-    # What a limit puts back must be what it found: so no other call in between, and what else holds BLAS to one thread
-    # holds it longer.
-    with _one_at_a_time, single_threaded_blas():
-        controller = ThreadpoolController()  # a new one: it only knows libraries that were loaded before it
+    # A limit restores the thread counts it found. Calls therefore run one at a time, inside the other limit on BLAS.
+    with _one_call_at_a_time, single_threaded_blas():
+        controller = ThreadpoolController()  # must be new: it only knows libraries that are already loaded
 
-        def single_threaded() -> None:
-            torch.get_num_threads()  # torch sets a thread's OpenMP when first asked: now, or it would undo the limit
+        def limit_threads() -> None:
+            torch.get_num_threads()  # the first call in a thread sets OpenMP's count, which would undo the limit
             controller.limit(limits=1, user_api="openmp")
 
-        pool = ThreadPoolExecutor(
-            min(count_threads(), len(jobs), at_once or len(jobs)), "floc", initializer=single_threaded
-        )
+        workers = min(count_threads(), len(jobs), threads or len(jobs))
+        pool = ThreadPoolExecutor(workers, "floc", initializer=limit_threads)
         try:
             with controller.limit(limits=1, user_api="blas"), warnings.catch_warnings():
-                # fewer clusters than asked for are filled up
+                # expected with duplicate tokens; the budget is then filled up
                 warnings.filterwarnings("ignore", "Number of distinct clusters")
-                return np.concatenate(list(pool.map(pick, jobs)))
+                return np.concatenate(list(pool.map(run, jobs)))
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def on_device(tokens: torch.Tensor) -> torch.Tensor:
-    """Tokens in float32, where there is float64 too."""
+def to_float32(tokens: torch.Tensor) -> torch.Tensor:
+    """Convert tokens to float32, on the CPU if their device has no float64."""
     return (tokens if tokens.device.type in ("cpu", "cuda") else tokens.cpu()).float()
 
 
-def squared_distances(x: torch.Tensor) -> torch.Tensor:
-    """[n, n] float64 squares of the Euclidean distances between [n, D] tokens.
+def compute_squared_distances(x: torch.Tensor) -> torch.Tensor:
+    """Return the squared Euclidean distances between [n, D] tokens: [n, n] float64.
 
-    >>> squared_distances(torch.tensor([[3.0, 0.0], [0.0, 4.0]])).tolist()
+    >>> compute_squared_distances(torch.tensor([[3.0, 0.0], [0.0, 4.0]])).tolist()
     [[0.0, 25.0], [25.0, 0.0]]
     """
-    products = dot_products(x.double())
+    products = compute_products(x.double())
     squares = products.diagonal()
     lengths = squares[:, None] + squares
     distance = products.mul_(-2).add_(lengths)
@@ -101,87 +141,62 @@ def squared_distances(x: torch.Tensor) -> torch.Tensor:
     return distance
 
 
-def dot_products(x: torch.Tensor) -> torch.Tensor:
-    """[n, n] of each of [n, D] tokens with each.
+def compute_products(x: torch.Tensor) -> torch.Tensor:
+    """Return the dot products of [n, D] tokens: [n, n].
 
-    On a CPU by numpy: it sees that the two factors are one, and computes half; and torch's own BLAS takes as many
-    threads as it likes, also where OpenMP is held to one, so that some threads doing this at a time block each other.
+    Uses numpy on a CPU: it detects that both factors are the same and computes half. torch's BLAS ignores the limit on
+    OpenMP's threads, so that several threads calling it would block each other.
     """
     return torch.from_numpy(x.numpy() @ x.numpy().T) if x.device.type == "cpu" else x @ x.T
 
 
-def require_memory(method: str, grid: TokenGrid, block: BlockSpec, matrices: int) -> None:
-    """Complain of blocks too large for their matrices of distances before any work is done.
+def find_duplicates(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first of each set of equal [n, D] tokens, [distinct], and the set of each token, [n].
 
-    Args:
-        matrices: how many [n, n] matrices in float64 are held at a time for each block.
-    """
-    spans = scenes.find_blocks(grid, block)
-    n = max(span.stop - span.start for span in spans) * grid.shape[1] * grid.shape[2]
-    needed = 8 * n * n * matrices * min(count_threads(), len(spans))
-    available = available_bytes(torch.device("cpu"))
-    if available is not None and needed > available:
-        raise MemoryError(
-            f"{method} on {n} tokens together needs {format_bytes(needed)}, {format_bytes(available)} are free; "
-            "pass block=8, or fewer frames"
-        )
-
-
-def identical(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """[distinct] the first token of each kind among [n, D] tokens, and [n] the kind of each token.
-
-    >>> first, kind = identical(np.array([[2.0], [1.0], [2.0]]))
-    >>> first[kind].tolist()
+    >>> first, group = find_duplicates(np.array([[2.0], [1.0], [2.0]]))
+    >>> first[group].tolist()
     [0, 1, 0]
     """
-    if len(np.unique(x.sum(1, dtype=np.float64))) == len(x):  # so there are none, as a rule
+    if len(np.unique(x.sum(1, dtype=np.float64))) == len(x):  # the usual case, without duplicates
         return np.arange(len(x)), np.arange(len(x))
-    rows = np.ascontiguousarray(x + 0.0)  # -0.0 and 0.0 differ in their bytes only
-    _, first, kind = np.unique(
+    rows = np.ascontiguousarray(x + 0.0)  # -0.0 and 0.0 are equal but have different bytes
+    _, first, group = np.unique(
         rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel(), return_index=True, return_inverse=True
     )
-    return first, kind
+    return first, group
 
 
-def representatives(x: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
-    """[k] tokens: in each cluster the member nearest to the mean of the members, the first of several.
+def select_representatives(x: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
+    """Select k tokens: in each cluster the member nearest to the mean, the lowest index on ties.
 
-    Where there are fewer clusters than k, then the tokens farthest from the one that represents their cluster, those
-    that repeat another token last.
+    If there are fewer than k clusters, the tokens farthest from their cluster's representative follow, duplicates last.
 
     Args:
         x: [n, D] float32.
-        labels: [n] int, each token's cluster.
+        labels: [n] int, the cluster of each token.
 
-    >>> representatives(np.array([[0.0], [1.0], [5.0], [1.5], [5.0]]), np.array([1, 1, 0, 1, 0]), 3).tolist()
+    >>> select_representatives(np.array([[0.0], [1.0], [5.0], [1.5], [5.0]]), np.array([1, 1, 0, 1, 0]), 3).tolist()
     [2, 1, 0]
     """
     _, labels, counts = np.unique(labels, return_inverse=True, return_counts=True)
     order = np.argsort(labels, kind="stable")
     starts = counts.cumsum() - counts
+    steps = [slice(start, start + FEATURE_STEP) for start in range(0, x.shape[1], FEATURE_STEP)]
     distance = np.zeros(len(x))
-    # in float64, and from the differences: the two members of a pair are then exactly as far from their mean
-    for part in _feature_slices(x):
-        members = x[order, part].astype(np.float64)
+    # float64 differences: the two members of a pair are then exactly equally far from their mean
+    for step in steps:
+        members = x[order, step].astype(np.float64)
         members -= np.repeat(np.add.reduceat(members, starts, axis=0) / counts[:, None], counts, axis=0)
         distance[order] += np.square(members, out=members).sum(1)
     picks = np.lexsort((distance, labels))[starts]
     if len(picks) == k:
         return picks
 
-    apart = np.zeros(len(x))
-    for part in _feature_slices(x):
-        difference = x[:, part].astype(np.float64) - x[picks[labels], part]
-        apart += np.square(difference, out=difference).sum(1)
-    repeats = np.ones(len(x), bool)
-    repeats[identical(x)[0]] = False
+    distance = np.zeros(len(x))  # to the representative
+    for step in steps:
+        difference = x[:, step].astype(np.float64) - x[picks[labels], step]
+        distance += np.square(difference, out=difference).sum(1)
+    is_duplicate = np.ones(len(x), bool)
+    is_duplicate[find_duplicates(x)[0]] = False
     rest = np.setdiff1d(np.arange(len(x)), picks)
-    return np.concatenate([picks, rest[np.lexsort((-apart[rest], repeats[rest]))][: k - len(picks)]])
-
-
-def _feature_slices(x: np.ndarray) -> list[slice]:
-    return [slice(start, start + FEATURES_TOGETHER) for start in range(0, x.shape[1], FEATURES_TOGETHER)]
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    return np.concatenate([picks, rest[np.lexsort((-distance[rest], is_duplicate[rest]))][: k - len(picks)]])

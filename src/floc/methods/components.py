@@ -1,4 +1,4 @@
-"""Groups of tokens: the connected components of a graph, and sums over their members."""
+"""Connected components of a graph of tokens, and sums over groups of tokens."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import torch
 import torch.nn.functional as F
 
 
-def components(size: int, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """[size] int64, the smallest node that each node is connected with, where edge e joins nodes a[e] and b[e].
+def find_components(size: int, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return the smallest node connected with each node, [size] int64, where edge e joins nodes a[e] and b[e].
 
-    Each round hooks every root to the smallest of its neighbours, flattens the trees by pointer jumping and drops the
-    edges inside them, so there are about as many rounds as the logarithm of the size.
+    Each round hooks every root to its smallest neighbour, flattens the trees by pointer jumping and drops the edges
+    inside them, so the number of rounds is about the logarithm of the size.
 
-    >>> components(5, torch.tensor([4, 3]), torch.tensor([1, 4])).tolist()
+    >>> find_components(5, torch.tensor([4, 3]), torch.tensor([1, 4])).tolist()
     [0, 1, 2, 1, 1]
     """
     root = torch.arange(size, device=a.device)
@@ -26,20 +26,20 @@ def components(size: int, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return root
 
 
-def sums(
+def sum_groups(
     rows: torch.Tensor, members: torch.Tensor, sizes: torch.Tensor, weights: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """[K, D] the sum of each group's rows, weighted where there are weights.
+    """Return the (weighted) sum of each group's rows, [K, D], always added in the order of the members.
 
-    On a GPU a scattered sum adds in any order; this one adds in the order of the members, the same every time.
+    A scattered sum would add in any order on a GPU.
 
     Args:
         rows: [n, D] float32.
-        members: [M] int64 places of rows, one group after the other.
-        sizes: [K] int64, how many of the members each group has.
+        members: [M] int64 row numbers, group after group.
+        sizes: [K] int64, members of each group.
         weights: [M] float32.
 
-    >>> sums(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([2, 0, 1]), torch.tensor([2, 1])).tolist()
+    >>> sum_groups(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([2, 0, 1]), torch.tensor([2, 1])).tolist()
     [[5.0], [2.0]]
     """
     starts = sizes.cumsum(0) - sizes

@@ -17,19 +17,23 @@ from floc.ranking import Choice, joined
 from floc.representatives import TILE_BYTES, normalize
 from floc.tokens import TokenGrid
 
-MATRIX_BYTES = 1 << 30  # the largest matrix of cosines to hold; above it a row is computed when it is needed
+MATRIX_BYTES = 1 << 30  # the largest cosine matrix to store; above it, rows are computed when needed
 
 
 @register("divprune")
 @dataclass(frozen=True)
 class DivPrune:
-    """Keep the tokens that are least alike: each pick is the one farthest from those kept so far.
+    """Keep the most diverse tokens: each pick is the token farthest from all tokens picked before it.
 
-    The first pick is the token whose nearest other token is farthest. The published program can pick a token again
-    where fewer tokens are distinct than asked for, and fails on zero vectors; here a token is kept at most once, and
-    the cosine with a zero vector is 0. It takes the whole input as one set, `block=None`; the FLoC paper runs it on
-    blocks of 32 frames. It rounds the half of a token that a ratio can ask for to the even count, here all methods
-    round it up.
+    The first pick is the token whose nearest other token is farthest away. Distances are 1 - cosine. `block` sets the
+    frames that are processed together: 32 as in the FLoC paper's comparison; `block=None`, the whole video, is the
+    published setting.
+
+    Differences from the published program:
+    - Each token is kept at most once. The program repeats tokens if the input has fewer distinct tokens than the
+      budget.
+    - The cosine with a zero vector is 0. The program fails on zero vectors.
+    - A ratio that asks for half a token rounds up, as in all methods here. The program rounds halves to even.
     """
 
     facts: ClassVar[Facts] = Facts("Alvar et al., DivPrune, CVPR 2025", "select")
@@ -44,52 +48,51 @@ class DivPrune:
         cells = grid.shape[1] * grid.shape[2]
         sizes = np.array([(span.stop - span.start) * cells for span in spans])
         choices = [
-            _farthest(normalize(grid.frames(span)), int(k)) if k else None
+            _select_farthest(normalize(grid.frames(span)), int(k)) if k else None
             for span, k in zip(spans, blocks.share_budget(sizes, budget), strict=True)
         ]
         return grid.along(joined(choices, sizes), budget)
 
 
-def _farthest(x: torch.Tensor, k: int) -> Choice:
-    """Choose k of [n, D] tokens at length 1."""
-    n = len(x)
-    matrix = x @ x.T if 4 * n * n <= MATRIX_BYTES else None
+def _select_farthest(x: torch.Tensor, k: int) -> Choice:
+    """Select k of [n, D] unit tokens."""
+    matrix = x @ x.T if 4 * len(x) ** 2 <= MATRIX_BYTES else None
     picks = torch.empty(k, dtype=torch.int64, device=x.device)
     distances = torch.empty(k, device=x.device)
-    closest = _closest_other(x, matrix)  # [n] cosine with the nearest other token, then with the nearest pick
+    closest = _find_closest(x, matrix)  # [n] cosine with the nearest other token, then with the nearest pick
     for i in range(k):
         # the argmax of distances, not the argmin of cosines: near 1 several cosines have the same distance
         distances[i], picks[i] = (1 - closest).max(0)
         row = matrix[picks[i]] if matrix is not None else x @ x[picks[i]]
         closest = row.clone() if i == 0 else torch.maximum(closest, row, out=closest)
-        closest[picks[: i + 1]] = torch.inf  # never again, also where nothing is left that differs
-    token, rank, cosine = _history(x, x[picks])
+        closest[picks[: i + 1]] = torch.inf  # never pick a token twice, even if only duplicates are left
+    token, rank, cosine = _trace_representatives(x, x[picks])
     return Choice(picks.cpu().numpy(), distances.double().cpu().numpy(), token, rank, cosine, next_gain=None)
 
 
-def _closest_other(x: torch.Tensor, matrix: torch.Tensor | None) -> torch.Tensor:
-    """[n] each token's highest cosine with another token."""
+def _find_closest(x: torch.Tensor, matrix: torch.Tensor | None) -> torch.Tensor:
+    """Return each token's highest cosine with another token: [n]."""
     step = max(1, TILE_BYTES // (4 * len(x)))
-    best = []
+    closest = []
     for start in range(0, len(x), step):
         tile = (matrix[start : start + step] if matrix is not None else x[start : start + step] @ x.T).clone()
         tile[torch.arange(len(tile)), torch.arange(start, start + len(tile))] = -torch.inf
-        best.append(tile.max(1).values)
-    return torch.cat(best)
+        closest.append(tile.max(1).values)
+    return torch.cat(closest)
 
 
-def _history(x: torch.Tensor, picked: torch.Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Who came to represent whom: [E] token, [E] rank of the pick, [E] cosine, in the order of ranks."""
+def _trace_representatives(x: torch.Tensor, picked: torch.Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return every change of a token's representative: [E] token, [E] rank of the pick, [E] cosine, sorted by rank."""
     tokens, ranks, cosines = [], [], []
     step = max(1, TILE_BYTES // (4 * len(picked)))
     for start in range(0, len(x), step):
-        best = (picked @ x[start : start + step].T).cummax(0).values  # [k, part]
+        best = (picked @ x[start : start + step].T).cummax(0).values  # [k, step]
         better = torch.ones_like(best, dtype=torch.bool)
         better[1:] = best[1:] > best[:-1]
-        changed = better.nonzero(as_tuple=True)
-        ranks.append(changed[0])
-        tokens.append(start + changed[1])
-        cosines.append(best[changed].double())
-    token, rank, cosine = (torch.cat(each).cpu().numpy() for each in (tokens, ranks, cosines))
-    in_time = np.argsort(rank, kind="stable")
-    return token[in_time], rank[in_time], cosine[in_time]
+        changes = better.nonzero(as_tuple=True)
+        ranks.append(changes[0])
+        tokens.append(start + changes[1])
+        cosines.append(best[changes].double())
+    token, rank, cosine = (torch.cat(parts).cpu().numpy() for parts in (tokens, ranks, cosines))
+    by_rank = np.argsort(rank, kind="stable")
+    return token[by_rank], rank[by_rank], cosine[by_rank]

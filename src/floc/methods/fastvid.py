@@ -15,67 +15,69 @@ from floc import blocks
 from floc._arrays import Array, to_tensor
 from floc._checks import check_choice
 from floc.kept import Kept
-from floc.methods import density
 from floc.methods.base import Facts
-from floc.methods.density import frame_means, tiles, wide
+from floc.methods.density import compute_distances, rank_points
+from floc.methods.frames import average_frames
 from floc.methods.registry import register
+from floc.methods.tiles import split_tiles, to_float
 from floc.representatives import find_nearest
 from floc.tokens import TokenGrid
 
-NEIGHBOURS = 4  # that a density is taken from
-TILE_FRAMES = 8  # of segments that are absorbed together
+NEIGHBOURS = 4  # that a density is computed from
+TILE_FRAMES = 8  # frames of short segments merged together
 
 
 # compared by identity: its options may be arrays
 @register("fastvid")
 @dataclass(frozen=True, eq=False)
 class FastVid:
-    """Keep each frame's most salient tokens, and merge the rest of a segment into dense tokens of every few frames.
+    """Keep the most salient tokens of each frame, and merge the rest of a segment into a few anchor tokens.
 
-    The film is cut into segments where consecutive frames differ. The share 1 - stprune_d of a frame's quota goes to
-    its most salient tokens, unchanged. The rest goes to anchors, in the last frame of a segment and every `dtm_p`-th
-    before it: the density peaks among the tokens that are not salient. The anchors of each of these frames absorb all
-    such tokens of the segment, each going to the anchor most like it; an anchor becomes w times itself plus 1 - w
-    times the mean of what it absorbed, with w the larger of dtm_beta and 1 / (1 + their number).
+    The video is cut into segments where consecutive frames differ. The fraction 1 - stprune_d of a frame's quota goes
+    to its most salient tokens, which are kept unchanged. The rest goes to anchors in the last frame of each segment
+    and every `dtm_p`-th frame before it: the density peaks among the tokens that are not salient. The anchors of each
+    such frame absorb all non-salient tokens of the segment, each token going to the most similar anchor. An anchor
+    becomes w * anchor + (1 - w) * mean of the absorbed tokens, where w = max(dtm_beta, 1 / (1 + their number)).
 
-    `variant` says which of the published programs: "onevision" has one quota for all frames, and loses the remainder
-    where anchors do not divide; its anchors absorb themselves, and only their own frame where their number is that of
-    an undivided quota, e.g. in segments of one frame. "llava-video" has a quota for the segment, loses nothing, and
-    its anchors do not absorb themselves. Newline tokens are not part of this.
+    `variant` selects the published program. "onevision" has the same quota for all frames and loses the remainder if
+    anchors do not divide evenly. Its anchors absorb themselves, and only their own frame if their number is the
+    undivided quota, for example in segments of one frame. "llava-video" has a quota for each segment, loses nothing,
+    and its anchors do not absorb themselves. Newline tokens are not included.
 
-    A budget sets the quota, `retention_ratio`, and is met exactly, in both variants by the quotas of "llava-video",
-    with one more salient token for each of the first frames until nothing is left over. All tokens are kept unchanged
-    where the quota is a whole frame.
+    A budget sets `retention_ratio` and is met exactly. Both variants then use the quotas of "llava-video", and the
+    first frames get one more salient token each until nothing is left over. If the quota is a whole frame, all tokens
+    are kept unchanged.
 
-    Salience and frame vectors come from a vision encoder. Without `attn`, a token's salience is its product with the
-    mean token of its frame; without `frame_global`, a frame's vector is that mean. `stprune_d=1` needs no salience.
+    Salience (`attn`) and frame vectors (`frame_global`) come from a vision encoder. Without `attn`, the salience of a
+    token is its product with the mean token of the frame; without `frame_global`, that mean is the frame's vector.
+    `stprune_d=1` needs no salience.
 
-    What differs from the programs:
-    - Equal densities are told apart by index, not by noise, and densities are compared by their logarithm, so that
-      tokens far apart, whose density is 0 in float32, keep an order (there it is the noise that orders them).
-    - Fewer frames than `dyseg_c`, a quota without anchors, and fewer than 4 tokens beside the salient ones are errors
-      there, and work here. Anchors that a frame has no room for, also an error there, become salient tokens of the
-      segment's other frames, one by one from the first.
-    - A token that several frames' anchors absorbed is represented by the one most like it, as it was before it
-      absorbed anything; one that none absorbed, by the kept token most like it.
+    Differences from the published programs:
+    - Ties between densities are broken by index, not by noise. Densities are compared by their logarithm, because
+      those of distant tokens underflow in float32.
+    - Fewer frames than `dyseg_c`, a quota without anchors, and fewer than 4 non-salient tokens are errors there and
+      work here. Anchors that do not fit in a frame, also an error there, become salient tokens of the segment's other
+      frames, one each from the first.
+    - A token absorbed by the anchors of several frames is represented by the most similar of them before merging, a
+      token that was not absorbed by the most similar kept token.
     """
 
     facts: ClassVar[Facts] = Facts(
         "Shen et al., FastVID, 2025",
         "merge",
-        needs="attention and frame vectors of the vision encoder, attn= and frame_global=, if there are any",
+        needs="attention (attn=) and frame vectors (frame_global=) of the vision encoder",
         searched=("retention_ratio",),
     )
 
     retention_ratio: float = 0.1  # a frame's quota / its tokens
-    dyseg_c: int = 8  # segments there are at least
-    dyseg_tau: float = 0.9  # consecutive frames less alike than this are in different segments
-    stprune_d: float = 0.4  # the share of the quota that goes to anchors
-    dtm_p: int = 4  # frames for each that has anchors
-    dtm_beta: float = 0.6  # an anchor's weight in what it becomes
+    dyseg_c: int = 8  # the least number of segments
+    dyseg_tau: float = 0.9  # consecutive frames with a lower cosine are in different segments
+    stprune_d: float = 0.4  # the fraction of the quota that goes to anchors
+    dtm_p: int = 4  # every how many frames have anchors
+    dtm_beta: float = 0.6  # the least weight of an anchor in its merged token
     variant: str = "onevision"
-    attn: Array | None = None  # [T, N] how salient each token is
-    frame_global: Array | None = None  # [T, C] a vector for each frame, of any size
+    attn: Array | None = None  # [T, N] salience of each token
+    frame_global: Array | None = None  # [T, C] a vector for each frame
 
     def __post_init__(self) -> None:
         check_choice("variant", self.variant, ("onevision", "llava-video"))
@@ -87,22 +89,25 @@ class FastVid:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     def native(self, grid: TokenGrid) -> Kept:
+        """Keep the quota of `retention_ratio` in every frame."""
         cells = grid.n // grid.shape[0]
         quota = int(cells * self.retention_ratio)
         if quota == 0:
             raise ValueError(
                 f"retention_ratio={self.retention_ratio} is less than one of the {cells} tokens of a frame; "
-                f"ask for {1 / cells:.3g} or more, or pass budget= or ratio= to leave frames without a token"
+                f"use at least {1 / cells:.3g}, or pass budget= or ratio= to leave frames without a token"
             )
         if quota == cells:
             return grid.keep_all()
-        segments = self._segments(grid)
-        share = int(quota * self.stprune_d)
+        segments = self._find_segments(grid)
         if self.variant == "llava-video":
-            quotas = _shared(segments, quota, self.stprune_d, extra=0)
+            salient, anchors = _share_quota(segments, quota, self.stprune_d, extra=0)
         else:
-            quotas = _one_for_all(segments, quota, share)
-        return self._kept(grid, segments, quotas, share)
+            context = int(quota * self.stprune_d)
+            salient = np.full(len(segments.segment), quota - context)
+            frame_anchors = context * segments.lengths // segments.anchored_frames  # [S]; the remainder is lost
+            anchors = np.where(segments.is_anchored, frame_anchors[segments.segment], 0)
+        return self._merge(grid, segments, salient, anchors, quota)
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         if budget == grid.n:
@@ -110,253 +115,225 @@ class FastVid:
         frames = grid.shape[0]
         cells = grid.n // frames
         quota, extra = divmod(budget, frames)
-        segments = self._segments(grid)
-        quotas = _shared(segments, quota, self.stprune_d, extra)
-        kept = self._kept(grid, segments, quotas, int(quota * self.stprune_d))
+        segments = self._find_segments(grid)
+        kept = self._merge(grid, segments, *_share_quota(segments, quota, self.stprune_d, extra), quota)
         ratio = quota / cells
         if int(cells * ratio) < quota:  # rounding
             ratio = math.nextafter(ratio, 1)
         return replace(kept, settings={"retention_ratio": ratio, "extra_salient": extra})
 
-    def _segments(self, grid: TokenGrid) -> _Segments:
+    def _find_segments(self, grid: TokenGrid) -> _FrameSegments:
         frames = grid.shape[0]
-        vectors = frame_means(grid) if self.frame_global is None else self._given(grid, "frame_global")
+        vectors = average_frames(grid) if self.frame_global is None else self._convert_input(grid, "frame_global")
         vectors = F.normalize(vectors, dim=-1)
-        alike = (vectors[:-1] * vectors[1:]).sum(-1).cpu().double().numpy()  # [T - 1]
-        cut = alike < self.dyseg_tau
-        cut[np.argsort(alike, kind="stable")[: self.dyseg_c - 1]] = True
-        starts = np.concatenate([[0], 1 + np.flatnonzero(cut)])
+        cosine = (vectors[:-1] * vectors[1:]).sum(-1).cpu().double().numpy()  # [T - 1]
+        is_cut = cosine < self.dyseg_tau
+        is_cut[np.argsort(cosine, kind="stable")[: self.dyseg_c - 1]] = True
+        starts = np.concatenate([[0], 1 + np.flatnonzero(is_cut)])
         lengths = np.diff(starts, append=frames)
         segment = np.repeat(np.arange(len(starts)), lengths)
         from_last = (starts + lengths - 1)[segment] - np.arange(frames)
-        return _Segments(starts, lengths, segment, from_last % self.dtm_p == 0)
+        is_anchored = from_last % self.dtm_p == 0
+        return _FrameSegments(
+            starts, lengths, segment, is_anchored, np.add.reduceat(is_anchored.astype(np.int64), starts)
+        )
 
-    def _salience(self, grid: TokenGrid) -> torch.Tensor:
-        """[T, N], in an order that counts alone."""
+    def _compute_salience(self, grid: TokenGrid) -> torch.Tensor:
+        """Return [T, N] values whose order within a frame is that of the salience."""
         if self.attn is not None:
-            return self._given(grid, "attn")
-        # the specified softmax of it has the same order, until it rounds to 0
-        means, cells = frame_means(grid), grid.n // grid.shape[0]
-        parts = tiles(len(means), 4 * cells * grid.dim, grid.tokens.device)
-        products = [means[part, None] @ wide(grid.tokens[part]).reshape(-1, cells, grid.dim).mT for part in parts]
+            return self._convert_input(grid, "attn")
+        # the specified softmax of these products has the same order, until it underflows
+        means, cells = average_frames(grid), grid.n // grid.shape[0]
+        tiles = split_tiles(len(means), 4 * cells * grid.dim, grid.tokens.device)
+        products = [means[tile, None] @ to_float(grid.tokens[tile]).reshape(-1, cells, grid.dim).mT for tile in tiles]
         return torch.cat(products)[:, 0]
 
-    def _given(self, grid: TokenGrid, name: str) -> torch.Tensor:
-        """An option as a tensor beside the tokens, or an error that says what is wrong with it."""
+    def _convert_input(self, grid: TokenGrid, name: str) -> torch.Tensor:
+        """Return `attn` or `frame_global` as a tensor on the tokens' device; raise if it does not fit the tokens."""
         array = getattr(self, name)
         if not isinstance(array, torch.Tensor | np.ndarray):
             raise TypeError(f"{name} must be a torch tensor or a numpy array, got {type(array).__name__}")
         frames, cells = grid.shape[0], grid.n // grid.shape[0]
         size = array.shape[1] if name == "frame_global" and array.ndim == 2 else cells
         if array.shape != (frames, size) or not size:
-            wanted = f"[{frames}, {cells}], frames by tokens" if name == "attn" else f"[{frames}, C], a vector a frame"
-            raise ValueError(f"{name} must be {wanted} of these tokens; got {tuple(array.shape)}")
-        tensor = wide(to_tensor(array).detach().to(grid.tokens.device))
+            wanted = f"[{frames}, {cells}], frames x tokens" if name == "attn" else f"[{frames}, C], a vector per frame"
+            raise ValueError(f"{name} must be {wanted}, to fit the tokens; got {tuple(array.shape)}")
+        tensor = to_float(to_tensor(array).detach().to(grid.tokens.device))
         if not bool(tensor.isfinite().all()):
-            raise ValueError(f"{name} must be finite; there are infinite values or NaN in it")
+            raise ValueError(f"{name} must be finite, but has infinite values or NaN")
         return tensor
 
-    def _kept(self, grid: TokenGrid, segments: _Segments, quotas: _Quotas, share: int) -> Kept:
-        """Keep what the quotas say.
-
-        Args:
-            share: of one frame's quota, what goes to anchors; where a frame has just these, it absorbs only its own.
-        """
-        frames = grid.shape[0]
-        cells = grid.n // frames
-        salient_count, anchor_count = _fitted(segments, quotas, cells)
-        salient = np.zeros((frames, cells), bool)
-        if salient_count.any():
-            by_salience = self._salience(grid).sort(descending=True, stable=True, dim=1).indices.cpu().numpy()
-            np.put_along_axis(salient, by_salience, np.arange(cells) < salient_count[:, None], 1)
-        if not anchor_count.any():
-            return grid.keep(np.flatnonzero(salient))
-        anchor_frames = np.flatnonzero(anchor_count)
-        counts = anchor_count[anchor_frames]
-        anchors = _peaks(grid, anchor_frames, ~salient[anchor_frames], counts)  # flat, ascending
-        anchor = np.zeros((frames, cells), bool)
-        anchor.ravel()[anchors] = True
-        own = quotas.anchors[anchor_frames] == share
-        own |= segments.all_anchored[anchor_frames]
-        own &= self.variant == "onevision"
-        merged, absorbed_by = self._absorbed(grid, segments, anchor_frames, counts, anchors, salient, anchor, own)
-        indices = np.flatnonzero(salient | anchor)
-        features = wide(grid.gather(indices))
-        features[torch.from_numpy(np.searchsorted(indices, anchors)).to(features.device)] = merged
-        represents = np.where(absorbed_by < 0, -1, np.searchsorted(indices, anchors)[absorbed_by])
+    def _merge(
+        self, grid: TokenGrid, segments: _FrameSegments, salient: np.ndarray, anchors: np.ndarray, quota: int
+    ) -> Kept:
+        """Keep [T] salient tokens and [T] anchors."""
+        cells = grid.n // grid.shape[0]
+        # as published, anchors absorb only their own frame if their number is the undivided quota of a frame
+        own_only = (anchors == int(quota * self.stprune_d)) | segments.all_anchored
+        own_only &= self.variant == "onevision"
+        salient, anchors = _fit_anchors(segments, salient, anchors, cells)
+        is_salient = np.zeros((grid.shape[0], cells), bool)
+        if salient.any():
+            by_salience = self._compute_salience(grid).sort(descending=True, stable=True, dim=1).indices.cpu().numpy()
+            np.put_along_axis(is_salient, by_salience, np.arange(cells) < salient[:, None], 1)
+        if not anchors.any():
+            return grid.keep(np.flatnonzero(is_salient))
+        is_anchor = _find_peaks(grid, ~is_salient, anchors)
+        merged, absorbed_by = self._absorb(grid, segments, is_salient, is_anchor, own_only)
+        indices = np.flatnonzero(is_salient | is_anchor)
+        places = np.searchsorted(indices, np.flatnonzero(is_anchor))  # of the anchors
+        features = to_float(grid.gather(indices))
+        features[torch.from_numpy(places).to(features.device)] = merged
+        represents = np.where(absorbed_by < 0, -1, places[absorbed_by])
         represents[indices] = np.arange(len(indices))
-        lost = np.flatnonzero(represents < 0)
-        if len(lost):
-            represents[lost] = find_nearest(grid.gather(lost), features)[1].cpu().numpy()
+        rest = np.flatnonzero(represents < 0)
+        if len(rest):
+            represents[rest] = find_nearest(grid.gather(rest), features)[1].cpu().numpy()
         return grid.merge(indices, features, represents)
 
-    def _absorbed(
+    def _absorb(
         self,
         grid: TokenGrid,
-        segments: _Segments,
-        anchor_frames: np.ndarray,
-        counts: np.ndarray,
-        anchors: np.ndarray,
-        salient: np.ndarray,
-        anchor: np.ndarray,
-        own: np.ndarray,
+        segments: _FrameSegments,
+        is_salient: np.ndarray,
+        is_anchor: np.ndarray,
+        own_only: np.ndarray,
     ) -> tuple[torch.Tensor, np.ndarray]:
-        """What anchors become.
+        """Merge tokens into anchors.
 
         Args:
-            anchor_frames: [F] frames with anchors.
-            counts: [F] how many.
-            anchors: [A] flat indices.
-            salient, anchor: [T, N] bool, what each token is.
-            own: [F] bool, whether a frame's anchors absorb that frame alone.
+            is_salient, is_anchor: [T, N] bool.
+            own_only: [T] bool, whether the anchors of a frame absorb only that frame.
 
         Returns:
-            [A, D] float32 or better, and [n] the anchor most like every token of those that absorbed it, or -1.
+            [A, D] the merged anchors, and [n] the most similar of the anchors that absorbed each token, or -1.
         """
-        device = grid.tokens.device
-        frames = grid.shape[0]
-        cells = grid.n // frames
-        before = np.concatenate([[0], np.cumsum(counts)])
-        values = wide(grid.gather(anchors))
+        device, cells = grid.tokens.device, is_anchor.shape[1]
+        values = to_float(grid.gather(np.flatnonzero(is_anchor)))
         directions = F.normalize(values, dim=-1)
         sums, members = torch.zeros_like(values), values.new_zeros(len(values))
-        is_salient, is_anchor = (torch.from_numpy(each).to(device) for each in (salient, anchor))
+        salient, anchor = (torch.from_numpy(mask).to(device) for mask in (is_salient, is_anchor))
         best = torch.full((grid.n,), -1, device=device)
-        segment = segments.segment[anchor_frames]  # [F]
-        for tile, reach in _tiles(grid, segments, segment, counts):
-            low, high = int(before[reach[0]]), int(before[reach[-1] + 1])
-            # each frame's anchors, padded by a column that is never the best
-            columns = np.arange(counts[reach].max()) + (before[reach] - low)[:, None]  # [f, a]
-            columns[np.arange(columns.shape[1]) >= counts[reach, None]] = high - low
-            mine = tile[:, None] == anchor_frames[reach]  # [t, f]
-            together = (segments.segment[tile, None] == segment[reach]) & (mine | ~own[reach])
-            refused = (
-                is_salient[tile[0] : tile[-1] + 1, :, None] | ~torch.from_numpy(together).to(device)[:, None]
-            )  # [t, N, f]
+        counts = is_anchor.sum(1)  # [T]
+        before = np.cumsum(counts) - counts
+        for frames, anchored in _plan_tiles(grid, segments, counts):
+            tile = slice(frames[0], frames[-1] + 1)
+            low, high = int(before[anchored[0]]), int(before[anchored[-1]] + counts[anchored[-1]])
+            # the anchors of each frame, padded with a column that is never the best
+            columns = np.arange(counts[anchored].max()) + (before[anchored] - low)[:, None]  # [f, a]
+            columns[np.arange(columns.shape[1]) >= counts[anchored, None]] = high - low
+            is_own = frames[:, None] == anchored  # [t, f]
+            absorbs = (segments.segment[frames, None] == segments.segment[anchored]) & (is_own | ~own_only[anchored])
+            refused = salient[tile, :, None] | ~torch.from_numpy(absorbs).to(device)[:, None]  # [t, N, f]
             if self.variant == "llava-video":
-                refused |= is_anchor[tile[0] : tile[-1] + 1, :, None] & torch.from_numpy(mine).to(device)[:, None]
+                refused |= anchor[tile, :, None] & torch.from_numpy(is_own).to(device)[:, None]
             refused = refused.flatten(0, 1)
-            x = wide(grid.tokens[tile[0] : tile[-1] + 1]).reshape(-1, grid.dim)  # [m, D]
-            # the length of a token has no part in which anchor is most like it
+            x = to_float(grid.tokens[tile]).reshape(-1, grid.dim)  # [m, D]
+            # the length of a token does not affect which anchor is most similar
             cosine = F.pad(x @ directions[low:high].T, (0, 1), value=-torch.inf)  # [m, A + 1]
-            like, which = cosine[:, torch.from_numpy(columns).to(device)].max(2)  # [m, f]
-            which += torch.from_numpy(before[reach] - low).to(device)
+            similarity, which = cosine[:, torch.from_numpy(columns).to(device)].max(2)  # [m, f]
+            which += torch.from_numpy(before[anchored] - low).to(device)
             which.masked_fill_(refused, high - low)
-            # a product with zeros and ones, as sums by index have no fixed order on a GPU
+            # a product with zeros and ones, since scattered sums have no fixed order on a GPU
             member = torch.zeros_like(cosine).scatter_(1, which, 1)[:, : high - low]
             sums[low:high] += member.T @ x
             members[low:high] += member.sum(0)
-            found = which.gather(1, like.masked_fill_(refused, -torch.inf).argmax(1, keepdim=True))[:, 0]
-            best[tile[0] * cells : (tile[-1] + 1) * cells] = torch.where(found == high - low, -1, found + low)
+            nearest = which.gather(1, similarity.masked_fill_(refused, -torch.inf).argmax(1, keepdim=True))[:, 0]
+            best[tile.start * cells : tile.stop * cells] = torch.where(nearest == high - low, -1, nearest + low)
         mean = sums / members.clamp(min=1)[:, None]
         weight = (1 / (members + 1)).clamp(min=self.dtm_beta)[:, None]
         return weight * values + (1 - weight) * mean, best.cpu().numpy()
 
 
-def _tiles(
-    grid: TokenGrid, segments: _Segments, segment: np.ndarray, counts: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """A few frames at a time, [t], and the places, [f], of the frames whose anchors their segments have.
-
-    Short segments go together, as tokens meet the anchors of other segments in vain; long ones are cut, as they meet
-    all of their own at once.
-
-    Args:
-        segment: [F] of the frames with anchors.
-        counts: [F] anchors.
-    """
-    cells = grid.n // grid.shape[0]
-    for some in blocks.pack_blocks(segments.lengths, TILE_FRAMES):
-        reach = np.flatnonzero((segment >= some[0]) & (segment <= some[-1]))
-        if len(reach):
-            start, stop = segments.starts[some[0]], segments.starts[some[-1]] + segments.lengths[some[-1]]
-            each_bytes = 4 * cells * max(grid.dim, int(counts[reach].max()) * len(reach))
-            for part in tiles(stop - start, each_bytes, grid.tokens.device):
-                yield np.arange(start, stop)[part], reach
-
-
-class _Segments(NamedTuple):
-    """Contiguous stretches of frames."""
+class _FrameSegments(NamedTuple):
+    """Contiguous runs of frames."""
 
     starts: np.ndarray  # [S] the first frame of each
     lengths: np.ndarray  # [S]
     segment: np.ndarray  # [T] the segment of each frame
-    anchored: np.ndarray  # [T] bool, whether a frame may have anchors
-
-    @property
-    def anchored_frames(self) -> np.ndarray:
-        """[S] frames of each that may have anchors."""
-        return np.add.reduceat(self.anchored.astype(np.int64), self.starts)
+    is_anchored: np.ndarray  # [T] bool, whether a frame may have anchors
+    anchored_frames: np.ndarray  # [S] how many frames of each may have anchors
 
     @property
     def all_anchored(self) -> np.ndarray:
-        """[T] bool, whether all frames of a frame's segment may have anchors."""
+        """Whether all frames of a frame's segment may have anchors: [T] bool."""
         return (self.anchored_frames == self.lengths)[self.segment]
 
 
-class _Quotas(NamedTuple):
-    """Tokens of each frame."""
+def _plan_tiles(
+    grid: TokenGrid, segments: _FrameSegments, counts: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield a few frames at a time, [t], with the frames that have anchors in their segments, [f].
 
-    salient: np.ndarray  # [T]
-    anchors: np.ndarray  # [T]
+    Short segments are processed together, although their tokens then meet anchors of other segments for nothing; long
+    ones are split to bound memory.
+
+    Args:
+        counts: [T] anchors of each frame.
+    """
+    cells = grid.n // grid.shape[0]
+    anchor_frames = np.flatnonzero(counts)
+    segment = segments.segment[anchor_frames]
+    for group in blocks.pack_blocks(segments.lengths, TILE_FRAMES):
+        anchored = anchor_frames[(segment >= group[0]) & (segment <= group[-1])]
+        if len(anchored):
+            frames = np.arange(segments.starts[group[0]], segments.starts[group[-1]] + segments.lengths[group[-1]])
+            frame_bytes = 4 * cells * max(grid.dim, int(counts[anchored].max()) * len(anchored))
+            for tile in split_tiles(len(frames), frame_bytes, grid.tokens.device):
+                yield frames[tile], anchored
 
 
-def _one_for_all(segments: _Segments, quota: int, share: int) -> _Quotas:
-    """The same quota for every frame; the anchors of a segment are divided, and the remainder is lost."""
-    each = share * segments.lengths // segments.anchored_frames  # [S]
-    return _Quotas(
-        np.full(len(segments.segment), quota - share), np.where(segments.anchored, each[segments.segment], 0)
-    )
+def _share_quota(segments: _FrameSegments, quota: int, share: float, extra: int) -> tuple[np.ndarray, np.ndarray]:
+    """Share the quota of each segment among its frames without loss; the first frames get `extra` salient tokens.
 
-
-def _shared(segments: _Segments, quota: int, share: float, extra: int) -> _Quotas:
-    """A quota for every segment, of which nothing is lost, and an extra salient token for each of the first frames."""
+    Returns:
+        [T] salient tokens and [T] anchors.
+    """
     total = quota * segments.lengths
     context = np.floor(total * share).astype(np.int64)  # [S]
     frames = np.arange(len(segments.segment))
-    place = frames - segments.starts[segments.segment]
-    salient, more = np.divmod(total - context, segments.lengths)
-    of_first = (place < more[segments.segment]).astype(np.int64)
-    each, more = np.divmod(context, segments.anchored_frames)
-    # counted back from the last frame with anchors
-    after = segments.anchored[::-1].cumsum()[::-1]
-    ends = segments.starts + segments.lengths - 1
-    from_last = after - after[ends][segments.segment]
-    of_last = (from_last < more[segments.segment]).astype(np.int64)
-    return _Quotas(
-        salient[segments.segment] + of_first + (frames < extra),
-        np.where(segments.anchored, each[segments.segment] + of_last, 0),
+    offset = frames - segments.starts[segments.segment]
+    salient, rest = np.divmod(total - context, segments.lengths)
+    gets_salient = offset < rest[segments.segment]
+    anchors, rest = np.divmod(context, segments.anchored_frames)
+    # the remainder goes to the last frames with anchors
+    after = segments.is_anchored[::-1].cumsum()[::-1]
+    from_last = after - after[segments.starts + segments.lengths - 1][segments.segment]
+    gets_anchor = from_last < rest[segments.segment]
+    return (
+        salient[segments.segment] + gets_salient + (frames < extra),
+        np.where(segments.is_anchored, anchors[segments.segment] + gets_anchor, 0),
     )
 
 
-def _fitted(segments: _Segments, quotas: _Quotas, cells: int) -> tuple[np.ndarray, np.ndarray]:
-    """[T] salient tokens and [T] anchors, where anchors without room become salient tokens of other frames."""
-    salient, anchors = quotas.salient.copy(), np.minimum(quotas.anchors, cells - quotas.salient)
-    excess = np.add.reduceat(quotas.anchors - anchors, segments.starts)
+def _fit_anchors(
+    segments: _FrameSegments, salient: np.ndarray, anchors: np.ndarray, cells: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Turn anchors that do not fit in their frame into salient tokens of the segment's other frames."""
+    salient, fitting = salient.copy(), np.minimum(anchors, cells - salient)
+    excess = np.add.reduceat(anchors - fitting, segments.starts)
     for segment in np.flatnonzero(excess):
-        mine = slice(segments.starts[segment], segments.starts[segment] + segments.lengths[segment])
-        room = cells - salient[mine] - anchors[mine]
-        # round after round, one for each frame that has room, from the first
+        frames = slice(segments.starts[segment], segments.starts[segment] + segments.lengths[segment])
+        room = cells - salient[frames] - fitting[frames]
+        # in rounds, one for each frame with room, from the first
         turns = np.argwhere(np.arange(cells)[:, None] < room)[: excess[segment], 1]
-        salient[mine] += np.bincount(turns, minlength=len(room))
-    return salient, anchors
+        salient[frames] += np.bincount(turns, minlength=len(room))
+    return salient, fitting
 
 
-def _peaks(grid: TokenGrid, frames: np.ndarray, candidates: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """[A] flat indices, ascending, of the density peaks among the candidates of some frames.
-
-    Args:
-        frames: [F] which.
-        candidates: [F, N] bool.
-        counts: [F] how many of each.
-    """
-    sizes = candidates.sum(1)
-    members = np.argsort(~candidates, axis=1, kind="stable")[:, : sizes.max()]  # [F, M] cells, padded by others
-    at = frames[:, None] * candidates.shape[1] + members
+def _find_peaks(grid: TokenGrid, candidates: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Find [T] counts of density peaks among the [T, N] bool candidates of each frame: [T, N] bool."""
+    frames = np.flatnonzero(counts)
+    sizes = candidates[frames].sum(1)
+    # [F, M] flat indices, padded with tokens that are no candidates
+    members = np.argsort(~candidates[frames], axis=1, kind="stable")[:, : sizes.max()]
+    members += frames[:, None] * candidates.shape[1]
     orders = []
-    for part in tiles(len(at), 4 * at.shape[1] * max(at.shape[1], grid.dim), grid.tokens.device):
-        x = wide(grid.gather(at[part].ravel())).view(*at[part].shape, -1)
-        size = torch.from_numpy(sizes[part]).to(x.device)
-        orders.append(density.ranked(density.distances(x, size), size, NEIGHBOURS))
-    by_score = np.take_along_axis(at, torch.cat(orders).cpu().numpy(), 1)
-    return np.sort(by_score[np.arange(at.shape[1]) < counts[:, None]])
+    for tile in split_tiles(len(frames), 4 * members.shape[1] * max(members.shape[1], grid.dim), grid.tokens.device):
+        x = to_float(grid.gather(members[tile].ravel())).view(*members[tile].shape, -1)
+        size = torch.from_numpy(sizes[tile]).to(x.device)
+        orders.append(rank_points(compute_distances(x, size), size, NEIGHBOURS))
+    by_score = np.take_along_axis(members, torch.cat(orders).cpu().numpy(), 1)
+    is_peak = np.zeros_like(candidates)
+    is_peak.ravel()[by_score[np.arange(members.shape[1]) < counts[frames, None]]] = True
+    return is_peak

@@ -1,4 +1,4 @@
-"""Frame-uniform: fewer frames, all their tokens."""
+"""Uniform frame sampling: fewer frames, all their tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from floc._checks import check_choice
 from floc.kept import Kept
 from floc.methods.base import Facts
-from floc.methods.budgets import require_floor
+from floc.methods.budgets import check_floor
 from floc.methods.registry import register
 from floc.tokens import TokenGrid
 
@@ -20,13 +20,14 @@ from floc.tokens import TokenGrid
 class FrameUniform:
     """Keep all tokens of evenly spaced frames.
 
-    As many whole frames as the budget holds, so up to a frame's tokens fewer than asked for. A budget below one frame
-    is an error, unless `nearest` accepts one frame for it.
+    Keeps as many whole frames as fit the budget, so the count can be up to one frame below it. A budget smaller than
+    one frame is an error; with `nearest`, one frame is kept instead. `spacing="ends"` includes the first and the last
+    frame, `spacing="middles"` takes the middle frames of equal intervals.
     """
 
     facts: ClassVar[Facts] = Facts("uniform frame sampling", "select", exact=False, floor="one frame")
 
-    spacing: str = "ends"  # the first frame and the last are among them; "middles": the middles of equal stretches
+    spacing: str = "ends"  # or "middles"
     nearest: bool = False
 
     def __post_init__(self) -> None:
@@ -34,10 +35,10 @@ class FrameUniform:
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         t, h, w = grid.shape
-        require_floor("frame_uniform", budget, h * w, grid.n, "whole frames", nearest=self.nearest)
-        m = max(1, budget // (h * w))
+        check_floor("frame_uniform", budget, h * w, grid.n, "whole frames", nearest=self.nearest)
+        count = max(1, budget // (h * w))
         if self.spacing == "ends":
-            frames = np.rint(np.linspace(0, t - 1, m)).astype(np.int64)  # halves go to the even frame
+            frames = np.rint(np.linspace(0, t - 1, count)).astype(np.int64)  # rounds halves to even
         else:
-            frames = (2 * np.arange(m) + 1) * t // (2 * m)
+            frames = (2 * np.arange(count) + 1) * t // (2 * count)
         return grid.keep((frames[:, None] * h * w + np.arange(h * w)).ravel())

@@ -1,4 +1,4 @@
-"""K-means by scikit-learn, and of each cluster the token nearest to its mean."""
+"""K-means by scikit-learn, keeping the token nearest to each cluster's mean."""
 
 from __future__ import annotations
 
@@ -8,94 +8,66 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from floc.blocks import BlockSpec
-from floc.kept import Kept
+from floc.methods import clusters
 from floc.methods.base import Facts
-from floc.methods.clusters import (
-    chosen,
-    dot_products,
-    identical,
-    on_device,
-    representatives,
-    require_block_and_seed,
-    require_clusters,
-)
 from floc.methods.registry import register
-from floc.tokens import TokenGrid
 
-TOLERANCE = 1e-4  # scikit-learn's
-OWN_LENGTH = 1e-11  # of the largest square, a hundred times what rounding adds to products in float64
-LARGE = 1 << 19  # numbers in a block from which on other coordinates pay; below, clusters take milliseconds in any
+TOLERANCE = 1e-4  # scikit-learn's default
+RIDGE = 1e-11  # relative to the largest square: a hundred times the rounding of products in float64
+MIN_PROJECTED = 1 << 19  # values in a block above which projecting pays; smaller blocks take milliseconds anyway
 
 
 @register("kmeans")
 @dataclass(frozen=True)
-class KMeans:
-    """Keep of each k-means cluster the token nearest to the mean of its members.
+class KMeans(clusters.ClusterMethod):
+    """Keep the token nearest to the mean of each k-means cluster.
 
     The clusters are those of `sklearn.cluster.KMeans(k, random_state=seed)` with its defaults: k-means++, one start,
-    Euclidean on the tokens as they are, in blocks of 8 frames as in the FLoC paper (`block=None`: the whole video).
-    The search for the nearest token is among the members, the first of several that are as near.
+    Euclidean distances of raw tokens. `block` sets the frames clustered together: 8 as in the FLoC paper;
+    `block=None` is the whole video. Only members of a cluster can represent it; ties keep the lowest index.
 
-    Where a block is large, and its tokens have at least twice as many features as there are tokens, scikit-learn gets
-    them in float64 and in coordinates of the space that they span: all distances, and so the clusters, are the same,
-    at a quarter of the time. Only a draw that rounding decides can come out differently.
+    If a block is large and its tokens have at least twice as many features as there are tokens, scikit-learn gets
+    float64 coordinates in the space that the tokens span. All distances, and so the clusters, are the same, in a
+    quarter of the time. Only a random draw that depends on rounding can differ.
 
-    Where scikit-learn finds fewer clusters than asked for, because tokens repeat, the budget is filled up with the
-    tokens farthest from the one that represents their cluster, repeated tokens last, and of those the first ones.
+    If scikit-learn finds fewer clusters than requested because of duplicate tokens, the tokens farthest from their
+    cluster's representative fill the budget, duplicates last.
     """
 
     facts: ClassVar[Facts] = Facts(
         "k-means++ and Lloyd's algorithm in scikit-learn", "select", searched=("n_clusters",)
     )
+    name: ClassVar[str] = "kmeans"
 
-    n_clusters: int | None = None  # how many to keep, where no budget says it
-    block: BlockSpec = 8  # frames clustered together; None: the whole video
-    seed: int = 0
+    def _select(self, tokens: torch.Tensor, k: int) -> np.ndarray:
+        from sklearn.cluster import KMeans as ScikitKMeans
 
-    def __post_init__(self) -> None:
-        require_block_and_seed(self.block, self.seed)
-
-    def native(self, grid: TokenGrid) -> Kept:
-        """Keep a token of each of `n_clusters` clusters."""
-        return self(grid, require_clusters("kmeans", self.n_clusters, grid.n))
-
-    def __call__(self, grid: TokenGrid, budget: int) -> Kept:
-        try:
-            from sklearn import cluster
-        except ImportError as error:
-            raise ImportError("method 'kmeans' needs scikit-learn: pip install 'floc-video[cluster]'") from error
-
-        def choose(tokens: torch.Tensor, k: int) -> np.ndarray:
-            x = on_device(tokens)
-            raw = x.cpu().numpy()
-            first, kind = identical(raw)
-            if len(first) <= k:
-                return representatives(raw, kind, k)
-            points, tolerance = None, TOLERANCE
-            if 2 * len(x) <= x.shape[1] and x.numel() >= LARGE:
-                points = spanned(x)
-                # it is a share of the mean variance of a feature, and there are fewer features now
-                tolerance *= len(x) / x.shape[1]
-            if points is None:
-                # a power of two changes nothing else, and squares of large or small tokens fit float32
-                points, tolerance = np.ldexp(raw, -np.frexp(np.abs(raw).max())[1]), TOLERANCE
-            fit = cluster.KMeans(k, random_state=self.seed, tol=tolerance, copy_x=False).fit(points)
-            return representatives(raw, fit.labels_, k)
-
-        return grid.keep(chosen(grid, self.block, budget, choose))
+        x = clusters.to_float32(tokens)
+        raw = x.cpu().numpy()
+        first, group = clusters.find_duplicates(raw)
+        if len(first) <= k:
+            return clusters.select_representatives(raw, group, k)
+        points, tolerance = None, TOLERANCE
+        if 2 * len(x) <= x.shape[1] and x.numel() >= MIN_PROJECTED:
+            points = project_to_span(x)
+            tolerance *= len(x) / x.shape[1]  # it is relative to the mean variance of a feature
+        if points is None:
+            # scaling by a power of two is exact, and the squares of large or small tokens then fit float32
+            points, tolerance = np.ldexp(raw, -np.frexp(np.abs(raw).max())[1]), TOLERANCE
+        fit = ScikitKMeans(k, random_state=self.seed, tol=tolerance, copy_x=False).fit(points)
+        return clusters.select_representatives(raw, fit.labels_, k)
 
 
-def spanned(x: torch.Tensor) -> np.ndarray | None:
-    """[n, n] float64, the [n, D] points in coordinates of the space that they span around their mean, D >= n.
+def project_to_span(x: torch.Tensor) -> np.ndarray | None:
+    """Return [n, D] points, D >= n, in coordinates of the space they span around their mean: [n, n] float64.
 
-    None where rounding leaves no such coordinates.
+    Returns None if rounding makes the Cholesky decomposition fail.
     """
     x = x.double()
-    products = dot_products(x - x.mean(0)).cpu().numpy()
-    # Any triangle with these products has these distances. Centred points span less than n dimensions, so each gets a
-    # little length in a direction of its own, which leaves the distances in proportion.
-    products[np.diag_indices(len(x))] += OWN_LENGTH * products.diagonal().max()
+    products = clusters.compute_products(x - x.mean(0)).cpu().numpy()
+    # Any triangular matrix with these products has these distances. Centred points span fewer than n dimensions, so
+    # each gets a small component of its own, which keeps all distances in proportion.
+    products[np.diag_indices(len(x))] += RIDGE * products.diagonal().max()
     try:
         return np.linalg.cholesky(products)
     except np.linalg.LinAlgError:

@@ -12,8 +12,8 @@ import torch
 
 from floc.kept import Kept
 from floc.methods.base import Facts
-from floc.methods.budgets import require_floor
-from floc.methods.cells import same_cell
+from floc.methods.budgets import check_floor
+from floc.methods.frames import compare_cells
 from floc.methods.registry import register
 from floc.tokens import TokenGrid
 
@@ -21,17 +21,19 @@ from floc.tokens import TokenGrid
 @register("longvu")
 @dataclass(frozen=True)
 class LongVU:
-    """Keep the first frame of every 8, and of the others the tokens least like the same cell of that frame.
+    """Keep the first frame of every 8, and in the others the tokens least similar to the same cell of that frame.
 
-    Without a budget: a token of a later frame is kept where its cosine with the cell's token in the first frame of its
-    window is below `threshold`; the published program also has thresholds of 0.6, 0.65 and 0.7 in places. With a
-    budget: the threshold is put where it gives the budget exactly, one for the whole video; equal cosines go to the
-    earlier token, so there a threshold alone can differ.
+    Without a budget, a token of a later frame is kept if its cosine with the same cell in the first frame of its
+    window is below `threshold`. The published program also uses thresholds of 0.6, 0.65 and 0.7 in places. A budget
+    sets one threshold for the whole video and is met exactly: ties keep the earlier token, which a threshold alone
+    cannot do. The cosine with a zero token is 0.
 
-    Fewer tokens than the first frames have is below its floor, an error; `nearest` accepts the first frames for it, and
-    `widen` takes windows as long as the budget needs. The published program compresses only what is longer than its
-    context, then cuts every window's end off to fit: that is `max_visual_len`, off by default, and not for use with a
-    budget. Its choice of frames and its use of the question are not part of this. The cosine with a zero token is 0.
+    A budget below the first frames is an error. `nearest` then keeps the first frames, and `widen` uses windows as
+    long as the budget needs.
+
+    Differences from the published program: it compresses only videos longer than its context, and then cuts the end
+    of every window to fit. `max_visual_len` does this; it is off by default and cannot be combined with a budget. The
+    program's frame selection and its use of the question are not included.
     """
 
     facts: ClassVar[Facts] = Facts(
@@ -44,7 +46,7 @@ class LongVU:
     threshold: float = 0.8
     window: int = 8  # frames
     max_visual_len: int | None = None
-    widen: bool = False  # below the floor, the shortest window that has room
+    widen: bool = False  # below the floor, use the shortest window that fits the budget
     nearest: bool = False
 
     def __post_init__(self) -> None:
@@ -59,55 +61,44 @@ class LongVU:
         if self.widen and budget < math.ceil(t / window) * cells:
             window = math.ceil(t / max(1, budget // cells))
         floor = math.ceil(t / window) * cells
-        why = f"the first frame of every {window} whole" + (
-            "" if self.widen else " (of longer windows with widen=True)"
-        )
-        require_floor("longvu", budget, floor, grid.n, why, nearest=self.nearest)
-        first, later = _windows(t, window)
-        cosine, order = same_cell(grid.tokens, later, later - later % window).ravel().sort(stable=True)
-        take = max(0, budget - floor)
-        picks = np.concatenate([_flat(first, cells), _flat(later, cells)[order[:take].cpu().numpy()]])
-        settings = {"threshold": _between(cosine, take), "window": window, "max_visual_len": None}
+        reason = f"the first frame of every {window} whole" + ("" if self.widen else " (fewer with widen=True)")
+        check_floor("longvu", budget, floor, grid.n, reason, nearest=self.nearest)
+        is_later = np.arange(t) % window > 0
+        later = is_later.nonzero()[0]
+        cosine, order = compare_cells(grid.tokens, later, later - later % window).ravel().sort(stable=True)
+        count = max(0, budget - floor)
+        indices = np.arange(grid.n).reshape(t, cells)
+        picks = np.concatenate([indices[~is_later].ravel(), indices[later].ravel()[order[:count].cpu().numpy()]])
+        settings = {"threshold": _find_threshold(cosine, count), "window": window, "max_visual_len": None}
         return replace(grid.keep(picks), settings=settings)
 
     def native(self, grid: TokenGrid) -> Kept:
-        """Keep what is below the threshold."""
+        """Keep the tokens below the threshold."""
         t, h, w = grid.shape
         window, cells = int(self.window), h * w
         if self.max_visual_len is not None and grid.n <= self.max_visual_len:
             return grid.keep(np.arange(grid.n))
-        _, later = _windows(t, window)
+        later = (np.arange(t) % window > 0).nonzero()[0]
         keep = np.ones((t, cells), dtype=bool)
-        keep[later] = (same_cell(grid.tokens, later, later - later % window) < float(self.threshold)).cpu().numpy()
+        keep[later] = (compare_cells(grid.tokens, later, later - later % window) < float(self.threshold)).cpu().numpy()
         picks = keep.ravel().nonzero()[0]
-        return grid.keep(
-            picks if self.max_visual_len is None else _cut(picks, window * cells, int(self.max_visual_len))
-        )
+        if self.max_visual_len is not None:
+            picks = _truncate(picks, window * cells, int(self.max_visual_len))
+        return grid.keep(picks)
 
 
-def _windows(frames: int, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """The frames that open a window, and the others."""
-    t = np.arange(frames)
-    return t[t % window == 0], t[t % window > 0]
-
-
-def _flat(frames: np.ndarray, cells: int) -> np.ndarray:
-    """The flat indices of all tokens of some frames."""
-    return (frames[:, None] * cells + np.arange(cells)).ravel()
-
-
-def _between(ascending: torch.Tensor, count: int) -> float:
-    """A threshold that is above the first `count` values and not above the others, where no tie forbids it."""
-    below = ascending[count - 1].item() if count else -2.0  # no cosine is beyond 2
+def _find_threshold(ascending: torch.Tensor, count: int) -> float:
+    """Return a threshold above the first `count` values and, unless they tie, not above the others."""
+    below = ascending[count - 1].item() if count else -2.0  # outside the range of cosines
     above = ascending[count].item() if count < len(ascending) else 2.0
     middle = float(np.float32((below + above) / 2))  # it will be compared in float32
     return middle if middle > below else above
 
 
-def _cut(picks: np.ndarray, window_tokens: int, most: int) -> np.ndarray:
-    """Cut the end of every window off, each as much, and then the end of the whole."""
+def _truncate(picks: np.ndarray, window_tokens: int, limit: int) -> np.ndarray:
+    """Cut the same number of tokens from the end of every window, then the end of the whole, to fit the limit."""
     window = picks // window_tokens
     sizes = np.bincount(window)
-    excess = max(0, len(picks) - most)
-    to_its_end = np.cumsum(sizes)[window] - np.arange(len(picks))  # 1 for the last of a window
-    return picks[to_its_end > math.ceil(excess / len(sizes))][:most]
+    excess = max(0, len(picks) - limit)
+    until_end = np.cumsum(sizes)[window] - np.arange(len(picks))  # 1 for the last token of a window
+    return picks[until_end > math.ceil(excess / len(sizes))][:limit]

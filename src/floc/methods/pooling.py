@@ -1,9 +1,9 @@
-"""Pooling: every frame on a coarser grid."""
+"""Average pooling: every frame on a coarser grid."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -15,27 +15,26 @@ from floc._checks import check_choice
 from floc.kept import Kept
 from floc.methods.base import Facts
 from floc.methods.registry import register
+from floc.methods.tiles import split_tiles, to_float
 from floc.tokens import TokenGrid
-
-TILE_BYTES = 1 << 24  # of tokens in float32 at a time: more is not faster, and from 64 MB slower on a CPU
 
 
 @register("pooling")
 @dataclass(frozen=True)
 class Pooling:
-    """Keep the means of neighbouring cells, every frame on the same coarser grid.
+    """Replace neighbouring cells by their mean, so that every frame has the same coarser grid.
 
-    Given a budget, each frame is pooled to round(H * sqrt(ratio)) rows and as many columns as there is then room for,
-    so that the cells keep about their shape; the count is a multiple of the frames, at most the budget. Pooled cells
-    can share a row or column where the sizes do not divide. A budget below one token for each frame takes that many
-    evenly spaced frames, one token each.
+    With a budget, each frame is pooled to round(H * sqrt(ratio)) rows and as many columns as then fit, which nearly
+    preserves the aspect ratio. The count is a multiple of the frames, at most the budget. If the sizes do not divide,
+    pooled cells can share a row or column. A budget smaller than the number of frames keeps that many evenly spaced
+    frames, one token each.
 
-    Without a budget: `adaptive_size`, or `stride` as the LLaVA family pools. `pool="bilinear"` interpolates instead of
-    averaging (half-pixel centres, no antialiasing), so above a stride of 2 some tokens have no say.
+    Without a budget, set `adaptive_size`, or `stride` as the LLaVA family does. `pool="bilinear"` interpolates instead
+    of averaging (half-pixel centres, no antialiasing), so with a stride above 2 some tokens do not contribute.
 
-    A merged token takes the place of its top left source cell, and represents the tokens whose centre lies in it. The
-    tokens of a frame that was left out go with the nearest frame in time that was not, and those of a last row or
-    column that `ceil=False` leaves out with the one before.
+    A merged token takes the position of its top left source cell and represents the tokens whose centre lies in it.
+    Tokens of a frame that was left out are represented by the nearest pooled frame in time, and those of a last row
+    or column left out by `ceil=False` by the row or column before.
     """
 
     facts: ClassVar[Facts] = Facts(
@@ -43,64 +42,68 @@ class Pooling:
     )
 
     adaptive_size: Sequence[int] | None = None  # rows and columns of the pooled grid
-    stride: int | None = None  # or the cells a pooled one has to a side
-    frames: int | None = None  # how many evenly spaced frames to pool; None: all
-    ceil: bool = True  # with a stride, whether a last row or column that does not fill a cell has one of its own
+    stride: int | None = None  # or the side of a pooled cell, in source cells
+    frames: int | None = None  # pool this many evenly spaced frames; None: all
+    ceil: bool = True  # with a stride, pool an incomplete last row or column into a cell of its own
     pool: str = "average"  # or "bilinear"
 
     def __post_init__(self) -> None:
         check_choice("pool", self.pool, ("average", "bilinear"))
         if self.adaptive_size is not None and self.stride is not None:
-            raise ValueError(f"give adaptive_size or stride, not both; got {self.adaptive_size} and {self.stride}")
+            raise ValueError(f"pass adaptive_size or stride, not both; got {self.adaptive_size} and {self.stride}")
         if self.stride is not None and self.stride < 1:
             raise ValueError(f"stride must be at least 1 cell, got {self.stride}")
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         t, h, w = grid.shape
         frames = min(t, budget)
-        room = budget // frames  # tokens of a frame
-        rows = min(h, room, max(1, math.floor(h * math.sqrt(budget / grid.n) + 0.5)))
-        size = (rows, min(w, room // rows))
+        frame_budget = budget // frames
+        rows = min(h, frame_budget, max(1, math.floor(h * math.sqrt(budget / grid.n) + 0.5)))
+        size = (rows, min(w, frame_budget // rows))
         sized = replace(self, adaptive_size=size, stride=None, frames=None if frames == t else frames)
         settings = {"adaptive_size": size, "stride": None, "frames": sized.frames}
         return replace(sized.native(grid), settings=settings)
 
     def native(self, grid: TokenGrid) -> Kept:
-        """Pool to the size that was given."""
+        """Pool to the size that the options set."""
         t, h, w = grid.shape
-        rows, columns = self._size(h, w)
-        chosen = self._frames(t)
-        merged = torch.cat([self._pooled(part, rows, columns) for part in _parts(grid.tokens, chosen)])
-        top, row = self._sources(h, rows)
-        left, column = self._sources(w, columns)
-        indices = (chosen[:, None, None] * h + top[:, None]) * w + left
-        frame = np.searchsorted(chosen[:-1] + chosen[1:], 2 * np.arange(t))  # the nearest, the earlier of two
+        rows, columns = self._pooled_size(h, w)
+        frames = self._select_frames(t)
+        device = grid.tokens.device
+        index = torch.from_numpy(frames).to(device)
+        merged = torch.cat(
+            [
+                self._pool(to_float(grid.tokens.detach().index_select(0, index[tile])), rows, columns)
+                for tile in split_tiles(len(frames), 4 * h * w * grid.dim, device)
+            ]
+        )
+        top, row = self._map_sources(h, rows)
+        left, column = self._map_sources(w, columns)
+        indices = (frames[:, None, None] * h + top[:, None]) * w + left
+        frame = np.searchsorted(frames[:-1] + frames[1:], 2 * np.arange(t))  # the nearest, the earlier of two
         represents = (frame[:, None, None] * rows + row[:, None]) * columns + column
         return grid.merge(indices.ravel(), merged.reshape(-1, grid.dim), represents.ravel())
 
-    def _size(self, h: int, w: int) -> tuple[int, int]:
+    def _pooled_size(self, h: int, w: int) -> tuple[int, int]:
         if self.stride is not None:
-            return self._strides(h), self._strides(w)
+            divide = math.ceil if self.ceil else math.floor
+            return max(1, divide(h / self.stride)), max(1, divide(w / self.stride))
         if self.adaptive_size is None:
             raise ValueError("pooling needs adaptive_size=(rows, columns), stride=, or a ratio or budget")
-        size = [int(each) for each in self.adaptive_size]
+        size = [int(side) for side in self.adaptive_size]
         if len(size) != 2 or not (1 <= size[0] <= h and 1 <= size[1] <= w):
-            raise ValueError(f"adaptive_size must be rows and columns, at least 1 and at most ({h}, {w}); got {size}")
+            raise ValueError(f"adaptive_size must be (rows, columns), at least 1 and at most ({h}, {w}); got {size}")
         return size[0], size[1]
 
-    def _strides(self, side: int) -> int:
-        assert self.stride is not None, "the caller has one"
-        return max(1, math.ceil(side / self.stride) if self.ceil else side // self.stride)
-
-    def _frames(self, t: int) -> np.ndarray:
+    def _select_frames(self, t: int) -> np.ndarray:
         if self.frames is None:
             return np.arange(t)
         if not 1 <= self.frames <= t:
-            raise ValueError(f"frames must be in 1..{t}, the frames there are; got {self.frames}")
-        return np.rint(np.linspace(0, t - 1, self.frames)).astype(np.int64)  # as frame_uniform spaces them
+            raise ValueError(f"frames must be in 1..{t}, the frames of the video; got {self.frames}")
+        return np.rint(np.linspace(0, t - 1, self.frames)).astype(np.int64)  # the same spacing as frame_uniform
 
-    def _pooled(self, x: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-        """[B, rows, columns, D] of [B, H, W, D]."""
+    def _pool(self, x: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+        """Pool [B, H, W, D] to [B, rows, columns, D]."""
         x = x.permute(0, 3, 1, 2)
         if self.pool == "bilinear":
             pooled = F.interpolate(x, (rows, columns), mode="bilinear", align_corners=False)
@@ -111,8 +114,8 @@ class Pooling:
             pooled = F.avg_pool2d(x, sides, ceil_mode=self.ceil)
         return pooled.permute(0, 2, 3, 1)
 
-    def _sources(self, side: int, pooled: int) -> tuple[np.ndarray, np.ndarray]:
-        """[pooled] the first cell of a side that each pooled one comes from, and [side] the pooled one of each cell."""
+    def _map_sources(self, side: int, pooled: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first source cell of each pooled cell along a side, [pooled], and the reverse map, [side]."""
         i, y = np.arange(pooled), np.arange(side)
         if self.pool == "bilinear":
             # floor((i + 0.5) * side / pooled - 0.5): centres lie half a cell in
@@ -122,11 +125,3 @@ class Pooling:
         else:
             return i * self.stride, np.minimum(y // self.stride, pooled - 1)
         return first, (2 * y + 1) * pooled // (2 * side)
-
-
-def _parts(tokens: torch.Tensor, frames: np.ndarray) -> Iterator[torch.Tensor]:
-    """[B, H, W, D] some of the frames at a time, in float32 or better."""
-    step = max(1, TILE_BYTES // (4 * tokens[0].numel()))
-    for start in range(0, len(frames), step):
-        part = tokens.detach().index_select(0, torch.from_numpy(frames[start : start + step]).to(tokens.device))
-        yield part if part.dtype == torch.float64 else part.float()

@@ -1,13 +1,13 @@
-"""Random: what any method must beat."""
+"""Random selection, the baseline that every method must beat."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
 from typing import ClassVar
 
 import torch
 
+from floc._checks import is_int
 from floc.kept import Kept
 from floc.methods.base import Facts
 from floc.methods.registry import register
@@ -19,16 +19,16 @@ from floc.tokens import TokenGrid
 class Random:
     """Keep tokens drawn at random, without replacement.
 
-    The first `budget` of a permutation by torch's CPU generator, so every device draws the same, and a smaller budget
-    draws the first of a larger one's.
+    Keeps the first `budget` entries of a permutation by torch's CPU generator. The result is therefore the same on
+    every device, and a smaller budget keeps a subset of a larger one.
     """
 
-    facts: ClassVar[Facts] = Facts("the baseline of all baselines", "select")
+    facts: ClassVar[Facts] = Facts("uniform random sampling", "select")
 
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.seed, bool) or not isinstance(self.seed, Integral):
+        if not is_int(self.seed):
             raise ValueError(f"seed must be a whole number, got {self.seed!r}")
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:

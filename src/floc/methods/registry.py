@@ -1,7 +1,8 @@
-"""Methods: one file each, one call, `(grid, budget) -> Kept`.
+"""The registry of compression methods.
 
-A method is a frozen dataclass whose fields are its options and whose `facts` say what it is. Every module in this
-package is imported when the names are first asked for, so a new file is all that a new method takes.
+A method is a frozen dataclass in a module of this package. Its fields are its options, its `facts` describe it, and
+calling it compresses a grid: `(grid, budget) -> Kept`. The registry imports every module of the package on first use,
+so a new method needs only a new file.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable
 from dataclasses import fields
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,127 +28,127 @@ M = TypeVar("M", bound=type)
 
 
 def register(name: str) -> Callable[[M], M]:
-    """Put a method's class behind a name."""
+    """Return a class decorator that registers a method under `name`."""
 
-    def put(cls: M) -> M:
+    def add(cls: M) -> M:
         _registry[name] = cls
         return cls
 
-    return put
+    return add
+
+
+@cache
+def _import_methods() -> None:
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        importlib.import_module(f"floc.methods.{module.name}")
 
 
 def names() -> list[str]:
-    """All methods there are."""
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        importlib.import_module(f"floc.methods.{module.name}")
+    """List the names of all methods, sorted."""
+    _import_methods()
     return sorted(_registry)
 
 
 def get(name: str) -> Any:
-    """The class behind a method's name; its fields are the method's options."""
-    if name not in _registry:  # looking through the package takes longer than some methods do
+    """Return the class of a method; its fields are the method's options."""
+    if name not in _registry:
         check_choice("method", name, names())
     return _registry[name]
 
 
 def options(name: str) -> tuple[str, ...]:
-    """The options a method takes."""
-    return _fields(get(name))
-
-
-@lru_cache
-def _fields(method: type) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(method) if each.init)
+    """List the options of a method."""
+    return tuple(defaults(name))
 
 
 def defaults(name: str) -> dict[str, object]:
-    """Each option's default."""
-    return {each.name: each.default for each in fields(get(name)) if each.init}
+    """Map each option of a method to its default."""
+    return {field.name: field.default for field in fields(get(name)) if field.init}
 
 
 def facts(name: str) -> Facts:
-    """What there is to know of a method."""
+    """Return the static properties of a method."""
     return get(name).facts
 
 
 def describe(name: str) -> str:
-    """The first line of what a method's class says of itself."""
-    return (get(name).__doc__ or "").strip().splitlines()[0]
+    """Return the first line of a method's docstring."""
+    return _docstring(name).splitlines()[0]
 
 
 def manual(name: str) -> str:
-    """All there is to know of a method, in words."""
-    known = facts(name)
-    lines = [f"{name}: {known.paper}", "", inspect.cleandoc(get(name).__doc__ or ""), ""]
-    lines += [f"Kind: {known.kind}. Budget: {'exact' if known.exact else 'the largest count within it'}."]
-    lines += [f"Floor: {known.floor}."] * bool(known.floor) + [f"Can use: {known.needs}."] * bool(known.needs)
-    given = [f"{key}={value!r}" for key, value in defaults(name).items() if key != "progress"]
-    lines += [f"Options: {', '.join(given) or 'none'}."]
-    lines += [f"A budget sets: {', '.join(known.searched)}."] * bool(known.searched)
-    return "\n".join(lines)
+    """Return the full description of a method as plain text."""
+    about = facts(name)
+    lines = [f"{name}: {about.paper}", "", _docstring(name), ""]
+    lines += [f"Kind: {about.kind}. Budget: {'exact' if about.exact else 'an upper limit'}."]
+    lines += [f"Floor: {about.floor}."] * bool(about.floor) + [f"Optional inputs: {about.needs}."] * bool(about.needs)
+    return "\n".join([*lines, _describe_options(name, "")])
 
 
 def markdown() -> str:
-    """The page on all methods, docs/methods.md: nothing in it is typed twice."""
-    head = "| method | paper | kind | budget | floor | can use |\n|---|---|---|---|---|---|"
-    rows = [
-        f"| [{name}](#{name}) | {known.paper} | {known.kind} | {'exact' if known.exact else 'at most'} "
-        f"| {known.floor or 'none'} | {known.needs or 'tokens'} |"
-        for name, known in ((name, facts(name)) for name in names())
-    ]
+    """Generate the documentation page on all methods."""
+    lines = ["| method | paper | kind | budget | floor | optional inputs |", "|---|---|---|---|---|---|"]
+    for name in names():
+        about = facts(name)
+        budget = "exact" if about.exact else "at most"
+        floor, needs = about.floor or "none", about.needs or "none"
+        lines += [f"| [{name}](#{name}) | {about.paper} | {about.kind} | {budget} | {floor} | {needs} |"]
     parts = [
         "# Methods\n\nGenerated by `floc methods --markdown`. Every method is one call, "
-        '`floc.compress(tokens, ratio=1/8, method="longvu")`; its options are keyword arguments, and on the '
-        "command line `--method longvu:threshold=0.8`. Methods with parameters of their own that decide how much is "
-        "kept also run without a ratio or budget. All are written from descriptions of what the published programs do.",
-        "\n".join([head, *rows]),
+        '`floc.compress(tokens, ratio=1/8, method="longvu")`. Options are keyword arguments; on the command line, '
+        "write `--method longvu:threshold=0.8`. Methods whose own options determine how much they keep also run "
+        "without a ratio or budget. All methods are implemented from descriptions of what the published programs do.",
+        "\n".join(lines),
     ]
     for name in names():
-        known, doc = facts(name), inspect.cleandoc(get(name).__doc__ or "")
-        given = [f"`{key}={value!r}`" for key, value in defaults(name).items() if key != "progress"]
-        sets = f" A budget sets {' and '.join(f'`{each}`' for each in known.searched)}." if known.searched else ""
-        parts.append(f"## {name}\n\n{doc}\n\nOptions: {', '.join(given) or 'none'}.{sets}")
+        text = _docstring(name).replace(":\n- ", ":\n\n- ")  # Markdown needs a blank line before a list
+        parts.append(f"## {name}\n\n{text}\n\n{_describe_options(name, '`')}")
     return "\n\n".join(parts) + "\n"
 
 
-def runs_alone(spec: Spec) -> bool:
-    """Whether a method's own parameters say how many tokens it keeps."""
-    return isinstance(make(spec.method, spec.options), Native)
+def _docstring(name: str) -> str:
+    return inspect.cleandoc(get(name).__doc__ or "")
+
+
+def _describe_options(name: str, quote: str) -> str:
+    texts = [f"{quote}{key}={value!r}{quote}" for key, value in defaults(name).items() if key != "progress"]
+    searched = " and ".join(f"{quote}{option}{quote}" for option in facts(name).searched)
+    return f"Options: {', '.join(texts) or 'none'}." + (f" A budget sets {searched}." if searched else "")
 
 
 def make(name: str, given: dict[str, object]) -> Method:
-    """A method with its options, or an error that lists the options there are."""
+    """Create a method with the given options; raise ValueError if an option does not exist."""
     cls = get(name)
     for option in given:
         check_choice(f"option of method {name!r},", option, options(name))
-    return cls(**{option: _plain(value) for option, value in given.items()})
+    return cls(**{option: _to_python(value) for option, value in given.items()})
 
 
-def stays_on(method: Method, device: torch.device) -> bool:
-    """Whether a method does all its work on a device, without waiting for it: some have a `stays_on` that tells."""
-    tells = getattr(method, "stays_on", None)
-    return tells is not None and tells(device)
-
-
-def _plain(value: object) -> object:
-    """A number, or a list of them, as Python's own, where it comes from an array or a file of them."""
+def _to_python(value: object) -> object:
+    """Convert array scalars to Python numbers, also inside lists and tuples."""
     if isinstance(value, np.ndarray | np.generic | torch.Tensor) and value.ndim == 0:
         return value.item()
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_to_python(item) for item in value]
     return value
 
 
-class Spec(NamedTuple):
-    """A method and its options, as text."""
+def stays_on(method: Method, device: torch.device) -> bool:
+    """Return whether a method works on `device` without synchronising, as reported by its optional `stays_on`."""
+    reports = getattr(method, "stays_on", None)
+    return reports is not None and reports(device)
 
-    label: str
+
+class Spec(NamedTuple):
+    """A method and its options, parsed from text."""
+
+    label: str  # the text
     method: str
     options: dict[str, Any]
 
 
 def parse(text: str) -> Spec:
-    """A method with its options, checked.
+    """Parse and check a method with options, as written on the command line.
 
     >>> parse("floc:detail=1:block=none").options
     {'detail': 1, 'block': None}
@@ -157,18 +158,23 @@ def parse(text: str) -> Spec:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise ValueError(f"{text!r}: {pair!r} is no option; write them as floc:detail=1:block=none")
-        given[name.strip()] = _value(value.strip())
+            raise ValueError(f"{text!r}: {pair!r} is not an option; write options as in floc:detail=1:block=none")
+        given[name.strip()] = _parse_value(value.strip())
     if "progress" in given:
-        raise ValueError(f"{text!r}: progress is not for text; leave it out")
-    make(method, given)  # says what is wrong with them
+        raise ValueError(f"{text!r}: progress takes a function and cannot be given as text; remove it")
+    make(method, given)  # raises if an option is invalid
     return Spec(text.strip(), method, given)
 
 
-def _value(text: str) -> object:
+def _parse_value(text: str) -> object:
     if text.lower() in ("none", "true", "false"):
         return {"none": None, "true": True, "false": False}[text.lower()]
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
+
+
+def runs_alone(spec: Spec) -> bool:
+    """Return whether the method can run without a ratio, budget or coverage."""
+    return isinstance(make(spec.method, spec.options), Native)

@@ -1,9 +1,10 @@
-"""The objective, in the numbers everything here computes with.
+"""The objective of facility location, in fixed point.
 
-f(S) = sum over tokens v of weight(v) x max over u in S of similarity(u, v), and f of nothing is 0.
+f(S) = sum over tokens v of weight(v) x max over u in S of similarity(u, v), and f of the empty set is 0.
 
-Similarities are snapped once to int16 at 1/SCALE; from there on all is integer arithmetic, exact in any order, so every
-backend makes the same picks with the same gains on the same matrix, ties included.
+Similarities are rounded once to int16 multiples of 1/SCALE. From there on all arithmetic is on integers, whose sums do
+not depend on the order of the terms. So every backend returns the same picks and gains for the same matrix, bit for
+bit, ties included.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-SCALE = 1 << 14  # one unit of similarity in fixed point; int16 has room for [-2, 2)
-WEIGHT_SCALE = 1 << 8  # one unit of weight; small, so that gain x candidates still fits an int64
+SCALE = 1 << 14  # similarity 1.0 in fixed point; int16 holds [-2, 2)
+WEIGHT_SCALE = 1 << 8  # weight 1.0 in fixed point; small, so that a gain and a candidate index fit one int64
 
 Metric = Literal["cosine", "gaussian"]
 METRICS: tuple[str, ...] = get_args(Metric)
@@ -22,9 +23,9 @@ METRICS: tuple[str, ...] = get_args(Metric)
 
 @dataclass(frozen=True)
 class Similarity:
-    """How alike two tokens are: the cosine or a Gaussian of their distance, then weighted towards detail.
+    """How to compute the similarity s of two tokens: cosine or Gaussian of the distance, then sharpened by `detail`.
 
-    `detail` p > 1 makes it 1 - (1 - s)^p, where a negative s counts as 0: what is badly covered weighs more.
+    With `detail` p > 1 the similarity is 1 - (1 - max(s, 0))^p, which gives poorly covered tokens more influence.
     """
 
     metric: Metric = "cosine"
@@ -32,12 +33,12 @@ class Similarity:
 
     @property
     def is_plain_cosine(self) -> bool:
-        """Whether coverage can be read off the matrix."""
+        """Whether the matrix holds the cosines themselves, so that coverage can be read from it."""
         return self.metric == "cosine" and self.detail == 1
 
 
 def snap(similarity: np.ndarray) -> np.ndarray:
-    """Similarities in [-1, 1] as int16 fixed point, rounded to nearest, halves to even.
+    """Convert similarities in [-1, 1] to int16 fixed point, rounding to nearest and halves to even.
 
     >>> snap(np.array([1.0, 0.5, -1.0])).tolist()
     [16384, 8192, -16384]
@@ -46,7 +47,7 @@ def snap(similarity: np.ndarray) -> np.ndarray:
 
 
 def value(similarity: np.ndarray, picks: np.ndarray, weights: np.ndarray | None = None) -> int:
-    """f(picks) in fixed point, straight from the definition.
+    """Compute f(picks) in fixed point, directly from the definition.
 
     >>> value(np.array([[9, 9, 0], [0, 0, 5], [1, 1, 1]]), np.array([0, 1]))
     23

@@ -1,4 +1,4 @@
-"""Plain greedy, written to be read: the oracle that every other backend is held to."""
+"""Plain greedy facility location, written to be read: the oracle every other backend is tested against."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import numpy as np
 
 
 def greedy(similarity: np.ndarray, k: int, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Pick the `k` candidates that together cover all tokens best.
+    """Pick `k` candidates, one at a time, each the one that adds most to the coverage of all tokens.
 
     Args:
-        similarity: [M, N] int16 fixed point, how well candidate i stands in for token j.
-        k: how many to pick, 1 <= k <= M.
-        weights: [N] int64, how much each token counts; 1 each where not given.
+        similarity: [M, N] int16 fixed point, how well candidate i represents token j.
+        k: number of picks, 1 <= k <= M.
+        weights: [N] int64, how much each token counts; 1 by default.
 
     Returns:
-        [k] int64 picks in the order they were made, and [k] int64 their gains.
+        [k] int64 picks in the order they were made, and [k] int64 gains, the increase of the objective by each pick.
 
     >>> greedy(np.array([[9, 9, 0], [0, 0, 5], [1, 1, 1]]), k=2)[0].tolist()
     [0, 1]
@@ -22,18 +22,18 @@ def greedy(similarity: np.ndarray, k: int, weights: np.ndarray | None = None) ->
     similarity = similarity.astype(np.int64)
     if weights is None:
         weights = np.ones(similarity.shape[1], np.int64)
-    # f of nothing is 0, so the first pick is judged by its whole sum, negative similarities included
+
+    # The empty set has value 0, so the first gain is the whole weighted row sum, negative similarities included.
     gains = similarity @ weights  # [M]
-    picks: list[int] = []
-    won: list[int] = []
-    covered = np.zeros(0, np.int64)
-    for _ in range(k):
-        # argmax takes the first maximum: ties go to the lowest index, on every backend
-        best = int(gains.argmax())
-        picks.append(best)
-        won.append(int(gains[best]))
-        covered = np.maximum(covered, similarity[best]) if len(picks) > 1 else similarity[best]  # [N]
+    first = int(gains.argmax())
+    picks, pick_gains = [first], [int(gains[first])]
+    covered = similarity[first]  # [N], the similarity of each token to its representative
+
+    while len(picks) < k:
         gains = np.maximum(similarity - covered, 0) @ weights
-        # a pick may not repeat, even once every gain is zero
-        gains[picks] = -1
-    return np.array(picks, np.int64), np.array(won, np.int64)
+        gains[picks] = -1  # never pick a candidate twice, even when no other gains anything
+        best = int(gains.argmax())  # the first maximum: ties go to the lowest index
+        picks.append(best)
+        pick_gains.append(int(gains[best]))
+        covered = np.maximum(covered, similarity[best])
+    return np.array(picks, np.int64), np.array(pick_gains, np.int64)

@@ -80,7 +80,7 @@ class Watch:
         """Watch until the source ends, so many seconds of it have gone by, or it is stopped.
 
         Args:
-            follow, patience_s: as in `live.frames`.
+            follow, patience_s: as in `live.read_frames`.
             seconds: of the video, from the first frame of this run.
             stopped: asked after every frame.
             show: called after every push.
@@ -93,7 +93,7 @@ class Watch:
             warn(text)
 
         options: dict[str, Any] = dict(follow=follow, patience_s=patience_s, stopped=stopped, warn=note_warning)
-        shots = live.frames(self.source, fps=self.fps, size=self.encoder.frame_size, **options)
+        shots = live.read_frames(self.source, fps=self.fps, size=self.encoder.frame_size, **options)
         joined = self.encoder.frames_per_token
         pushed_at: deque[float] = deque(maxlen=RECENT)
         waiting: list[tuple[np.ndarray, float]] = []  # frames of a group that is not complete
@@ -131,7 +131,7 @@ class Watch:
         if pushed_at:
             wrote(self._write())
         elif not (self.resumes or stopped()):
-            name = live.public_name(self.source)
+            name = live.redact_source(self.source)
             raise ValueError(f"{name}: every frame in it is damaged, so nothing is written; copy or record it again")
 
     def _continued(self, shots: Iterator[tuple[np.ndarray, float]]) -> Iterator[tuple[np.ndarray, float]]:
@@ -140,7 +140,7 @@ class Watch:
         name = _identity(self.source)
         if not self.resumes:
             note["start_s"] = 0.0
-        elif not (note["source"] == name and live.kind(self.source) == "file"):
+        elif not (note["source"] == name and live.classify_source(self.source) == "file"):
             # a camera does not say how long nobody looked, and another file follows the one before
             note["start_s"] = before + (UNKNOWN_STEP_S if self.fps is None else 1 / self.fps)
         note["source"] = name
@@ -172,7 +172,7 @@ class Watch:
         if not self.written:
             self.folder.mkdir(exist_ok=True)
         about = {"encoder": self.encoder.name, "fps": self.fps, "segment": number}
-        files.write_kept(self.kept, segment, source=live.public_name(self.source), made_from=about)
+        files.write_kept(self.kept, segment, source=live.redact_source(self.source), made_from=about)
         files.write_atomic(self.folder / LATEST, lambda temporary: shutil.copyfile(segment, temporary))
         self.stream.note["segments"] = number
         if self.state is not None:
@@ -233,4 +233,4 @@ def _resumed(state: Path, wanted: Stream, encoder: Encoder, device: str | None) 
 
 def _identity(source: str) -> str:
     """What tells a source from others in a later run."""
-    return str(Path(source).resolve()) if live.kind(source) == "file" else live.public_name(source)
+    return str(Path(source).resolve()) if live.classify_source(source) == "file" else live.redact_source(source)

@@ -1,4 +1,4 @@
-"""Video in: a film is opened, and a few of its frames come out in batches; `live` is for what may not end."""
+"""Read videos: sample frames of a file in batches (`read`), or frames of a camera or a growing file (`live`)."""
 
 from floc.video.container import check_file
 from floc.video.read import Video, read

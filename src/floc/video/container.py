@@ -1,4 +1,4 @@
-"""What a file says of the film in it: where the video is, its clock, which way up it is, how long it lasts."""
+"""Open a video file and read its metadata: stream, clock, orientation and duration."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-# how many frames tell whether timestamps are in order: reordered frames are at most 16 apart
+# Frames to check for ordered timestamps: codecs reorder frames by at most 16 positions.
 PROBED_FRAMES = 16
-# codecs whose B-frames have no usable timestamps in AVI, which stores none
+# Codecs whose B-frames have no usable timestamps in AVI, which stores none.
 REORDERING_CODECS = ("h264", "hevc", "vvc")
-# decoders that draw text files as pictures
+# Decoders that render text files as images.
 TEXT_CODECS = ("ansi", "bintext", "idf", "xbin")
 
 
 @dataclass(frozen=True)
 class Clock:
-    """When frames are shown, in ticks from the first."""
+    """Converts timestamps to display times, in ticks from the first frame."""
 
-    time_base: Fraction  # seconds in a tick
-    rate: Fraction  # frames a second, on average
+    time_base: Fraction  # seconds per tick
+    rate: Fraction  # average frames per second
     origin: int  # timestamp of the first frame
-    counts: bool  # whether timestamps are missing or out of order, so that frames are counted instead
+    counts: bool  # timestamps are missing or out of order: a frame's time is its number / rate
 
     @property
     def frame_ticks(self) -> Fraction:
         return 1 / (self.rate * self.time_base)
 
     def time(self, frame: VideoFrame, number: int, previous: Ticks) -> Ticks:
-        """When a frame is shown that is the `number`-th and comes after one shown at `previous`."""
+        """Return the display time of frame `number`, which follows a frame shown at `previous`."""
         if self.counts:
             return number * self.frame_ticks
         if frame.pts is None or frame.pts - self.origin <= previous:
-            return previous + self.frame_ticks  # one stamp is missing, or the clock was set back
+            return previous + self.frame_ticks  # a timestamp is missing, or the clock was set back
         return frame.pts - self.origin
 
     def seconds(self, ticks: Ticks) -> float:
@@ -54,16 +54,16 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Upright:
-    """How a stored picture becomes the one to look at: rows and columns swapped, then either order reversed."""
+class Orientation:
+    """Turns a stored image upright: optionally swap rows and columns, then reverse either axis."""
 
     swaps: bool
     mirrors_x: bool
     mirrors_y: bool
-    rotation: int  # the clockwise turn in it: 0, 90, 180 or 270
+    rotation: int  # degrees clockwise: 0, 90, 180 or 270
 
     @classmethod
-    def of(cls, frame: VideoFrame) -> Upright:
+    def from_frame(cls, frame: VideoFrame) -> Orientation:
         matrix: Any = frame.side_data.get("DISPLAYMATRIX")
         if matrix is None:
             return cls(False, False, False, 0)
@@ -73,23 +73,24 @@ class Upright:
         x, y = (c, b) if swaps else (a, d)
         return cls(swaps, x < 0, y < 0, round(-frame.rotation / 90) % 4 * 90)
 
-    def turned(self, width: int, height: int) -> tuple[int, int]:
-        """A stored size as it is shown, or a shown size as it is stored."""
+    def swap_size(self, width: int, height: int) -> tuple[int, int]:
+        """Convert a stored size to the displayed size, or back."""
         return (height, width) if self.swaps else (width, height)
 
-    def size_of(self, frame: VideoFrame, stream: VideoStream) -> tuple[int, int]:
-        """Width and height of the film as it is shown, in square pixels."""
-        # a pixel is as wide as the sample aspect ratio says, before the picture is turned
-        return self.turned(max(1, round(frame.width * (stream.sample_aspect_ratio or 1))), frame.height)
+    def display_size(self, frame: VideoFrame, stream: VideoStream) -> tuple[int, int]:
+        """Return the displayed (width, height) in square pixels."""
+        # the sample aspect ratio is the width of a stored pixel, before rotation
+        return self.swap_size(max(1, round(frame.width * (stream.sample_aspect_ratio or 1))), frame.height)
 
-    def __call__(self, pixels: np.ndarray) -> np.ndarray:
+    def apply(self, pixels: np.ndarray) -> np.ndarray:
+        """Turn stored pixels [h, w, 3] upright."""
         pixels = pixels.swapaxes(0, 1) if self.swaps else pixels
         pixels = pixels[:, ::-1] if self.mirrors_x else pixels
         return pixels[::-1] if self.mirrors_y else pixels
 
 
 def check_file(path: Path) -> None:
-    """Refuse what cannot be a film before ffmpeg looks at it."""
+    """Raise if `path` is not a readable, non-empty regular file, before ffmpeg opens it."""
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file")
     if path.is_dir():
@@ -100,17 +101,22 @@ def check_file(path: Path) -> None:
         raise ValueError(f"{path}: the file is empty; copy or download it again")
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[InputContainer]:
-    """The container, closed on leaving. PyAV keeps ffmpeg's own log silent, unless someone has turned it on."""
+def import_av() -> Any:
+    """Import PyAV, or raise ImportError with the install command."""
     try:
         import av
     except ImportError as error:
         raise ImportError("reading video needs PyAV: pip install 'floc-video[video]'") from error
+    return av
 
+
+@contextmanager
+def open_container(path: Path) -> Iterator[InputContainer]:
+    """Open a video file with ffmpeg, and close it on exit."""
+    av = import_av()
     try:
-        # the prefix and the list keep a name or a playlist from making ffmpeg open anything but files; and tags in an
-        # odd encoding are no reason to refuse a film
+        # The prefix and the whitelist stop a file name or a playlist from making ffmpeg open anything but files.
+        # Tags in an unknown encoding are replaced instead of raising.
         options = {"protocol_whitelist": "file,crypto,data"}
         container = av.open(f"file:{path}", "r", container_options=options, metadata_errors="replace")
     except PermissionError:
@@ -123,51 +129,59 @@ def opened(path: Path) -> Iterator[InputContainer]:
 
 
 def _check_moov(path: Path) -> None:
-    """Say of an mp4 that cannot be read whether that is for want of its index."""
+    """Raise ValueError if an mp4 file has no complete index (moov box)."""
     with path.open("rb") as file:
-        place, end = 0, path.stat().st_size
+        offset, end = 0, path.stat().st_size
         if file.read(8)[4:] != b"ftyp":
             return
-        while place + 8 <= end:
-            file.seek(place)
+        while offset + 8 <= end:
+            file.seek(offset)
             header = file.read(16)
             size = int.from_bytes(header[:4], "big")
-            if size == 1:  # the true one follows the name
+            if size == 1:  # a 64-bit size follows the box name
                 size = int.from_bytes(header[8:], "big")
-            if header[4:8] == b"moov" and place + size <= end:
+            if header[4:8] == b"moov" and offset + size <= end:
                 return
-            if size < 8:  # 0: up to the end of the file
+            if size < 8:  # 0: the box extends to the end of the file
                 break
-            place += size
+            offset += size
     raise ValueError(
-        f"{path}: this mp4 is cut off or its recording was never finished: the index (moov) without which it cannot be "
-        "read is missing; copy it again from where it came"
+        f"{path}: this mp4 is cut off or its recording was never finished: its index (moov) is missing, and it cannot "
+        "be read without one; copy the file again"
     )
 
 
-def video_stream(container: InputContainer, path: Path | str) -> VideoStream:
-    """The film in a container: its best video that is not a cover picture."""
+def find_video_stream(container: InputContainer, name: Path | str) -> VideoStream:
+    """Return the best video stream that is not a cover picture.
+
+    Args:
+        container: an open container.
+        name: the file, or the display name of another source, for error messages.
+    """
     from av.stream import Disposition
 
     cover = Disposition.attached_pic | Disposition.timed_thumbnails
-    films = [each for each in container.streams.video if not each.disposition & cover]
-    if not films:
-        if isinstance(path, Path):  # else it is no file, but the name of another source
-            _check_moov(path)
-        kinds = ["cover picture" if each.type == "video" else str(each.type) for each in container.streams]
-        raise ValueError(f"{path}: there is no video in it, only {', '.join(kinds) or 'nothing'}; give a video file")
+    streams = [stream for stream in container.streams.video if not stream.disposition & cover]
+    if not streams:
+        if isinstance(name, Path):
+            _check_moov(name)
+        kinds = ["cover picture" if stream.type == "video" else str(stream.type) for stream in container.streams]
+        raise ValueError(f"{name}: there is no video in it, only {', '.join(kinds) or 'nothing'}; give a video file")
     best = container.streams.best("video")
-    stream = next((each for each in films if each is best), films[0])
+    stream = next((stream for stream in streams if stream is best), streams[0])
     if stream.codec_context is None:
-        raise ValueError(f"{path}: this build of ffmpeg has no decoder for its video; convert it to h264 first")
+        raise ValueError(f"{name}: this build of ffmpeg has no decoder for its video; convert it to h264 first")
     if stream.codec_context.name in TEXT_CODECS:
-        raise ValueError(f"{path}: this is a text file; give a video file")
+        raise ValueError(f"{name}: this is a text file; give a video file")
     stream.thread_type = "AUTO"
     return stream
 
 
-def demuxed(container: InputContainer, *streams: VideoStream) -> Generator[Packet, None, str]:
-    """The packets of these streams, or of all, that have something in them; at the end why they stopped, if early."""
+def read_packets(container: InputContainer, *streams: VideoStream) -> Generator[Packet, None, str]:
+    """Yield the non-empty packets of `streams`, by default all.
+
+    The generator returns the reason if ffmpeg stopped early, or "".
+    """
     import av
 
     packets: Iterator[Packet] = container.demux(*streams)
@@ -180,8 +194,8 @@ def demuxed(container: InputContainer, *streams: VideoStream) -> Generator[Packe
     return ""
 
 
-def probe(container: InputContainer, stream: VideoStream, path: Path | str) -> tuple[VideoFrame, Clock]:
-    """The first frame, and the clock that the first few agree with."""
+def probe(container: InputContainer, stream: VideoStream, name: Path | str) -> tuple[VideoFrame, Clock]:
+    """Decode the first frames, and return the first one and the clock that fits their timestamps."""
     import av
 
     frames: list[VideoFrame] = []
@@ -198,49 +212,52 @@ def probe(container: InputContainer, stream: VideoStream, path: Path | str) -> t
             frames.extend(decoded[: 1 - len(frames)])
             stamps.extend(frame.pts for frame in decoded)
 
-    for packet in demuxed(container, stream):
+    for packet in read_packets(container, stream):
         decode(packet)
         if len(stamps) >= PROBED_FRAMES:
             break
     else:
         decode(None)
     if not frames:
-        raise ValueError(f"{path}: its {stream.codec_context.name} video cannot be decoded ({reason}); copy it again")
-    known = [stamp for stamp in stamps if stamp is not None]
-    ordered = len(known) == len(stamps) and all(one < next_one for one, next_one in pairwise(known))
+        raise ValueError(f"{name}: its {stream.codec_context.name} video cannot be decoded ({reason}); copy it again")
+    present = [stamp for stamp in stamps if stamp is not None]
+    ordered = len(present) == len(stamps) and all(stamp < following for stamp, following in pairwise(present))
     if container.format.name == "avi" and stream.codec_context.name in REORDERING_CODECS:
         ordered = ordered and not stream.codec_context.has_b_frames
-    # the average of a film without timestamps is the demuxer's default, while the codec may know the rate
+    # without timestamps, the average rate is only the demuxer's default, while the codec may know the real one
     rates = (stream.average_rate, stream.guessed_rate) if ordered else (stream.guessed_rate, stream.average_rate)
-    rate = rates[0] or rates[1] or Fraction(25)  # ffmpeg, too, takes 25 where nothing is said
-    return frames[0], Clock(stream.time_base or 1 / rate, rate, known[0] if ordered else 0, counts=not ordered)
+    rate = rates[0] or rates[1] or Fraction(25)  # ffmpeg's own default
+    return frames[0], Clock(stream.time_base or 1 / rate, rate, present[0] if ordered else 0, counts=not ordered)
 
 
-def stated_duration(container: InputContainer, stream: VideoStream, clock: Clock) -> tuple[Fraction | None, bool]:
-    """Seconds from the first frame to the end as the container says, and whether that is the end of any stream."""
+def read_duration(container: InputContainer, stream: VideoStream, clock: Clock) -> tuple[Fraction | None, bool]:
+    """Return the stated duration from the first frame in seconds, and whether it is the end of the whole file.
+
+    The end of the file is the end of its longest stream, which may be later than the end of the video.
+    """
     import av
 
     whole_file = False
     if stream.duration:
         end_s = ((stream.start_time or 0) + stream.duration) * clock.time_base
-    elif (tagged_s := _tagged_end(stream.metadata)) is not None:
-        end_s = tagged_s
+    elif (tag_s := _parse_duration_tag(stream.metadata)) is not None:
+        end_s = tag_s
     elif container.duration:
         end_s, whole_file = Fraction((container.start_time or 0) + container.duration, av.time_base), True
     else:
         return None, False
     duration_s = end_s - clock.origin * clock.time_base
     if container.format.name == "avi":
-        # ffmpeg shortens the duration of one that is cut off, but its header still says how many frames there were
+        # ffmpeg reduces the duration of a file that is cut off, but the header still has the original frame count
         duration_s = max(duration_s, stream.frames / clock.rate)
     return (duration_s, whole_file) if duration_s > 0 else (None, False)
 
 
-def _tagged_end(metadata: dict[str, str]) -> Fraction | None:
-    """When a Matroska stream ends, from its tag.
+def _parse_duration_tag(metadata: dict[str, str]) -> Fraction | None:
+    """Return the end of a Matroska stream in seconds, from its tags.
 
-    >>> _tagged_end({"DURATION": "00:01:02.500000000"}), _tagged_end({"DURATION": "soon"}), _tagged_end({})
-    (Fraction(125, 2), None, None)
+    >>> _parse_duration_tag({"DURATION": "00:01:02.500000000"}), _parse_duration_tag({"DURATION": "soon"})
+    (Fraction(125, 2), None)
     """
     tag = next((metadata[key] for key in metadata if key.startswith("DURATION")), "")
     try:
@@ -250,11 +267,11 @@ def _tagged_end(metadata: dict[str, str]) -> Fraction | None:
         return None
 
 
-def scan(path: Path, clock: Clock) -> tuple[Fraction, int]:
-    """How many seconds and frames a film has, from reading its packets without decoding them."""
+def scan_packets(path: Path, clock: Clock) -> tuple[Fraction, int]:
+    """Return a video's seconds and frame count by reading all packets without decoding them."""
     count, end = 0, clock.origin
-    with opened(path) as container:
-        for packet in demuxed(container, video_stream(container, path)):
+    with open_container(path) as container:
+        for packet in read_packets(container, find_video_stream(container, path)):
             count += 1
             if packet.pts is not None:
                 end = max(end, packet.pts + (packet.duration or 0))

@@ -1,7 +1,7 @@
-"""Sources that may not end: a camera, an address, a file that still grows. Frames come one by one, with their times.
+"""Read frames, one by one, from sources that may not end: a camera, a URL, a file that still grows.
 
-A film that is complete is read as `read` does. All others are read once, as they come: nothing is opened twice or
-skipped ahead, and whatever was read to find out what is in it is decoded again as its beginning.
+A complete file is read with `floc.video.read`. All other sources are read once, in order: they cannot be reopened or
+searched, so the packets read to probe the stream are decoded again as its start.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from floc._checks import check_choice
-from floc.video.container import Upright, check_file, probe, video_stream
-from floc.video.read import Run, check_sampling, converter, read, taken, wanted_size
+from floc.video.container import Orientation, check_file, find_video_stream, import_av, probe
+from floc.video.decode import FrameDecoder, FrameSize, format_frames, make_converter, resolve_size, select_frames
+from floc.video.read import check_sampling, read
 from floc.video.sample import ROUNDING_S, Sampler, Ticks
 
 if TYPE_CHECKING:
@@ -27,23 +28,27 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-ANSWER_S = 10.0  # how long an address or a device may keep us waiting, to open it and for each packet
-PATIENCE_S = 10.0  # how long a file that does not grow any more is waited for
-POLL_S = 0.1  # between two looks at a file that grows
-# what an address may make ffmpeg open: a playlist from elsewhere has no business with the files here
+TIMEOUT_S = 10.0  # to open a URL or a device, and for each packet
+PATIENCE_S = 10.0  # to wait for a file to grow
+POLL_S = 0.1  # between two checks of a growing file
+# Protocols that ffmpeg may open for a URL; no local files, since a remote playlist must not read them.
 PROTOCOLS = {
     "rtsp": "rtsp,rtp,tcp,udp,tls",
     "rtsps": "rtsp,rtp,tcp,udp,tls",
     "http": "http,https,httpproxy,tcp,tls,crypto,data",
     "https": "http,https,httpproxy,tcp,tls,crypto,data",
 }
-FOLLOWED = {"mode": "r", "metadata_errors": "replace", "container_options": {"protocol_whitelist": "file,crypto,data"}}
+OPEN_HINTS = {
+    "file": "to follow a file, use a container that is readable while it is written: MPEG-TS or Matroska",
+    "device": "check that it is a camera and that no other program has it open",
+    "address": "check the address, and that the camera can be reached from this machine",
+}
 
 
-def kind(source: str) -> Literal["address", "device", "file"]:
-    """What is meant by a name.
+def classify_source(source: str) -> Literal["address", "device", "file"]:
+    """Return the kind of a source.
 
-    >>> kind("rtsp://camera/1"), kind("/dev/video0"), kind("talk.mp4")
+    >>> classify_source("rtsp://camera/1"), classify_source("/dev/video0"), classify_source("talk.mp4")
     ('address', 'device', 'file')
     """
     if "://" in source:
@@ -53,129 +58,124 @@ def kind(source: str) -> Literal["address", "device", "file"]:
     return "file"
 
 
-def public_name(source: str) -> str:
-    """The source as it may be shown and noted: addresses of cameras carry passwords.
+def redact_source(source: str) -> str:
+    """Remove user, password and query from an address, for display and logs.
 
-    >>> public_name("rtsp://admin:secret@10.0.0.7:554/main?token=1"), public_name("talk.mp4")
+    >>> redact_source("rtsp://admin:secret@10.0.0.7:554/main?token=1"), redact_source("talk.mp4")
     ('rtsp://10.0.0.7:554/main', 'talk.mp4')
     """
-    if kind(source) != "address":
+    if classify_source(source) != "address":
         return source
     address = urlsplit(source)
     return f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
 
 
-def arguments(source: str) -> dict[str, Any]:
-    """What `av.open` is called with for a device or an address.
+def build_open_options(source: str) -> dict[str, Any]:
+    """Return the arguments of `av.open` for a device or an address.
 
-    >>> arguments("/dev/video0")["format"]
+    >>> build_open_options("/dev/video0")["format"]
     'v4l2'
     """
-    given: dict[str, Any] = {"file": source, "mode": "r", "timeout": (ANSWER_S, ANSWER_S), "metadata_errors": "replace"}
-    if kind(source) == "device":
-        return {**given, "format": "v4l2"}
+    options: dict[str, Any] = {"file": source, "mode": "r", "metadata_errors": "replace"}
+    options["timeout"] = (TIMEOUT_S, TIMEOUT_S)
+    if classify_source(source) == "device":
+        return {**options, "format": "v4l2"}
     scheme = urlsplit(source).scheme.lower()
     check_choice("address", scheme, list(PROTOCOLS))
-    options = {"protocol_whitelist": PROTOCOLS[scheme]}
+    container_options = {"protocol_whitelist": PROTOCOLS[scheme]}
     if scheme.startswith("rtsp"):
-        options["rtsp_transport"] = "tcp"  # with UDP, a lost packet is a broken picture until the next keyframe
-    return {**given, "container_options": options}
+        # over UDP, a lost packet breaks the picture until the next keyframe
+        container_options["rtsp_transport"] = "tcp"
+    return {**options, "container_options": container_options}
 
 
-def check(source: str, *, follow: bool) -> None:
-    """Refuse what cannot be read, as far as that shows without opening it."""
-    what = kind(source)
-    if what == "address":
-        arguments(source)
-    elif what == "device":
+def check_source(source: str, *, follow: bool) -> None:
+    """Raise if a source cannot be read, as far as that is known without opening it."""
+    kind = classify_source(source)
+    if kind == "address":
+        build_open_options(source)
+    elif kind == "device":
         if not Path(source).exists():
-            raise FileNotFoundError(f"{source}: no such device; ls /dev/video* shows those there are")
-    elif not (follow and Path(source).is_file()):  # one that is to grow may be empty yet
+            raise FileNotFoundError(f"{source}: no such device; list the devices with ls /dev/video*")
+    elif not (follow and Path(source).is_file()):  # a growing file may still be empty
         check_file(Path(source))
-    if follow and what != "file":
-        raise ValueError(f"{public_name(source)}: --follow is for files; {what}s go on by themselves, leave it out")
+    if follow and kind != "file":
+        raise ValueError(f"{redact_source(source)}: --follow is for files; remove it, since {kind}s do not end")
 
 
-def frames(
+def read_frames(
     source: str,
     *,
     fps: float | None,
-    size: Callable[[int, int], tuple[int, int]],
+    size: FrameSize,
     follow: bool = False,
     patience_s: float = PATIENCE_S,
     stopped: Callable[[], bool] = lambda: False,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Iterator[tuple[np.ndarray, float]]:
-    """[height, width, 3] uint8 RGB of each frame, and the seconds from the first at which it is shown.
+    """Yield frames as [height, width, 3] uint8 RGB, with their seconds from the first frame.
 
     Args:
         source: a file, a v4l2 device, or an RTSP or HTTP address.
-        fps: frames a second to take, by the source's clock; None takes every frame.
-        size: (width, height) of the upright film, in square pixels -> (width, height) of the pictures wanted.
-        follow: wait for more where a file ends.
-        patience_s: for so long, unless it grows.
-        stopped: asked every now and then whether to end.
-        warn: called with what went wrong, but is no reason to end, and with why a source ended before its time.
+        fps: frames to sample per second, by the source's clock; None takes every frame.
+        size: maps (width, height) of the upright video, in square pixels, to (width, height) of the frames to return.
+        follow: at the end of a file, wait for more.
+        patience_s: with `follow`, stop if the file has not grown for this long.
+        stopped: polled regularly; return True to stop.
+        warn: called with problems that do not stop the reading, and with the reason if the source ended early.
     """
     check_sampling(fps)
-    check(source, follow=follow)
-    if kind(source) == "file" and not follow:
-        film = read(source, fps=fps, max_frames=None, size=size, batch=1)
-        for each in film:
-            yield each.pixels[0], float(each.times_s[0])
-        for warning in film.warnings:
+    check_source(source, follow=follow)
+    if classify_source(source) == "file" and not follow:
+        video = read(source, fps=fps, max_frames=None, size=size, batch=1)
+        for frames in video:
+            yield frames.pixels[0], float(frames.times_s[0])
+        for warning in video.warnings:
             warn(warning)
         return
     try:
-        with _opened(source, patience_s, stopped) as container:
-            yield from _as_they_come(_Rewound(container), public_name(source), fps, size, stopped, warn)
+        with _open(source, patience_s, stopped) as container:
+            yield from _decode(_ReplayableContainer(container), redact_source(source), fps, size, stopped, warn)
     except (OSError, ValueError):
-        if not stopped():  # what is too short to be read because nobody waited for the rest is no mistake
+        if not stopped():  # a source that was stopped early may be too short to read, which is no error
             raise
 
 
 @contextmanager
-def _opened(source: str, patience_s: float, stopped: Callable[[], bool]) -> Iterator[InputContainer]:
-    try:
-        import av
-    except ImportError as error:
-        raise ImportError("reading video needs PyAV: pip install 'floc-video[video]'") from error
-
-    name = public_name(source)
-    with ExitStack() as held:
-        given: dict[str, Any]
-        if kind(source) == "file":
-            growing = _Growing(Path(source), patience_s, stopped)
-            held.callback(growing.close)
-            given = {**FOLLOWED, "file": growing}
+def _open(source: str, patience_s: float, stopped: Callable[[], bool]) -> Iterator[InputContainer]:
+    av = import_av()
+    kind = classify_source(source)
+    with ExitStack() as resources:
+        options: dict[str, Any]
+        if kind == "file":
+            growing = _GrowingFile(Path(source), patience_s, stopped)
+            resources.callback(growing.close)
+            whitelist = {"protocol_whitelist": "file,crypto,data"}
+            options = {"file": growing, "mode": "r", "metadata_errors": "replace", "container_options": whitelist}
         else:
-            given = arguments(source)
+            options = build_open_options(source)
         try:
-            container = held.enter_context(av.open(**given))
+            container = resources.enter_context(av.open(**options))
         except av.FFmpegError as error:
-            advice = {
-                "file": "a file can be followed in a container that is readable while it is written: MPEG-TS, Matroska",
-                "device": "look whether another program has it open, and whether it is a camera",
-                "address": "look whether the address is right and the camera can be reached from here",
-            }[kind(source)]
-            raise OSError(f"{name}: cannot be opened ({_in_words(error.strerror)}); {advice}") from None
+            reason = _describe_stop(error.strerror)
+            raise OSError(f"{redact_source(source)}: cannot be opened ({reason}); {OPEN_HINTS[kind]}") from None
         yield container
 
 
-class _Growing:
-    """A file in which the end is waited at: until there is more, or for long enough."""
+class _GrowingFile:
+    """A file whose reads wait at the end for more data."""
 
     def __init__(self, path: Path, patience_s: float, stopped: Callable[[], bool]) -> None:
         self._file = path.open("rb", buffering=0)
         self._patience_s, self._stopped = patience_s, stopped
-        self._ended = False  # for good: ffmpeg asks more than once
+        self._ended = False  # permanent, since ffmpeg reads again after the end
 
     def read(self, size: int) -> bytes:
-        until = time.monotonic() + self._patience_s
+        deadline = time.monotonic() + self._patience_s
         while not self._ended:
             if data := self._file.read(size):
                 return data
-            self._ended = self._stopped() or time.monotonic() >= until
+            self._ended = self._stopped() or time.monotonic() >= deadline
             if not self._ended:
                 time.sleep(POLL_S)
         return b""
@@ -184,68 +184,66 @@ class _Growing:
         self._file.close()
 
 
-class _Rewound:
-    """A container of which packets can be read a second time from the start, where no file can be opened again."""
+class _ReplayableContainer:
+    """A container whose first packets can be read twice: once to probe the stream, then to decode it."""
 
     def __init__(self, container: InputContainer) -> None:
         self.format, self.streams = container.format, container.streams
         self._container = container
         self._packets: Iterator[Packet] | None = None
-        self._read: list[Packet] = []
+        self._probed: list[Packet] = []
 
     def demux(self, *streams: VideoStream) -> Iterator[Packet]:
         if self._packets is None:
             self._packets = self._container.demux(*streams)
             for packet in self._packets:
-                self._read.append(packet)
+                self._probed.append(packet)
                 yield packet
         else:
-            before, self._read = self._read, []
-            yield from before
+            probed, self._probed = self._probed, []
+            yield from probed
             yield from self._packets
 
 
-def _as_they_come(
+def _decode(
     container: Any,
     name: str,
     fps: float | None,
-    size: Callable[[int, int], tuple[int, int]],
+    size: FrameSize,
     stopped: Callable[[], bool],
     warn: Callable[[str], None],
 ) -> Iterator[tuple[np.ndarray, float]]:
-    stream = video_stream(container, name)
+    stream = find_video_stream(container, name)
     first, clock = probe(container, stream, name)
     stream.codec_context.flush_buffers()
-    upright = Upright.of(first)
-    convert = converter(upright, *wanted_size(size, upright.size_of(first, stream)))
+    orientation = Orientation.from_frame(first)
+    convert = make_converter(orientation, *resolve_size(size, orientation.display_size(first, stream)))
     step = None if fps is None else 1 / Fraction(fps) / clock.time_base
     sampler = Sampler(step, ROUNDING_S / clock.time_base, None)
-    run = Run(container, stream, clock, sampler, skipping=False)
+    decoder = FrameDecoder(container, stream, clock, sampler, skipping=False)
+    reported = 0  # damaged frames that were warned about
 
-    told = 0
+    def report_damage(minimum: int) -> None:
+        nonlocal reported
+        if decoder.damaged >= minimum:
+            reported = decoder.damaged
+            warn(f"{name}: {format_frames(reported)} damaged and skipped so far ({decoder.damage})")
 
-    def tell(at_least: int) -> None:
-        nonlocal told
-        if run.damaged >= at_least:
-            told = run.damaged
-            count = "1 frame" if told == 1 else f"{told} frames"
-            warn(f"{name}: {count} damaged and skipped so far ({run.damage})")
-
-    def whole() -> Iterator[tuple[Ticks, VideoFrame]]:
-        for ticks, frame in run.frames(whole_file=False):
-            tell(max(1, 2 * told))  # each doubling: a bad line must not flood the screen
+    def intact_frames() -> Iterator[tuple[Ticks, VideoFrame]]:
+        for ticks, frame in decoder.frames(whole_file=False):
+            report_damage(max(1, 2 * reported))  # only when the count doubles, to limit the output
             if not frame.is_corrupt:
                 yield ticks, frame
             if stopped():
                 return
 
-    for ticks, frame in taken(whole(), sampler, clock):
+    for ticks, frame in select_frames(intact_frames(), sampler, clock):
         yield convert(frame), clock.seconds(ticks)
-    tell(told + 1)
-    if run.stopped and not stopped():
-        warn(f"{name}: ended early ({_in_words(run.stopped)})")
+    report_damage(reported + 1)
+    if decoder.stop_reason and not stopped():
+        warn(f"{name}: ended early ({_describe_stop(decoder.stop_reason)})")
 
 
-def _in_words(reason: str | None) -> str:
-    """Why ffmpeg stopped; a time limit makes it speak of an exit."""
-    return f"no answer in {ANSWER_S:g} s" if reason == "Immediate exit requested" else str(reason)
+def _describe_stop(reason: str | None) -> str:
+    """Return why ffmpeg stopped; after a timeout, ffmpeg's own text is misleading."""
+    return f"no answer in {TIMEOUT_S:g} s" if reason == "Immediate exit requested" else str(reason)

@@ -1,3 +1,5 @@
+"""Finding, fetching and watching video files."""
+
 from __future__ import annotations
 
 import errno
@@ -6,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("lance", reason="Lance is not installed: pip install 'floc-video[store]'")
+
 from floc.archive import StoreError
 from floc.archive.ingest import sources
-from floc.archive.ingest.order import Source
-from floc.archive.ingest.sources import content_of, fetched, find, renewed
+from floc.archive.ingest.job import VideoFile
+from floc.archive.ingest.sources import fetch_file, find_videos, hash_file, refresh_file
 
 
 @pytest.fixture
@@ -20,110 +24,108 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_videos_of_a_folder_and_files_that_are_named(folder: Path) -> None:
-    names = [Path(source.uri).name for source in find([folder, folder / "notes.txt", folder / "b.mp4"])]
+def test_finds_videos_in_folders_and_any_named_file(folder: Path) -> None:
+    names = [Path(file.uri).name for file in find_videos([folder, folder / "notes.txt", folder / "b.mp4"])]
     assert names == ["b.mp4", "a.MKV", "notes.txt"]
-    assert find([folder / "b.mp4"]) == [
-        Source(str(folder / "b.mp4"), 5, (folder / "b.mp4").stat().st_mtime),
+    assert find_videos([folder / "b.mp4"]) == [
+        VideoFile(str(folder / "b.mp4"), 5, (folder / "b.mp4").stat().st_mtime),
     ]
 
 
-def test_an_address_is_fetched_as_long_as_it_is_needed(folder: Path) -> None:
-    pytest.importorskip("pyarrow")
-    (source,) = find([f"file://{folder}/b.mp4"])
-    assert source.uri == f"file://{folder}/b.mp4"
-    assert (source.size, source.modified_s) == (5, pytest.approx((folder / "b.mp4").stat().st_mtime))
-    with fetched(source) as path:
+def test_remote_file_is_copied_while_it_is_needed(folder: Path) -> None:
+    (file,) = find_videos([f"file://{folder}/b.mp4"])
+    assert file.uri == f"file://{folder}/b.mp4"
+    assert (file.size, file.modified_s) == (5, pytest.approx((folder / "b.mp4").stat().st_mtime))
+    with fetch_file(file) as path:
         assert path != folder / "b.mp4"
         assert path.read_bytes() == b"b.mp4"
-        assert content_of(path) == content_of(folder / "b.mp4")
+        assert hash_file(path) == hash_file(folder / "b.mp4")
     assert not path.exists()
-    found = [source.uri for source in find([f"file://{folder}"])]
-    assert found == [f"file://{folder}/b.mp4", f"file://{folder}/inner/a.MKV"]
+    uris = [file.uri for file in find_videos([f"file://{folder}"])]
+    assert uris == [f"file://{folder}/b.mp4", f"file://{folder}/inner/a.MKV"]
 
 
-def test_a_file_that_is_here_is_not_copied(folder: Path) -> None:
-    (source,) = find([folder / "b.mp4"])
-    with fetched(source) as path:
+def test_local_file_is_not_copied(folder: Path) -> None:
+    (file,) = find_videos([folder / "b.mp4"])
+    with fetch_file(file) as path:
         assert path == folder / "b.mp4"
 
 
 @pytest.mark.parametrize("name", ["a film.mp4", "50%.mp4", "what?.mp4", "a#b.mp4", "%20.mp4"])
-def test_any_name_at_an_address(tmp_path: Path, name: str) -> None:
-    pytest.importorskip("pyarrow")
+def test_remote_file_may_have_any_name(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"film")
-    (source,) = find([f"file://{tmp_path}/"])
-    with fetched(source) as path:
+    (file,) = find_videos([f"file://{tmp_path}/"])
+    with fetch_file(file) as path:
         assert path.read_bytes() == b"film"
 
 
-def test_what_says_where_a_bucket_is_goes_with_its_files(monkeypatch) -> None:
-    fs = pytest.importorskip("pyarrow.fs")
+def test_query_of_a_bucket_is_kept_for_its_files(monkeypatch) -> None:
+    from pyarrow import fs
+
     files = [fs.FileInfo(f"bucket/cameras/{name}", fs.FileType.File, size=3) for name in ("b c.mp4", "a.mp4", "notes")]
 
     class Bucket:
         def get_file_info(self, what):
             return fs.FileInfo("bucket/cameras", fs.FileType.Directory) if isinstance(what, str) else files
 
-    monkeypatch.setattr(sources, "_opened", lambda address: (Bucket(), "bucket/cameras"))
-    found = [source.uri for source in find(["s3://bucket/cameras/?endpoint_override=minio:9000"])]
-    assert found == [f"s3://bucket/cameras/{name}?endpoint_override=minio:9000" for name in ("a.mp4", "b%20c.mp4")]
+    monkeypatch.setattr(sources, "_open_filesystem", lambda uri: (Bucket(), "bucket/cameras"))
+    uris = [file.uri for file in find_videos(["s3://bucket/cameras/?endpoint_override=minio:9000"])]
+    assert uris == [f"s3://bucket/cameras/{name}?endpoint_override=minio:9000" for name in ("a.mp4", "b%20c.mp4")]
 
 
-def test_no_room_for_a_copy_stops_it(folder: Path, monkeypatch) -> None:
-    """It is not the video that is wrong."""
-    pytest.importorskip("pyarrow")
-    (source,) = find([f"file://{folder}/b.mp4"])
+def test_no_space_for_a_copy_is_a_store_error(folder: Path, monkeypatch) -> None:
+    """It stops the ingest, because the video is not at fault."""
+    (file,) = find_videos([f"file://{folder}/b.mp4"])
 
-    def full(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(sources.shutil, "copyfileobj", full)
-    with pytest.raises(StoreError, match=r"no room for a copy of .*b\.mp4.*set TMPDIR"), fetched(source):
+    monkeypatch.setattr(sources.shutil, "copyfileobj", fail)
+    with pytest.raises(StoreError, match=r"no space for a copy of .*b\.mp4.*set TMPDIR"), fetch_file(file):
         pass
 
 
-def test_a_file_at_an_address_that_is_not_what_it_was(folder: Path) -> None:
-    pytest.importorskip("pyarrow")
-    (source,) = find([f"file://{folder}/b.mp4"])
+def test_rejects_a_changed_remote_file(folder: Path) -> None:
+    (file,) = find_videos([f"file://{folder}/b.mp4"])
     (folder / "b.mp4").write_bytes(b"longer than before")
-    with pytest.raises(ValueError, match="changed while it was read"), fetched(source):
+    with pytest.raises(ValueError, match="changed while it was read"), fetch_file(file):
         pass
     (folder / "b.mp4").unlink()
     with pytest.raises(FileNotFoundError, match="no such file"):
-        renewed(source)
+        refresh_file(file)
 
 
-def test_links_to_nowhere_are_told_of_and_pipes_left_alone(folder: Path) -> None:
+def test_broken_links_are_listed_and_pipes_are_not(folder: Path) -> None:
     (folder / "link.mp4").symlink_to(folder / "gone.mp4")
     os.mkfifo(folder / "pipe.mp4")
-    assert [Path(source.uri).name for source in find([folder])] == ["b.mp4", "a.MKV", "link.mp4"]
+    files = find_videos([folder])
+    assert [Path(file.uri).name for file in files] == ["b.mp4", "a.MKV", "link.mp4"]
+    assert files[2].size == 0
 
 
-def test_a_folder_that_cannot_be_read_is_not_passed_over(folder: Path, monkeypatch) -> None:
-    listed = os.scandir
+def test_rejects_a_folder_that_cannot_be_read(folder: Path, monkeypatch) -> None:
+    scandir = os.scandir
 
-    def closed(path):
+    def fail_in_inner(path):
         if Path(path).name == "inner":
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return listed(path)
+        return scandir(path)
 
-    monkeypatch.setattr(os, "scandir", closed)
+    monkeypatch.setattr(os, "scandir", fail_in_inner)
     with pytest.raises(PermissionError, match="inner: this folder cannot be read"):
-        find([folder])
+        find_videos([folder])
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("source", "message"),
     [
         ("nowhere", "no such file or folder"),
         ("inner/empty", "no videos in this folder"),
-        ("file:///nowhere/at/all", "nothing there"),
-        ("gopher://old", "not an address that can be read here"),
+        ("file:///nowhere/at/all", "no such file or folder"),
+        ("gopher://old", "this URI cannot be read"),
     ],
 )
-def test_what_is_no_source(folder: Path, given: str, message: str) -> None:
-    pytest.importorskip("pyarrow")
+def test_rejects_invalid_sources(folder: Path, source: str, message: str) -> None:
     (folder / "inner" / "empty").mkdir()
     with pytest.raises((ValueError, OSError), match=message):
-        find([given if "://" in given else folder / given])
+        find_videos([source if "://" in source else folder / source])

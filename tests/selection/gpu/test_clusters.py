@@ -1,4 +1,4 @@
-"""Who stands for whom, and what is made of it, against numpy."""
+"""Representatives, cluster sums and the order of tokens by coverage, against numpy."""
 
 from __future__ import annotations
 
@@ -7,43 +7,42 @@ import pytest
 import torch
 
 from floc.selection.gpu import clusters
-from floc.selection.gpu.greedy import Picked
+from floc.selection.gpu.greedy_steps import Picks
 from floc.selection.gpu.similarity import Rows
-from tests.selection.gpu.launches import MARKS, laid_out
-from tests.selection.test_engines import unit
-from tests.selection.test_greedy import case
+from tests.selection.gpu.launches import MARKS, lay_out
+from tests.selection.matrices import make_matrix, normalise
 
 pytestmark = MARKS
 FORMATS = [torch.float16, torch.bfloat16, torch.float32]
 
 
-def rows_of_all_lengths(n: int, dim: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """[n, dim] tokens of lengths from 1e-3 to 1e3, and a zero."""
+def make_rows(n: int, dim: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """[n, dim] tokens of lengths from 1e-3 to 1e3, and a zero token."""
     rng = np.random.default_rng(n)
     tokens = rng.standard_normal((n, dim)) * 10 ** rng.uniform(-3, 3, (n, 1))
     tokens[n // 2] = 0
     return torch.from_numpy(tokens).to(device, dtype)
 
 
-def on(device: torch.device, values: np.ndarray, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+def to_device(device: torch.device, values: np.ndarray, dtype: torch.dtype = torch.int32) -> torch.Tensor:
     return torch.from_numpy(values).to(device, dtype)
 
 
 @pytest.mark.parametrize("kind", ["centred", "ties", "all equal"])
-def test_a_token_is_represented_by_the_first_of_its_closest_picks_and_a_pick_by_itself(
-    kind: str, device: torch.device
-) -> None:
+def test_representative_is_first_closest_pick_and_picks_represent_themselves(kind: str, device: torch.device) -> None:
     sizes, depths, counts = (1, 20, 70, 9), (1, 18, 30, 9), (1, 17, 20, 9)
-    matrices = [case(kind, n, seed=n) for n in sizes]
-    memory, sets = laid_out(matrices, depths, device, symmetric=kind != "ties")
+    matrices = [make_matrix(kind, n, seed=n) for n in sizes]
+    memory, sets = lay_out(matrices, depths, device, symmetric=kind != "ties")
     rng = np.random.default_rng(0)
     picks = [rng.permutation(n)[:depth] for n, depth in zip(sizes, depths, strict=True)]
-    got = clusters.represent(memory, sets, on(device, np.concatenate(picks)), on(device, np.array(counts)))
+    got = clusters.find_representatives(
+        memory, sets, to_device(device, np.concatenate(picks)), to_device(device, np.array(counts))
+    )
     want, first = [], 0
-    for matrix, mine, count, depth in zip(matrices, picks, counts, depths, strict=True):
-        standing = matrix[mine[:count]].astype(int)
-        standing[np.arange(count), mine[:count]] = 99_999
-        want.append(first + standing.argmax(0))
+    for matrix, set_picks, count, depth in zip(matrices, picks, counts, depths, strict=True):
+        similarity = matrix[set_picks[:count]].astype(int)
+        similarity[np.arange(count), set_picks[:count]] = 99_999
+        want.append(first + similarity.argmax(0))
         first += depth
     np.testing.assert_array_equal(got.cpu().numpy(), np.concatenate(want))
 
@@ -51,32 +50,34 @@ def test_a_token_is_represented_by_the_first_of_its_closest_picks_and_a_pick_by_
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
 @pytest.mark.parametrize("dim", [5, 64, 1030])
 def test_sums_of_unit_rows(dtype: torch.dtype, dim: int, device: torch.device) -> None:
-    tokens = rows_of_all_lengths(19, dim, dtype, device)
+    tokens = make_rows(19, dim, dtype, device)
     cluster = np.array([0, 1, 2, 3] * 4 + [0, 0, 0])
     want = np.zeros((4, dim))
-    np.add.at(want, cluster, unit(tokens.double().cpu().numpy()))
-    got = clusters.sums(Rows.of(tokens), on(device, cluster, torch.int64), 4, torch.float32)
+    np.add.at(want, cluster, normalise(tokens.double().cpu().numpy()))
+    got = clusters.sum_clusters(Rows.measure(tokens), to_device(device, cluster, torch.int64), 4, torch.float32)
     np.testing.assert_allclose(got.cpu().numpy(), want, atol=2e-6)
-    half = clusters.sums(Rows.of(tokens), on(device, cluster, torch.int64), 4, torch.float16)
+    half = clusters.sum_clusters(Rows.measure(tokens), to_device(device, cluster, torch.int64), 4, torch.float16)
     np.testing.assert_allclose(half.cpu().numpy(), want, atol=2e-3)
 
 
 @pytest.mark.parametrize("scale", [1e-25, 1e20])
 def test_sums_of_very_small_and_very_large_rows(scale: float, device: torch.device) -> None:
-    tokens = rows_of_all_lengths(7, 12, torch.float32, device) * scale
-    got = clusters.sums(Rows.of(tokens), torch.zeros(7, dtype=torch.int64, device=device), 1, torch.float32)
-    np.testing.assert_allclose(got[0].cpu().numpy(), unit(tokens.double().cpu().numpy()).sum(0), atol=2e-6)
+    tokens = make_rows(7, 12, torch.float32, device) * scale
+    got = clusters.sum_clusters(
+        Rows.measure(tokens), torch.zeros(7, dtype=torch.int64, device=device), 1, torch.float32
+    )
+    np.testing.assert_allclose(got[0].cpu().numpy(), normalise(tokens.double().cpu().numpy()).sum(0), atol=2e-6)
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
 @pytest.mark.parametrize("to", [torch.float16, torch.float32], ids=str)
-def test_gathered_rows_point_where_they_did(dtype: torch.dtype, to: torch.dtype, device: torch.device) -> None:
-    tokens = rows_of_all_lengths(11, 24, dtype, device)
-    places = np.array([10, 0, 5, 5, 3])  # 5 is the zero
-    got = clusters.gathered(Rows.of(tokens), on(device, places, torch.int64), to)
+def test_gathered_rows_keep_their_direction(dtype: torch.dtype, to: torch.dtype, device: torch.device) -> None:
+    tokens = make_rows(11, 24, dtype, device)
+    places = np.array([10, 0, 5, 5, 3])  # 5 is the zero token
+    got = clusters.gather_rows(Rows.measure(tokens), to_device(device, places, torch.int64), to)
     assert got.values.dtype == to
     values = got.values.double().cpu().numpy()
-    want = unit(tokens.double().cpu().numpy())[places]
+    want = normalise(tokens.double().cpu().numpy())[places]
     np.testing.assert_allclose(values * got.scale.double().cpu().numpy()[:, None], want, atol=2**-11)
     lengths = np.linalg.norm(np.delete(values, [2, 3], axis=0), axis=1)
     assert ((lengths > 0.499) & (lengths < 1.001)).all()
@@ -84,43 +85,47 @@ def test_gathered_rows_point_where_they_did(dtype: torch.dtype, to: torch.dtype,
 
 
 def test_gathered_rows_of_extreme_lengths(device: torch.device) -> None:
-    tokens = rows_of_all_lengths(8, 24, torch.float32, device)
+    tokens = make_rows(8, 24, torch.float32, device)
     tokens[:3] *= 1e20
     tokens[5:] *= 1e-25
-    got = clusters.gathered(Rows.of(tokens), torch.arange(8, device=device), torch.float16)
+    got = clusters.gather_rows(Rows.measure(tokens), torch.arange(8, device=device), torch.float16)
     np.testing.assert_allclose(
         got.values.double().cpu().numpy() * got.scale.double().cpu().numpy()[:, None],
-        unit(tokens.double().cpu().numpy()),
+        normalise(tokens.double().cpu().numpy()),
         atol=2**-11,
     )
 
 
-@pytest.mark.parametrize(("enough", "needed"), [(0, [True, False, True]), (9, [True, False, True]), (8, [False] * 3)])
-def test_tokens_from_the_worst_covered_on(enough: int, needed: list[bool], device: torch.device) -> None:
-    """In sets that are not complete; in all others, in index order."""
+@pytest.mark.parametrize(
+    ("stop_count", "needed"), [(0, [True, False, True]), (9, [True, False, True]), (8, [False] * 3)]
+)
+def test_order_is_worst_covered_first(stop_count: int, needed: list[bool], device: torch.device) -> None:
+    """In complete sets it is index order."""
     sizes, made, depths = (9, 5, 6), (3, 4, 1), (6, 4, 6)
     tokens = [torch.rand(n, 12, device=device, generator=torch.Generator(device).manual_seed(n)) for n in sizes]
     tokens[0][4] = 0
     picks = [np.arange(depth) for depth in depths]
     firsts = np.cumsum(depths) - depths
-    by = [first + np.arange(n) % count for first, n, count in zip(firsts, sizes, made, strict=True)]
-    _, sets = laid_out([np.zeros((n, n), np.int16) for n in sizes], depths, device, symmetric=True)
-    picked = Picked(
-        on(device, np.concatenate(picks)),
+    representatives = [first + np.arange(n) % count for first, n, count in zip(firsts, sizes, made, strict=True)]
+    _, sets = lay_out([np.zeros((n, n), np.int16) for n in sizes], depths, device, symmetric=True)
+    found = Picks(
+        to_device(device, np.concatenate(picks)),
         torch.zeros(sum(depths), dtype=torch.int32, device=device),
-        on(device, np.array(made)),
+        to_device(device, np.array(made)),
         torch.zeros(3, dtype=torch.int32, device=device),
     )
-    got = clusters.worst_first(Rows.of(torch.cat(tokens)), sets, picked, on(device, np.concatenate(by)), enough)
+    got = clusters.order_worst_first(
+        Rows.measure(torch.cat(tokens)), sets, found, to_device(device, np.concatenate(representatives)), stop_count
+    )
     want = []
-    for mine, first, standing, is_needed in zip(tokens, firsts, by, needed, strict=True):
-        all_units = unit(mine.cpu().numpy())
-        cosine = (all_units * all_units[standing - first]).sum(1)
-        cosine[standing - first == np.arange(len(mine))] = 1
+    for values, first, places, is_needed in zip(tokens, firsts, representatives, needed, strict=True):
+        unit = normalise(values.cpu().numpy())
+        cosine = (unit * unit[places - first]).sum(1)
+        cosine[places - first == np.arange(len(values))] = 1
         cosine = np.where(cosine > 0, cosine, 2)  # a zero token is last
-        order = np.argsort(cosine, kind="stable") if is_needed else np.arange(len(mine))
+        order = np.argsort(cosine, kind="stable") if is_needed else np.arange(len(values))
         want.append(order)
     got_by_set = np.split(got.cpu().numpy(), np.cumsum(sizes)[:-1])
-    for mine, order, count in zip(got_by_set, want, made, strict=True):
-        # those that were picked are exactly as well covered as they can be, so how they are ordered says nothing
-        np.testing.assert_array_equal(mine[mine >= count], order[order >= count])
+    for got_order, order, count in zip(got_by_set, want, made, strict=True):
+        # picks cover themselves fully, so their order does not matter
+        np.testing.assert_array_equal(got_order[got_order >= count], order[order >= count])

@@ -1,4 +1,4 @@
-"""Every kernel compiles for the GPUs it is meant for, and keeps what it holds in registers."""
+"""Every kernel compiles for its target GPUs and hardly spills registers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 ALLOWED_BYTES = defaultdict(
     lambda: 64,
     {
-        "fill, scaled on 90": 1024,  # for tokens of extreme lengths, which hardly anybody has
-        "fill, float32 on 80": 6144,  # tokens in float32 are multiplied three times over
+        "fill, scaled on 90": 1024,  # for tokens of extreme lengths, which are rare
+        "fill, float32 on 80": 6144,  # float32 tokens take three products
         "fill, float32 on 90": 1024,
     },
 )
 
 
 def test_kernels_compile_and_hardly_spill() -> None:
-    compiling = [sys.executable, str(Path(__file__).with_name("compiled.py"))]
+    command = [sys.executable, str(Path(__file__).with_name("compiled.py"))]
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    done = subprocess.run(compiling, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     spilled_bytes = json.loads(done.stdout)
     assert {kernel: spilled for kernel, spilled in spilled_bytes.items() if spilled > ALLOWED_BYTES[kernel]} == {}

@@ -1,1 +1,6 @@
-"""Ingest many videos into an archive."""
+"""Ingest many videos into a store, on this machine or on a Ray cluster."""
+
+from floc.archive.ingest.ingest import ingest
+from floc.archive.ingest.ledger import IngestStatus
+
+__all__ = ["IngestStatus", "ingest"]

@@ -1,35 +1,24 @@
-"""Take many videos into a store: find them, leave out what is there, and let an engine do the rest."""
+"""Ingest many videos into a store: find them, skip those that are done, and run an engine on the others."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from floc._checks import is_positive_int
-from floc.archive.ingest import ledger as ledgers
-from floc.archive.ingest import sources as places
-from floc.archive.ingest.ledger import Ledger, Status
-from floc.archive.ingest.order import Brief, Event, Order, Source
+from floc.archive.ingest.job import IngestJob, IngestOptions, VideoFile
+from floc.archive.ingest.ledger import IngestStatus, Ledger, escape_surrogates
+from floc.archive.ingest.local import LocalWorkers
+from floc.archive.ingest.sources import find_videos
+from floc.archive.records import StoredVideo
 from floc.archive.store import Store
-from floc.archive.tables import Video
-from floc.captured.identity import Identity
+
+if TYPE_CHECKING:
+    from floc.archive.ingest.ray_cluster import RayCluster
 
 EngineName = Literal["local", "ray"]
-
-
-class Engine(AbstractContextManager["Engine"], Protocol):
-    """What runs the pipeline, on one machine or many."""
-
-    def brief(self) -> Brief:
-        """What workers are told, once the encoder is known."""
-        ...
-
-    def run(self, sources: Sequence[Source], ledger: Ledger) -> Iterator[Event]:
-        """Take in videos, and tell what happens as it does; a ledger notes it before the next is asked for."""
-        ...
 
 
 def ingest(
@@ -45,58 +34,75 @@ def ingest(
     engine: EngineName = "local",
     workers: int | None = None,
     address: str | None = None,
-    show: Callable[[Status], object] = lambda status: None,
+    show: Callable[[IngestStatus], object] = lambda status: None,
     **options: Any,
-) -> Status:
-    """Compress videos once, into a store. What is in it already is left out, and what was begun is gone on with.
+) -> IngestStatus:
+    """Compress videos into a store. Skips videos that are in it, and resumes an ingest that was interrupted.
 
         ingest(["footage/"], "archive", encoder="hf:Qwen/Qwen2.5-VL-7B-Instruct", ratio="1/32")
 
     Args:
-        sources: files, folders, and addresses such as s3://bucket/folder.
-        store: a folder, or an address that Lance takes; made where there is none.
+        sources: files, folders, and URIs such as s3://bucket/folder.
+        store: a folder, or a URI that Lance supports; created if it does not exist.
         encoder: as in `floc.encoders.get`.
-        ratio, coverage: exactly one, as in `floc.compress`; every few minutes of film for themselves.
+        ratio, coverage: exactly one, as in `floc.compress`; applied to each piece of a few minutes.
         method, **options: as in `floc.compress`.
-        fps: frames a second to take; None takes every frame.
-        device: where encoders run, such as "cuda:1"; all GPUs, else the CPU, where not given.
+        fps: sampled frames per second; None for every frame.
+        device: device of the encoders, such as "cuda:1"; None for all GPUs, or the CPU if there are none.
         engine: "local" for processes on this machine, "ray" for Ray Data.
-        workers: how many encoders; where not given, one for each core, or for GPUs two each (local) or one each (ray).
-        address: of the Ray cluster, "auto" for the one this machine is part of; a cluster of its own where not given.
-        show: called now and then with where it stands.
+        workers: number of encoders; None for one per CPU core, or for GPUs two (local) or one (ray) per GPU.
+        address: of the Ray cluster, "auto" for the cluster of this machine; None starts a new one.
+        show: called repeatedly with the status.
     """
-    _require_engine(engine, workers, address)
-    told = None if ratio is None else str(ratio)
-    order = Order(encoder, told, coverage, method, options, fps, device)
-    found = places.find(sources)
-    archive = Store(store, create=True)
-    with _engine(engine, order, archive.path, workers, address) as running:
-        brief = running.brief()
-        ledger = Ledger(archive, brief, len(found))
-        done = archive.videos("done")
-        _require_same_weights(brief, done)
-        there = set(ledgers.known(done, brief, found))
-        ledger.status.skipped = len(there)
-        # in an order of its own: of two ingests into one store, each then finds done what the other did
-        to_do = [source for source in found if source not in there]
-        random.shuffle(to_do)
+    if engine not in ("local", "ray"):
+        raise ValueError(f"engine must be 'local' or 'ray', got {engine!r}")
+    if workers is not None and not is_positive_int(workers):
+        raise ValueError(f"workers must be a whole number, at least 1; got {workers!r}")
+    if engine == "local" and address is not None:
+        raise ValueError(f"address {address!r} is for a Ray cluster; pass engine='ray' with it")
+    ingest_options = IngestOptions(
+        encoder, None if ratio is None else str(ratio), coverage, method, options, fps, device
+    )
+    files = find_videos(sources)
+    target = Store(store, create=True)
+    with _create_engine(engine, ingest_options, target.path, workers, address) as running:
+        job = running.start()
+        ledger = Ledger(target, job, len(files))
+        done = target.videos("done")
+        _require_same_weights(job, done)
+        skipped = set(find_ingested(done, job, files))
+        ledger.status.skipped = len(skipped)
+        # in random order, so that two ingests into one store mostly find each other's videos done
+        remaining = [file for file in files if file not in skipped]
+        random.shuffle(remaining)
         try:
-            for event in running.run(to_do, ledger):
+            for event in running.run(remaining, ledger):
                 ledger.add(event)
                 show(ledger.status)
-            ledger.end()
+            ledger.finish()
         finally:
             ledger.flush()
         show(ledger.status)
     return ledger.status
 
 
-def _require_same_weights(brief: Brief, videos: Sequence[Video]) -> None:
-    """Complain where a store has tokens of a model of this name that was another one."""
-    models = {_named(video.model): video.model for video in videos}
-    if (model := models.get(_named(brief.model))) is not None:
+def find_ingested(done: Iterable[StoredVideo], job: IngestJob, files: Iterable[VideoFile]) -> list[VideoFile]:
+    """Return the files whose name, size and modification time are those of a video that is done for the same job."""
+    options = job.options.as_dict()
+    known = {
+        (video.uri, video.size, video.modified_s)
+        for video in done
+        if video.encoder == job.options.encoder and dict(video.options) == options and video.model == job.model
+    }
+    return [file for file in files if (escape_surrogates(file.uri), file.size, file.modified_s) in known]
+
+
+def _require_same_weights(job: IngestJob, videos: Iterable[StoredVideo]) -> None:
+    """Raise ValueError if the store has tokens of a model with the same name but other weights."""
+    models = {(video.model.kind, video.model.name, video.model.config): video.model for video in videos}
+    if (model := models.get((job.model.kind, job.model.name, job.model.config))) is not None:
         try:
-            model.require(brief.model)
+            model.require(job.model)
         except ValueError as error:
             raise ValueError(
                 f"the weights of {model.name} are not those that the store was made with ({error}); "
@@ -104,24 +110,11 @@ def _require_same_weights(brief: Brief, videos: Sequence[Video]) -> None:
             ) from None
 
 
-def _named(model: Identity) -> tuple[str, str, str]:
-    return model.kind, model.name, model.config
+def _create_engine(
+    name: EngineName, options: IngestOptions, store: str, workers: int | None, address: str | None
+) -> LocalWorkers | RayCluster:
+    if name == "local":
+        return LocalWorkers(options, store, workers)
+    from floc.archive.ingest.ray_cluster import RayCluster
 
-
-def _require_engine(name: str, workers: int | None, address: str | None) -> None:
-    if name not in ("local", "ray"):
-        raise ValueError(f"engine must be 'local' or 'ray', got {name!r}")
-    if workers is not None and not is_positive_int(workers):
-        raise ValueError(f"workers must be a whole number, at least 1; got {workers!r}")
-    if name == "local" and address is not None:
-        raise ValueError(f"address {address!r} is of a Ray cluster; pass engine='ray' with it")
-
-
-def _engine(name: EngineName, order: Order, store: str, workers: int | None, address: str | None) -> Engine:
-    if name == "ray":
-        from floc.archive.ingest.ray import Cluster
-
-        return Cluster(order, store, workers, address)
-    from floc.archive.ingest.local import Local
-
-    return Local(order, store, workers)
+    return RayCluster(options, store, workers, address)

@@ -1,257 +1,242 @@
-"""What an ingest has done so far: pieces come in in any order, and whole videos go to the store, several at a time."""
+"""Record the events of an ingest. Events arrive in any order; complete videos are committed several at a time."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from floc.archive.ingest.order import Brief, Ended, Event, Failed, Kept, Planned, Skipped, Source, Span
+from floc._version import __version__
+from floc.archive.ingest.job import (
+    IngestEvent,
+    IngestJob,
+    PieceWritten,
+    SpanFinished,
+    VideoFailed,
+    VideoFile,
+    VideoPlan,
+    VideoSkipped,
+    VideoSpan,
+)
+from floc.archive.records import StoredPiece, StoredVideo, video_id
 from floc.archive.store import Store
-from floc.archive.tables import Piece, Video
 
-COMMIT_S = 2.0  # between commits, so that there are not as many versions of the store as pieces
+COMMIT_INTERVAL_S = 2.0  # so that the store does not get a version for every piece
 
 
 @dataclass
-class Status:
-    """Where an ingest stands."""
+class IngestStatus:
+    """The progress of an ingest."""
 
     videos: int
     done: int = 0
     skipped: int = 0  # in the store already
     failed: int = 0
-    footage_s: float = 0.0  # of videos that were taken in, by this ingest
+    footage_s: float = 0.0  # total duration of the videos done by this ingest
     frames: int = 0
     tokens: int = 0
     kept: int = 0
     bytes: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)  # by stage, of all workers together
-    since: float = field(default_factory=time.monotonic)
-    failures: list[tuple[str, str]] = field(default_factory=list)  # uri and reason
-    warnings: list[tuple[str, str]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)  # by stage, summed over all workers
+    started: float = field(default_factory=time.monotonic)
+    failures: list[tuple[str, str]] = field(default_factory=list)  # URI and reason
+    warnings: list[tuple[str, str]] = field(default_factory=list)  # URI and warning
 
     @property
     def elapsed_s(self) -> float:
-        return time.monotonic() - self.since
+        return time.monotonic() - self.started
 
     @property
     def left(self) -> int:
-        """Videos that are not done with."""
+        """Number of videos still to be processed."""
         return self.videos - self.done - self.skipped - self.failed
 
     @property
     def hours_per_hour(self) -> float:
-        """Of footage."""
+        """Hours of footage ingested per hour."""
         return self.footage_s / max(self.elapsed_s, 1e-9)
 
     def summary(self) -> dict[str, Any]:
-        """All of it, as JSON takes it."""
+        """Return the status as a JSON-serialisable dictionary."""
         return {
-            "videos": self.videos,
-            "done": self.done,
-            "skipped": self.skipped,
-            "failed": self.failed,
-            "footage_s": self.footage_s,
-            "frames": self.frames,
-            "tokens": self.tokens,
-            "kept": self.kept,
-            "bytes": self.bytes,
+            **{name: value for name, value in asdict(self).items() if name != "started"},
             "elapsed_s": self.elapsed_s,
             "hours_per_hour": self.hours_per_hour,
-            "seconds": dict(self.seconds),
             "failures": [{"uri": uri, "reason": reason} for uri, reason in self.failures],
             "warnings": [{"uri": uri, "warning": warning} for uri, warning in self.warnings],
         }
 
 
 @dataclass
-class _Open:
-    """A video of which some is still to come."""
+class _OpenVideo:
+    """A video that is not complete yet."""
 
-    planned: Planned
-    ended: dict[int, Ended]  # spans
-    pieces: dict[int, Piece]
+    plan: VideoPlan
+    pieces: dict[int, StoredPiece]
+    finished: dict[int, SpanFinished] = field(default_factory=dict)  # by number of the span
     nested: bool = True
     made: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def is_whole(self) -> bool:
-        """Whether all is there: where many work at it, a span may end before its pieces have come."""
-        return len(self.ended) == len(self.planned.spans) and all(
-            range_of(ended) <= self.pieces.keys() for ended in self.ended.values()
+    def is_complete(self) -> bool:
+        """Return whether all pieces are present: with many workers, a span may finish before its pieces arrive."""
+        return len(self.finished) == len(self.plan.spans) and all(
+            event.span.first_piece + number in self.pieces
+            for event in self.finished.values()
+            for number in range(event.pieces)
         )
 
 
-def range_of(ended: Ended) -> set[int]:
-    """The numbers of a span's pieces."""
-    first = ended.span.first_piece
-    return set(range(first, first + ended.pieces))
-
-
 class Ledger:
-    """Takes events as they come, and commits."""
+    """Collects the events of an ingest and commits pieces and videos to the store."""
 
-    def __init__(self, store: Store, brief: Brief, videos: int) -> None:
-        self.store, self.brief = store, brief
-        self.status = Status(videos)
-        self.open: dict[str, _Open] = {}
-        self._closed: set[str] = set()  # videos that are done with
-        self._failed: dict[str, str] = {}  # why, of those that failed among them
-        self._told: set[str] = set()  # uris of failures: the spans of a video may fail each for itself
-        self._twins: dict[Source, str] = {}  # other names of the same content, and which video it is
-        self._early: dict[str, list[Kept | Ended]] = {}  # what came before the plan of its video
-        self._pieces: list[Piece] = []
-        self._videos: list[Video] = []
+    def __init__(self, store: Store, job: IngestJob, videos: int) -> None:
+        self.store, self.job = store, job
+        self.status = IngestStatus(videos)
+        self.open: dict[str, _OpenVideo] = {}
+        self._outcomes: dict[str, str] = {}  # of finished videos: the reason of the failure, or "" if done
+        self._failed_uris: set[str] = set()  # each span of a video may report the failure
+        self._duplicates: dict[VideoFile, str] = {}  # other files with the same content, and their video id
+        self._early: dict[str, list[PieceWritten | SpanFinished]] = {}  # events that arrived before the plan
+        self._pieces: list[StoredPiece] = []
+        self._videos: list[StoredVideo] = []
         self._committed = time.monotonic()
 
-    def add(self, event: Event) -> None:
-        """Note what a worker tells."""
-        if isinstance(event, Skipped):
+    def add(self, event: IngestEvent) -> None:
+        """Record an event of a worker."""
+        if isinstance(event, VideoSkipped):
             self.status.skipped += 1
-        elif isinstance(event, Failed):
-            self._fail(event)
-        elif isinstance(event, Planned):
-            self._plan(event)
+        elif isinstance(event, VideoFailed):
+            self._add_failure(event)
+        elif isinstance(event, VideoPlan):
+            self._add_plan(event)
         else:
-            self._note(event)
-        if time.monotonic() - self._committed > COMMIT_S:
+            self._add_progress(event)
+        if time.monotonic() - self._committed > COMMIT_INTERVAL_S:
             self.flush()
 
     def flush(self) -> None:
-        """Commit what there is: pieces, and the videos that are whole with them."""
+        """Commit pieces, and the videos that are complete with them."""
         if self._pieces or self._videos:
             self.store.commit(self._pieces, self._videos)
             self._pieces, self._videos = [], []
         self._committed = time.monotonic()
 
-    def end(self) -> None:
-        """All has been told: what is not whole by now never will be."""
-        for video in list(self.open.values()):
-            self._fail(Failed(video.planned.source, "RuntimeError: parts of it never came back; ingest it again"))
+    def finish(self) -> None:
+        """Record videos that are still incomplete as failed, after the last event."""
+        while self.open:
+            self._fail(self.open.popitem()[1].plan, "RuntimeError: some pieces are missing; ingest it again")
 
-    def wants(self, span: Span) -> bool:
-        """Whether a stretch of film is still of use: its video has not failed."""
+    def needs(self, span: VideoSpan) -> bool:
+        """Return whether a span is still needed, which is not so if its video failed."""
         return span.video in self.open
 
-    def have(self, video: str) -> frozenset[int]:
-        """The pieces of a video that are there."""
+    def existing_pieces(self, video: str) -> frozenset[int]:
+        """Return the numbers of the pieces of a video that are written."""
         return frozenset(self.open[video].pieces)
 
-    def _plan(self, event: Planned) -> None:
-        if event.video in self.open or event.video in self._closed:
-            self._twin(event)
-            return
-        self.open[event.video] = _Open(event, {}, dict(event.pieces))
-        for early in self._early.pop(event.video, ()):
-            self._note(early)
-
-    def _twin(self, event: Planned) -> None:
-        """The same content under another name: what becomes of the one becomes of the other."""
-        if event.video in self._failed:
-            self._record_failure(event.source, self._failed[event.video], event.content)
-        elif event.source not in self._twins:
-            self._twins[event.source] = event.video
+    def _add_plan(self, plan: VideoPlan) -> None:
+        if plan.video not in self.open and plan.video not in self._outcomes:
+            self.open[plan.video] = _OpenVideo(plan, dict(plan.pieces))
+            for early in self._early.pop(plan.video, ()):
+                self._add_progress(early)
+        # otherwise the same content is in another file, and shares its outcome
+        elif reason := self._outcomes.get(plan.video):
+            self._record_failure(plan.file, reason, plan.content)
+        elif plan.file not in self._duplicates:
+            self._duplicates[plan.file] = plan.video
             self.status.skipped += 1
 
-    def _note(self, event: Kept | Ended) -> None:
-        name = event.piece.video if isinstance(event, Kept) else event.span.video
-        if name in self._closed:
+    def _add_progress(self, event: PieceWritten | SpanFinished) -> None:
+        name = event.piece.video if isinstance(event, PieceWritten) else event.span.video
+        if name in self._outcomes:
             return
         if name not in self.open:
             self._early.setdefault(name, []).append(event)
             return
         video = self.open[name]
-        if isinstance(event, Kept):
-            self._keep(video, event)
-        else:
-            video.ended[event.span.number] = event
-            _add(video.seconds, {"decode": event.decode_s})
-            self.status.warnings += [(event.span.source.uri, each) for each in event.warnings]
-        if video.is_whole():
-            self._close(name)
-            self._finish(video)
+        if isinstance(event, SpanFinished):
+            video.finished[event.span.number] = event
+            _add_seconds(video.seconds, {"decode": event.decode_s})
+            self.status.warnings += [(event.span.file.uri, warning) for warning in event.warnings]
+        elif event.piece.piece not in video.pieces:
+            video.pieces[event.piece.piece] = event.piece
+            video.nested = video.nested and event.nested
+            video.made = dict(event.made)
+            _add_seconds(video.seconds, event.seconds)
+            self._pieces.append(event.piece)
+        if video.is_complete():
+            self._close(self.open.pop(name))
 
-    def _keep(self, video: _Open, event: Kept) -> None:
-        if event.piece.piece in video.pieces:
+    def _close(self, video: _OpenVideo) -> None:
+        """Record a complete video."""
+        plan, pieces = video.plan, [piece for _, piece in sorted(video.pieces.items())]
+        if len({piece.shape[1:] for piece in pieces}) != 1:
+            reason = "the frame size changes within the video" if pieces else "the video has no frames"
+            self._fail(plan, f"ValueError: {reason}")
             return
-        video.pieces[event.piece.piece] = event.piece
-        video.nested = video.nested and event.nested
-        video.made = dict(event.made)
-        _add(video.seconds, event.seconds)
-        self._pieces.append(event.piece)
-
-    def _close(self, name: str) -> _Open:
-        self._closed.add(name)
-        return self.open.pop(name)
-
-    def _finish(self, video: _Open) -> None:
-        planned, pieces = video.planned, [piece for _, piece in sorted(video.pieces.items())]
-        if not pieces:
-            self._give_up(planned, "ValueError: the video gave no frames")
-            return
-        if len({piece.shape[1:] for piece in pieces}) > 1:
-            self._give_up(planned, "ValueError: frames changed their size")
-            return
-        kept = video_of(self.brief, video.planned, pieces, video.nested, video.made, video.seconds)
-        self._videos.append(kept)
+        self._outcomes[plan.video] = ""
+        stored = build_stored_video(self.job, plan, pieces, video.nested, video.made, video.seconds)
+        self._videos.append(stored)
         status = self.status
         status.done += 1
-        status.footage_s += kept.duration_s
-        status.frames += kept.frames
-        status.tokens += kept.tokens
-        status.kept += kept.kept
+        status.footage_s += stored.duration_s
+        status.frames += stored.frames
+        status.tokens += stored.tokens
+        status.kept += stored.kept
         status.bytes += sum(piece.bytes for piece in pieces)
-        _add(status.seconds, kept.seconds)
+        _add_seconds(status.seconds, stored.seconds)
 
-    def _fail(self, event: Failed) -> None:
-        mine = [name for name, video in self.open.items() if video.planned.source == event.source]
-        if mine:
-            self._give_up(self._close(mine[0]).planned, event.reason)
-        elif event.source not in self._twins and event.source.uri not in self._told:
-            self._record_failure(event.source, event.reason, event.content)
+    def _add_failure(self, event: VideoFailed) -> None:
+        plan = next((video.plan for video in self.open.values() if video.plan.file == event.file), None)
+        if plan is not None:
+            del self.open[plan.video]
+            self._fail(plan, event.reason)
+        elif event.file not in self._duplicates and event.file.uri not in self._failed_uris:
+            self._record_failure(event.file, event.reason, event.content)
 
-    def _give_up(self, planned: Planned, reason: str) -> None:
-        self._failed[planned.video] = reason
-        twins = [source for source, video in self._twins.items() if video == planned.video]
-        for twin in twins:
-            del self._twins[twin]
+    def _fail(self, plan: VideoPlan, reason: str) -> None:
+        """Record that a planned video and all files with the same content failed."""
+        self._outcomes[plan.video] = reason
+        duplicates = [file for file, video in self._duplicates.items() if video == plan.video]
+        for file in duplicates:
+            del self._duplicates[file]
             self.status.skipped -= 1
-        for source in (*twins, planned.source):
-            self._record_failure(source, reason, planned.content)
+        for file in (*duplicates, plan.file):
+            self._record_failure(file, reason, plan.content)
 
-    def _record_failure(self, source: Source, reason: str, content: str) -> None:
+    def _record_failure(self, file: VideoFile, reason: str, content: str) -> None:
         self.status.failed += 1
-        self._told.add(source.uri)
-        self.status.failures.append((source.uri, reason))
-        self._videos.append(failure_of(self.brief, source, reason, content))
+        self._failed_uris.add(file.uri)
+        self.status.failures.append((file.uri, reason))
+        self._videos.append(build_failed_video(self.job, file, reason, content))
 
 
-def video_of(
-    brief: Brief, planned: Planned, pieces: list[Piece], nested: bool, made: dict[str, Any], seconds: dict[str, float]
-) -> Video:
-    """The row of a video that was taken in."""
-    tokens = sum(piece.tokens for piece in pieces)
-    coverages = [piece.coverage for piece in pieces]
-    known = [each for each in coverages if each is not None]
-    coverage = (
-        float(np.average(known, weights=[piece.tokens for piece in pieces])) if len(known) == len(pieces) else None
-    )
-    return Video(
-        **_of(brief, planned.source, planned.content),
-        id=planned.video,
+def build_stored_video(
+    job: IngestJob,
+    plan: VideoPlan,
+    pieces: Sequence[StoredPiece],
+    nested: bool,
+    made: Mapping[str, Any],
+    seconds: Mapping[str, float],
+) -> StoredVideo:
+    """Build the row of a video that was ingested."""
+    coverages, tokens = [piece.coverage for piece in pieces], [piece.tokens for piece in pieces]
+    return StoredVideo(
+        **_shared_fields(job, plan.file, plan.content),
+        id=plan.video,
         status="done",
-        duration_s=planned.duration_s,
-        fps=planned.fps,
+        duration_s=plan.duration_s,
+        fps=plan.fps,
         frames=sum(piece.frames for piece in pieces),
-        frames_per_slice=planned.frames_per_slice,
+        frames_per_slice=plan.frames_per_slice,
         shape=(sum(piece.shape[0] for piece in pieces), *pieces[0].shape[1:]),
-        tokens=tokens,
+        tokens=sum(tokens),
         kept=sum(piece.kept for piece in pieces),
-        coverage=coverage,
+        coverage=None if None in coverages else float(np.average(coverages, weights=tokens)),  # type: ignore[arg-type]
         nested=nested,
         made={name: value for name, value in made.items() if name not in ("coverage", "seconds")},
         pieces=tuple(piece.attempt for piece in pieces),
@@ -259,52 +244,36 @@ def video_of(
     )
 
 
-def failure_of(brief: Brief, source: Source, reason: str, content: str) -> Video:
-    """The row of a video that could not be taken in."""
-    from floc.archive.tables import video_id
-
-    # what cannot be read has no content to tell it by
-    told = video_id(content or f"unreadable {source.uri}", brief.model, brief.order.options())
-    return Video(**_of(brief, source, content), id=told, status="failed", error=readable(reason))
+def build_failed_video(job: IngestJob, file: VideoFile, reason: str, content: str) -> StoredVideo:
+    """Build the row of a video that could not be ingested."""
+    # a file that cannot be read has no hash, so its URI identifies it
+    name = video_id(content or f"unreadable {file.uri}", job.model, job.options.as_dict())
+    return StoredVideo(**_shared_fields(job, file, content), id=name, status="failed", error=escape_surrogates(reason))
 
 
-def _of(brief: Brief, source: Source, content: str) -> dict[str, Any]:
-    from floc._version import __version__
-
+def _shared_fields(job: IngestJob, file: VideoFile, content: str) -> dict[str, Any]:
     return {
-        "uri": readable(source.uri),
+        "uri": escape_surrogates(file.uri),
         "content": content,
-        "size": source.size,
-        "modified_s": source.modified_s,
-        "encoder": brief.order.encoder,
-        "model": brief.model,
-        "options": brief.order.options(),
+        "size": file.size,
+        "modified_s": file.modified_s,
+        "encoder": job.options.encoder,
+        "model": job.model,
+        "options": job.options.as_dict(),
         "written_s": time.time(),
         "version": __version__,
     }
 
 
-def readable(text: str) -> str:
-    r"""What a table takes: names of files need not be text.
+def escape_surrogates(text: str) -> str:
+    r"""Escape what Arrow cannot encode: file names need not be valid text.
 
-    >>> readable("caf\udce9.mp4") == r"caf\udce9.mp4"
+    >>> escape_surrogates("caf\udce9.mp4") == r"caf\udce9.mp4"
     True
     """
     return text.encode(errors="backslashreplace").decode()
 
 
-def known(done: Iterable[Video], brief: Brief, sources: Iterable[Source]) -> list[Source]:
-    """Of sources those that are among videos as they are: the same name, size and time of change."""
-    order = brief.order
-    options = order.options()
-    there = {
-        (video.uri, video.size, video.modified_s)
-        for video in done
-        if video.encoder == order.encoder and dict(video.options) == options and video.model == brief.model
-    }
-    return [source for source in sources if (readable(source.uri), source.size, source.modified_s) in there]
-
-
-def _add(sums: dict[str, float], more: Any) -> None:
-    for name, seconds in more.items():
-        sums[name] = sums.get(name, 0.0) + seconds
+def _add_seconds(totals: dict[str, float], seconds: Mapping[str, float]) -> None:
+    for stage, value in seconds.items():
+        totals[stage] = totals.get(stage, 0.0) + value

@@ -1,7 +1,7 @@
-"""The engine of one machine: processes that each hold the encoder and take in whole stretches of film.
+"""The local engine: processes that each hold an encoder and process whole spans.
 
-A process that dies, killed or out of memory, costs what it had in hand: another takes that over, and after the third
-time the video is noted as failed. Where this process is gone, its workers find their pipes closed, and end.
+If a worker process dies, killed or out of memory, another one repeats its task; the third time, the video is recorded
+as failed. If this process dies, the workers find their pipes closed and exit.
 """
 
 from __future__ import annotations
@@ -9,210 +9,176 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import cycle, islice
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any
 
 import torch
 
-from floc.archive.ingest.order import Brief, Event, Failed, Order, Planned, Source, Span
+from floc.archive.ingest.job import IngestEvent, IngestJob, IngestOptions, VideoFailed, VideoFile, VideoPlan, VideoSpan
+from floc.archive.ingest.ledger import Ledger
+from floc.archive.ingest.worker import Worker, plan_video
 
-if TYPE_CHECKING:
-    from floc.archive.ingest.ledger import Ledger
+MAX_TRIES = 3
+EXIT_TIMEOUT_S = 10.0
 
-TRIES = 3
-PATIENCE_S = 10.0  # with a worker that is asked to end
-
-
-@dataclass(frozen=True)
-class _Task:
-    """What a worker is asked for."""
-
-    what: str  # a method of `Worker`
-    about: Source | Span
-    more: tuple[Any, ...] = ()
-
-    @property
-    def source(self) -> Source:
-        return self.about.source if isinstance(self.about, Span) else self.about
+Task = VideoFile | VideoSpan  # a video to plan, or a span to write
 
 
-class _Worker:
-    """A process, as this side sees it."""
+class _WorkerProcess:
+    """A worker process, seen from this process."""
 
-    def __init__(self, order: Order, store: str, threads: int) -> None:
+    def __init__(self, options: IngestOptions, store: str, threads: int) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would share locks and GPUs with this process
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(order, store, threads, theirs), daemon=True)
+        self.pipe, child_pipe = context.Pipe()
+        self.process = context.Process(target=_run_worker, args=(options, store, threads, child_pipe), daemon=True)
         self.process.start()
-        theirs.close()
-        self.brief: Brief | None = None
-        self.task: _Task | None = None
+        child_pipe.close()
+        self.is_ready = False  # whether its encoder is loaded
+        self.task: Task | None = None
 
-    def give(self, task: _Task) -> None:
-        self.task = task
-        self.pipe.send(task)
-
-    def end(self) -> None:
+    def kill(self) -> None:
         self.process.kill()
-        self.process.join(PATIENCE_S)
+        self.process.join(EXIT_TIMEOUT_S)
         self.pipe.close()
 
-    def last_words(self) -> str:
-        self.process.join(PATIENCE_S)
+    def describe_exit(self) -> str:
+        self.process.join(EXIT_TIMEOUT_S)
         status = self.process.exitcode
         if status is not None and status < 0:
             name = signal.Signals(-status).name
-            return f"its process was ended by {name}" + (", out of memory perhaps" if name == "SIGKILL" else "")
+            return f"its process was ended by {name}" + (", perhaps out of memory" if name == "SIGKILL" else "")
         return f"its process ended with status {status}"
 
 
-class Local:
-    """See `Engine`."""
+class LocalWorkers:
+    """Runs an ingest in processes on this machine."""
 
-    def __init__(self, order: Order, store: str, workers: int | None = None) -> None:
-        devices = _gpus(order)
+    def __init__(self, options: IngestOptions, store: str, workers: int | None = None) -> None:
+        devices = _list_gpus(options)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        count = workers or 2 * len(devices) or cores  # on a GPU one decodes while the other encodes
+        count = workers or 2 * len(devices) or cores  # on a GPU, one worker decodes while the other encodes
         self.store = store
-        self.orders = [replace(order, device=each) for each in islice(cycle(devices or [order.device]), count)]
+        # the options of each worker, which differ in the device
+        self.options = [replace(options, device=device) for device in islice(cycle(devices or [options.device]), count)]
         self.threads = max(1, cores // count)
-        self.false_starts = 0  # workers that died before they had their encoder, one after another
-        self.workers: list[_Worker] = []
+        self.failed_starts = 0  # consecutive workers that died before their encoder was loaded
+        self.workers: list[_WorkerProcess] = []
 
-    def __enter__(self) -> Local:
-        self.workers = [_Worker(order, self.store, self.threads) for order in self.orders]
+    def __enter__(self) -> LocalWorkers:
+        self.workers = [_WorkerProcess(options, self.store, self.threads) for options in self.options]
         return self
 
     def __exit__(self, *_: object) -> None:
         for worker in self.workers:
-            worker.end()
+            worker.kill()
 
-    def brief(self) -> Brief:
-        """What workers are told, once one of them has its encoder."""
+    def start(self) -> IngestJob:
+        """Wait until a worker has loaded its encoder, and return the job."""
         while True:
-            for worker in self._talking():
-                try:
-                    self._hear(worker)
-                except EOFError:
-                    self._replace(worker)
-                if worker.brief is not None:
-                    return worker.brief
+            for _, message in self._receive():
+                if isinstance(message, IngestJob):
+                    return message
 
-    def run(self, sources: Sequence[Source], ledger: Ledger) -> Iterator[Event]:
-        """Take in videos."""
-        queue = deque(_Task("plan", source) for source in sources)
-        tries: dict[Source | Span, int] = {}
+    def run(self, files: Sequence[VideoFile], ledger: Ledger) -> Iterator[IngestEvent]:
+        """Ingest videos and yield events. The caller adds each event to the ledger before it asks for the next."""
+        queue: deque[Task] = deque(files)
+        deaths: Counter[Task] = Counter()
         while True:
-            self._share_out(queue, ledger)
+            self._assign_tasks(queue, ledger)
             if not queue and not any(worker.task for worker in self.workers):
                 return
-            for worker in self._talking():
-                try:
-                    event = self._hear(worker)
-                except EOFError:
-                    yield from self._bury(worker, queue, tries)
-                    continue
-                if event is None:
-                    continue
-                if isinstance(event, Planned) and event.video not in ledger.open:
-                    about = {"fps": event.fps, "duration_s": event.duration_s}
-                    # what was begun comes before what was not
-                    queue.extendleft(_Task("keep", span, (about,)) for span in reversed(event.spans))
-                yield event
-
-    def _share_out(self, queue: deque[_Task], ledger: Ledger) -> None:
-        for worker in self.workers:
-            while worker.brief is not None and worker.task is None and queue:
-                task = queue.popleft()
-                if isinstance(task.about, Span):
-                    if not ledger.wants(task.about):
+            for worker, message in self._receive():
+                if isinstance(message, str):  # the worker died
+                    if (task := worker.task) is None:
                         continue
-                    task = replace(task, more=(*task.more[:1], ledger.have(task.about.video)))
-                with contextlib.suppress(OSError):  # it is dead, which shows when it is listened to
-                    worker.give(task)
+                    deaths[task] += 1
+                    if deaths[task] < MAX_TRIES:
+                        queue.appendleft(task)
+                    else:
+                        file = task.file if isinstance(task, VideoSpan) else task
+                        yield VideoFailed(file, f"RuntimeError: {message}, {MAX_TRIES} times")
+                elif message is not None and not isinstance(message, IngestJob):
+                    if isinstance(message, VideoPlan) and message.video not in ledger.open:
+                        queue.extendleft(reversed(message.spans))  # finish started videos first
+                    yield message
 
-    def _talking(self) -> Iterator[_Worker]:
+    def _assign_tasks(self, queue: deque[Task], ledger: Ledger) -> None:
+        for worker in self.workers:
+            while worker.is_ready and worker.task is None and queue:
+                task, existing = queue.popleft(), frozenset[int]()
+                if isinstance(task, VideoSpan):
+                    if not ledger.needs(task):
+                        continue
+                    existing = ledger.existing_pieces(task.video)
+                worker.task = task
+                with contextlib.suppress(OSError):  # it died, which `_receive` detects
+                    worker.pipe.send((task, existing))
+
+    def _receive(self) -> Iterator[tuple[_WorkerProcess, IngestJob | IngestEvent | str | None]]:
+        """Wait for messages of workers, and yield each with its worker.
+
+        A message is the job once the encoder is loaded, an event, None at the end of a task, or the reason why the
+        worker died. A dead worker is replaced.
+        """
         ready = wait([worker.pipe for worker in self.workers])
-        yield from [worker for worker in self.workers if worker.pipe in ready]
+        for worker in [worker for worker in self.workers if worker.pipe in ready]:
+            try:
+                message = worker.pipe.recv()
+            except (EOFError, OSError):
+                message = self._replace(worker)
+            if isinstance(message, BaseException):
+                raise message
+            if isinstance(message, IngestJob):
+                worker.is_ready = True
+                self.failed_starts = 0
+            elif message is None:
+                worker.task = None
+            yield worker, message
 
-    def _hear(self, worker: _Worker) -> Event | None:
-        """The next thing a worker says."""
-        try:
-            said = worker.pipe.recv()
-        except OSError as error:
-            raise EOFError from error
-        if isinstance(said, BaseException):
-            raise said
-        if isinstance(said, Brief):
-            worker.brief = said
-            self.false_starts = 0
-            return None
-        if said is None:
-            worker.task = None
-        return said
-
-    def _bury(self, worker: _Worker, queue: deque[_Task], tries: dict[Source | Span, int]) -> Iterator[Event]:
-        """Put another in the place of a worker that died, and let it try again what was in hand."""
-        task, words = worker.task, self._replace(worker)
-        if task is None:
-            return
-        tries[task.about] = tries.get(task.about, 0) + 1
-        if tries[task.about] < TRIES:
-            queue.appendleft(task)
-        else:
-            yield Failed(task.source, f"RuntimeError: {words}, {TRIES} times")
-
-    def _replace(self, worker: _Worker) -> str:
-        """Start another in the place of a worker that died: its last words."""
-        words, place = worker.last_words(), self.workers.index(worker)
-        worker.end()
-        self.false_starts += worker.brief is None
-        if self.false_starts == TRIES:
+    def _replace(self, worker: _WorkerProcess) -> str:
+        """Replace a worker that died, and return the reason."""
+        reason, place = worker.describe_exit(), self.workers.index(worker)
+        worker.kill()
+        self.failed_starts += not worker.is_ready
+        if self.failed_starts == MAX_TRIES:
             raise RuntimeError(
-                f"the encoder could not be loaded: {words}, {TRIES} times; fewer workers need less memory"
+                f"the encoder could not be loaded: {reason}, {MAX_TRIES} times; use fewer workers if memory is short"
             )
-        self.workers[place] = _Worker(self.orders[place], self.store, self.threads)
-        return words
+        self.workers[place] = _WorkerProcess(self.options[place], self.store, self.threads)
+        return reason
 
 
-def _gpus(order: Order) -> list[str]:
-    """Those that encoders run on."""
-    if order.device is not None:
-        return [order.device] if order.device.startswith("cuda") else []
-    return [f"cuda:{i}" for i in range(torch.cuda.device_count())] if order.encoder != "pixels" else []
+def _list_gpus(options: IngestOptions) -> list[str]:
+    if options.device is not None:
+        return [options.device] if options.device.startswith("cuda") else []
+    return [f"cuda:{i}" for i in range(torch.cuda.device_count())] if options.encoder != "pixels" else []
 
 
-def _work(order: Order, store: str, threads: int, pipe: Connection) -> None:
-    """What a worker does, until its pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
+def _run_worker(options: IngestOptions, store: str, threads: int, pipe: Connection) -> None:
+    """Process tasks until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends it
     torch.set_num_threads(threads)
     try:
-        from floc.archive.ingest.pipeline import Worker
-
-        worker = Worker(order, store)
-        pipe.send(worker.brief)
+        worker = Worker(options, store)
+        pipe.send(worker.job)
         while True:
-            task = pipe.recv()
-            for event in getattr(worker, task.what)(task.about, *task.more):
-                pipe.send(event)
+            task, existing = pipe.recv()
+            if isinstance(task, VideoFile):
+                pipe.send(plan_video(worker.job, task))
+            else:
+                for event in worker.write_span(task, existing):
+                    pipe.send(event)
             pipe.send(None)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except Exception as error:
-        pipe.send(_portable(error))
-
-
-def _portable(error: Exception) -> Exception:
-    """The same error, or one that says the same where it cannot be sent."""
-    import pickle
-
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            error = RuntimeError(f"{type(error).__name__}: {error}")
+        pipe.send(error)

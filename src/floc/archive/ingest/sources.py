@@ -1,4 +1,4 @@
-"""Where videos come from: files, folders and buckets."""
+"""Find video files in folders and object storage, fetch them, and detect changes while they are read."""
 
 from __future__ import annotations
 
@@ -8,156 +8,149 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from floc.archive.ingest.order import Source
-from floc.archive.tables import StoreError
+import pyarrow as pa
+from pyarrow import fs
 
-# of files in folders; a file that is named is taken whatever it is called
+from floc.archive.ingest.job import VideoFile
+from floc.archive.lance_tables import is_local
+from floc.archive.records import StoreError
+
+# in folders; a file given by name may have any suffix
 SUFFIXES = (
     *(".3gp", ".asf", ".avi", ".flv", ".h264", ".hevc", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg"),
     *(".mts", ".mxf", ".ogv", ".ts", ".vob", ".webm", ".wmv"),
 )
-REMOTE = "://"
 
 
-def find(given: Iterable[str | Path]) -> list[Source]:
-    """All videos in these files, folders and addresses, each once, in the order of their names within each."""
-    found: dict[str, Source] = {}
-    for each in given:
-        sources = _remote(str(each)) if REMOTE in str(each) else _local(Path(each))
-        found |= {source.uri: source for source in sources}
-    return list(found.values())
+def find_videos(sources: Iterable[str | Path]) -> list[VideoFile]:
+    """Find the videos in files, folders and URIs; each is listed once, sorted by name within a source."""
+    videos: dict[str, VideoFile] = {}
+    for source in sources:
+        files = list(_find_local(Path(source)) if is_local(str(source)) else _find_remote(str(source)))
+        if not files:
+            raise ValueError(
+                f"{source}: no videos in this folder; videos have one of the suffixes {', '.join(SUFFIXES)}"
+            )
+        videos |= {file.uri: file for file in files}
+    return list(videos.values())
 
 
-def _local(path: Path) -> Iterator[Source]:
+def _find_local(path: Path) -> Iterator[VideoFile]:
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder")
-    wanted = [path] if path.is_file() else sorted(_inside(path))
-    if not wanted:
-        raise ValueError(f"{path}: no videos in this folder; files are known by {', '.join(SUFFIXES)}")
-    yield from map(_file, wanted)
+    for video in [path] if path.is_file() else sorted(_list_folder(path)):
+        file = VideoFile(str(video.absolute()), 0, 0.0)
+        with suppress(OSError):  # a broken link fails later, as any file that cannot be read
+            file = refresh_file(replace(file, uri=str(video.resolve(strict=True))))
+        yield file
 
 
-def _file(path: Path) -> Source:
-    try:
-        about = path.stat()
-    except OSError:  # a link to nowhere, or gone by now: told of like any that cannot be read
-        return Source(str(path.absolute()), 0, 0.0)
-    return Source(str(path.resolve()), about.st_size, about.st_mtime)
-
-
-def _inside(folder: Path) -> Iterator[Path]:
-    def complain(error: OSError) -> None:
+def _list_folder(folder: Path) -> Iterator[Path]:
+    def fail(error: OSError) -> None:
         raise PermissionError(
-            f"{error.filename}: this folder cannot be read ({error.strerror}); see to it, or name others"
+            f"{error.filename}: this folder cannot be read ({error.strerror}); make it readable or leave it out"
         )
 
-    for parent, _, names in os.walk(folder, onerror=complain):
-        films = [Path(parent) / name for name in names if name.lower().endswith(SUFFIXES)]
-        yield from (each for each in films if each.is_file() or not each.exists())  # a pipe would be waited for
+    for parent, _, names in os.walk(folder, onerror=fail):
+        videos = [Path(parent) / name for name in names if name.lower().endswith(SUFFIXES)]
+        yield from (video for video in videos if video.is_file() or not video.exists())  # reading a pipe would block
 
 
-def _remote(address: str) -> Iterator[Source]:
-    from pyarrow import fs
-
-    files, path = _opened(address)
-    about = files.get_file_info(path)
-    if about.type == fs.FileType.NotFound:
-        raise FileNotFoundError(f"{address}: nothing there")
-    if about.type == fs.FileType.File:
-        yield _source(address, about)
+def _find_remote(uri: str) -> Iterator[VideoFile]:
+    filesystem, path = _open_filesystem(uri)
+    info = filesystem.get_file_info(path)
+    if info.type == fs.FileType.NotFound:
+        raise FileNotFoundError(f"{uri}: no such file or folder")
+    if info.type == fs.FileType.File:
+        yield _describe_remote(uri, info)
         return
-    inside = files.get_file_info(fs.FileSelector(path, recursive=True))
-    wanted = [each for each in inside if each.is_file and each.path.lower().endswith(SUFFIXES)]
-    if not wanted:
-        raise ValueError(f"{address}: no videos there; files are known by {', '.join(SUFFIXES)}")
-    folder, mark, where = address.partition("?")  # what comes after says where the bucket is, of files in it as well
-    for each in sorted(wanted, key=lambda one: one.path):
-        name = quote(each.path.removeprefix(path).lstrip("/"))
-        yield _source(f"{folder.rstrip('/')}/{name}{mark}{where}", each)
+    files = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
+    videos = [file for file in files if file.is_file and file.path.lower().endswith(SUFFIXES)]
+    folder, mark, query = uri.partition("?")  # the query says where the bucket is, so each file needs it too
+    for file in sorted(videos, key=lambda file: file.path):
+        name = quote(file.path.removeprefix(path).lstrip("/"))
+        yield _describe_remote(f"{folder.rstrip('/')}/{name}{mark}{query}", file)
 
 
-def _opened(address: str) -> tuple[Any, str]:
-    import pyarrow as pa
-    from pyarrow import fs
-
+def _open_filesystem(uri: str) -> tuple[Any, str]:
     try:
-        return fs.FileSystem.from_uri(address)
+        return fs.FileSystem.from_uri(uri)
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(
-            f"{address}: not an address that can be read here ({str(error).splitlines()[0]}); give a file, a folder, "
-            "or an address such as s3://bucket/folder"
+            f"{uri}: this URI cannot be read ({str(error).splitlines()[0]}); give a file, a folder, or a URI such as "
+            "s3://bucket/folder"
         ) from error
 
 
-def _source(uri: str, about: Any) -> Source:
-    return Source(uri, about.size or 0, about.mtime_ns / 1e9 if about.mtime_ns else 0.0)
+def _describe_remote(uri: str, info: Any) -> VideoFile:
+    return VideoFile(uri, info.size or 0, info.mtime_ns / 1e9 if info.mtime_ns else 0.0)
 
 
-def renewed(source: Source) -> Source:
-    """What there is to say of a file now."""
-    if REMOTE not in source.uri:
-        about = os.stat(source.uri)
-        return Source(source.uri, about.st_size, about.st_mtime)
-    files, path = _opened(source.uri)
-    about = files.get_file_info(path)
-    if not about.is_file:
-        raise FileNotFoundError(f"{source.uri}: no such file any more")
-    return _source(source.uri, about)
+def refresh_file(file: VideoFile) -> VideoFile:
+    """Return the current size and modification time of a file."""
+    if is_local(file.uri):
+        stat = os.stat(file.uri)
+        return VideoFile(file.uri, stat.st_size, stat.st_mtime)
+    filesystem, path = _open_filesystem(file.uri)
+    info = filesystem.get_file_info(path)
+    if not info.is_file:
+        raise FileNotFoundError(f"{file.uri}: no such file any more")
+    return _describe_remote(file.uri, info)
 
 
-def require_unchanged(source: Source) -> None:
-    """Complain of a file that is not what it was. Of an address a copy is read, which was compared when it was made."""
-    if REMOTE not in source.uri:
-        _compare(source)
+def require_unchanged(file: VideoFile) -> None:
+    """Raise ValueError if a local file has changed. Remote files are checked once, after they are copied."""
+    if is_local(file.uri):
+        _require_same(file)
 
 
-def _compare(source: Source) -> None:
-    now = renewed(source)
-    if now != source:
+def _require_same(file: VideoFile) -> None:
+    now = refresh_file(file)
+    if now != file:
         raise ValueError(
-            f"{source.uri}: changed while it was read (it had {source.size:,} bytes, now {now.size:,}); ingest it "
-            "again when nobody writes to it"
+            f"{file.uri}: changed while it was read (from {file.size:,} to {now.size:,} bytes); ingest it again later"
         )
 
 
 @contextmanager
-def fetched(source: Source) -> Iterator[Path]:
-    """The file, on this machine: of an address a copy, as long as it is needed."""
-    if REMOTE not in source.uri:
-        yield Path(source.uri)
+def fetch_file(file: VideoFile) -> Iterator[Path]:
+    """Provide a file on this machine; a remote file is copied to a temporary folder."""
+    if is_local(file.uri):
+        yield Path(file.uri)
         return
-    files, path = _opened(source.uri)
+    filesystem, path = _open_filesystem(file.uri)
     with tempfile.TemporaryDirectory(prefix="floc-") as folder:
         copy = Path(folder) / Path(path).name
-        with files.open_input_stream(path) as stream:
-            _copy(stream, copy, source)
-        _compare(source)
+        with filesystem.open_input_stream(path) as stream:
+            _copy_stream(stream, copy, file)
+        _require_same(file)
         yield copy
 
 
-def _copy(stream: Any, copy: Path, source: Source) -> None:
+def _copy_stream(stream: Any, copy: Path, file: VideoFile) -> None:
     try:
-        with copy.open("wb") as file:
-            shutil.copyfileobj(stream, file, 1 << 20)
+        with copy.open("wb") as output:
+            shutil.copyfileobj(stream, output, 1 << 20)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        # of this machine, not of the video: every other would fail as well
+        # a StoreError stops the ingest: every other video would fail too
         raise StoreError(
-            f"{copy.parent}: no room for a copy of {source.uri}, {source.size:,} bytes ({error.strerror}); make some, "
-            "or set TMPDIR to a folder that has it, and run the same again; what was committed is kept"
+            f"{copy.parent}: no space for a copy of {file.uri}, {file.size:,} bytes ({error.strerror}); free some, or "
+            "set TMPDIR to a folder with space, and run the same command again. Committed data is kept"
         ) from error
 
 
-def content_of(path: Path) -> str:
-    """sha256 of a file, in hex."""
-    told = hashlib.sha256()
+def hash_file(path: Path) -> str:
+    """Return the sha256 of a file, in hex."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while part := file.read(1 << 20):
-            told.update(part)
-    return told.hexdigest()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

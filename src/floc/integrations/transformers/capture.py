@@ -111,7 +111,7 @@ def _encode_frames(
         fps, max_frames = sampling
         frames = video = read(path, fps=fps, max_frames=max_frames, size=tower.frame_size, batch=STEP)
         planned = video.planned
-        log.fps, log.duration_s = video.taken_fps, float(video.duration_s)
+        log.fps, log.duration_s = video.sampled_fps, float(video.duration_s)
         log.about = {"source": path.name, "preprocessing": {"size": [video.width, video.height]}}
     else:
         frames = inputs

@@ -1,7 +1,9 @@
-"""The CPU engine: BLAS tiles, compiled kernels, and one pool of threads that the sets flow through.
+"""The CPU engine: BLAS for matrix tiles, compiled greedy, and one thread pool for all sets.
 
-All threads share the tiles of one set's matrix. When it is complete one of them picks from it, which is sequential,
-while the others have gone on to the next set. So the cores stay busy, and only one set at a time exists in float32.
+All threads share the tiles of one set's matrix. Once it is complete, one thread selects from it, which is sequential,
+while the others start on the next set. So all cores stay busy, and only one set at a time is held in float32.
+
+The Gaussian metric, an ablation, takes its matrices from the torch engine.
 """
 
 from __future__ import annotations
@@ -16,27 +18,17 @@ import numpy as np
 import torch
 
 from floc._system import count_threads, single_threaded_blas
-from floc.selection.cpu import gaussian, greedy, rows, tiles
-from floc.selection.engine import (
-    CLOSEST,
-    NO_HISTORY,
-    History,
-    Job,
-    Solution,
-    Targets,
-    Tick,
-    no_tick,
-    solution_of,
-    until_next,
-)
+from floc.selection.cpu import greedy, rows, tiles
+from floc.selection.engine import Job, Solution, Targets, Tick, no_tick, solution_of, until_next
 from floc.selection.objective import Similarity
+from floc.selection.torch.engine import TorchEngine, select_one_by_one
 
-_ROWS_A_TASK = 256
-_VALUES_A_TASK = 1 << 20  # a task of less is done in the time that handing it out takes
+_MIN_TASK_ROWS = 256
+_MIN_TASK_VALUES = 1 << 20  # smaller tasks take no longer than submitting them
 _scratch = tiles.Scratch()
 
 
-class CpuEngine:
+class CpuEngine(TorchEngine):
     """See `Engine`."""
 
     name = "cpu"
@@ -47,81 +39,84 @@ class CpuEngine:
     def solve(
         self, jobs: Iterable[Job], similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick
     ) -> Iterator[Solution]:
+        if similarity.metric == "gaussian":
+            yield from super().solve(jobs, similarity, with_cosines=with_cosines, tick=tick)
+            return
         with _workers() as pool:
-            choosing: deque[Future[Solution]] = deque()
+            pending: deque[Future[Solution]] = deque()
             for job in jobs:
-                source = rows.bits(job.tokens)
-                matrix, sigma = _symmetric(pool, source, similarity, tick)
-                choosing.append(pool.submit(_choose, matrix, source, job.budget, similarity, with_cosines, sigma))
-                del matrix  # the task alone holds it now, and lets it go when the picks are made
-                while len(choosing) > 1:  # picking takes a small part of the time that multiplying takes
-                    yield choosing.popleft().result()
-            while choosing:
-                yield choosing.popleft().result()
+                source = rows.view_bits(job.tokens)
+                matrix = _compute_cosine_matrix(pool, source, similarity.detail, tick)
+                pending.append(pool.submit(_solve_set, matrix, source, job.budget, similarity, with_cosines))
+                del matrix  # the task holds the only reference, and frees the matrix when it is done
+                while len(pending) > 1:  # selecting takes a small part of the time of a product
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
 
     def sum_by_cluster(
         self, sets: Sequence[tuple[torch.Tensor, np.ndarray]], count: int, *, unit: bool
     ) -> tuple[torch.Tensor, np.ndarray]:
         sums = np.zeros((count, sets[0][0].shape[1]), np.float32)
         with _workers() as pool:
-            _run(pool, lambda one: rows.sum_by_cluster(rows.bits(one[0]), one[1], unit, sums), sets)
-            _, lengths = _normalised(pool, sums, out=sums)
+            _run(pool, lambda members: rows.sum_by_cluster(rows.view_bits(members[0]), members[1], unit, sums), sets)
+            lengths = _normalise(pool, sums, out=sums)
         return torch.from_numpy(sums), lengths
 
-    def solve_weighted(
-        self,
-        candidates: torch.Tensor,
-        targets: Targets,
-        budget: int,
-        similarity: Similarity,
-        *,
-        sigma: float | None = None,
-        with_history: bool = True,
-        tick: Tick = no_tick,
-    ) -> Solution:
-        source = rows.bits(candidates)
-        with _workers() as pool:
-            matrix = _rectangular(pool, source, targets, similarity, sigma, tick)
-        chosen = greedy.lazily(matrix, min(budget + 1, len(matrix)), targets.weights)
-        picks, gains, next_gain = until_next(*chosen, budget)
-        if not with_history:
-            return Solution(picks, gains, next_gain, NO_HISTORY, sigma)
-        token, rank, _ = greedy.history(matrix, picks)
-        closest = greedy.closest(matrix, picks, min(CLOSEST, budget))
-        return Solution(picks, gains, next_gain, History(token, rank, None), sigma, closest)
-
     def cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
-        a, b, out = rows.bits(left), rows.bits(right), np.empty(len(i))
+        a, b, out = rows.view_bits(left), rows.view_bits(right), np.empty(len(i))
         with _workers() as pool:
-            _run(
-                pool,
-                lambda part: rows.cosines(a, i[part], b, j[part], out[part]),
-                _parts(len(i), a.shape[1]),
-            )
+            parts = _split_rows(len(i), a.shape[1])
+            _run(pool, lambda part: rows.compute_cosines(a, i[part], b, j[part], out[part]), parts)
         return out
 
     def bytes_needed(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
-        triangle = 2 * n * n if similarity.metric == "gaussian" else 0  # of distances in float32
-        return (
-            2 * n * n
-            + triangle
-            + 4 * n * dim
-            + count_threads() * 4 * tiles.RECTANGLE_SIDE * (tiles.RECTANGLE_SIDE + dim)
-        )
+        if similarity.metric == "gaussian":
+            return super().bytes_needed(n, dim, similarity)
+        tile_bytes = 4 * tiles.RECTANGLE_SIDE * (tiles.RECTANGLE_SIDE + dim)
+        return 2 * n * n + 4 * n * dim + count_threads() * tile_bytes
 
-    def survivors_together(self, sizes: np.ndarray, survivors: int) -> int:
-        return int(sizes.sum())  # two blocks' matrices exist at a time
+    def _compute_weighted_matrix(
+        self, candidates: torch.Tensor, targets: Targets, similarity: Similarity, sigma: float | None, tick: Tick
+    ) -> torch.Tensor:
+        if sigma is not None:
+            return super()._compute_weighted_matrix(candidates, targets, similarity, sigma, tick)
+        source, directions = rows.view_bits(candidates), rows.view_bits(targets.directions)
+        matrix = np.empty((len(source), len(directions)), np.int16)
+
+        def fill(tile: tiles.Tile) -> None:
+            # normalising rows again for each tile costs 1% of the product and saves a float32 copy of all candidates
+            block = source[tile.rows]
+            unit = _scratch.array("rows", block.shape)
+            rows.normalise(block, unit, np.empty(len(block)), 0, len(block))
+            _fill_tile(unit, directions[tile.columns], similarity.detail, matrix, tile)
+            tick(tiles.count_cells(tile) * directions.shape[1])
+
+        with _workers() as pool:
+            _run(pool, fill, tiles.split_rectangle(*matrix.shape))
+        return torch.from_numpy(matrix)
+
+    def _select(
+        self, matrices: Sequence[torch.Tensor], budgets: Sequence[int], weights: np.ndarray | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray, int]]:
+        return select_one_by_one(greedy.lazy_greedy, matrices, budgets, weights)
+
+    def _trace_history(self, matrix: torch.Tensor, picks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return greedy.trace_history(matrix.cpu().numpy(), picks)
+
+    def _find_closest(self, matrix: torch.Tensor, picks: np.ndarray, count: int) -> np.ndarray:
+        return greedy.find_closest(matrix.cpu().numpy(), picks, count)
 
 
 @contextlib.contextmanager
 def _workers() -> Iterator[Executor]:
-    """As many threads as torch would use, with BLAS held to one each; an exception drops what is still queued.
+    """Open a pool of as many threads as torch uses, with single-threaded BLAS; an exception cancels queued tasks.
 
-    Where that is one, it is the thread that asks.
+    With one thread, tasks run in the calling thread.
     """
     with single_threaded_blas():
         if count_threads() == 1:
-            yield _Caller()
+            yield _InlineExecutor()
             return
         pool = ThreadPoolExecutor(count_threads(), "floc", initializer=single_threaded_blas.limit_this_thread)
         try:
@@ -130,8 +125,8 @@ def _workers() -> Iterator[Executor]:
             pool.shutdown(cancel_futures=True)
 
 
-class _Caller(Executor):
-    """Does at once what it is given."""
+class _InlineExecutor(Executor):
+    """Runs each task at once, in the calling thread."""
 
     def submit(self, task: Callable, /, *args: Any, **kwargs: Any) -> Future:
         future: Future = Future()
@@ -143,134 +138,59 @@ class _Caller(Executor):
 
 
 def _run(pool: Executor, task: Callable, items: Iterable) -> None:
-    """Run a task on each item, wait for all, and raise what any of them raised."""
+    """Run a task on each item, wait for all, and raise the first exception."""
     for future in [pool.submit(task, item) for item in items]:
         future.result()
 
 
-def _parts(count: int, dim: int) -> Iterator[slice]:
-    """0..count rows of so many values, in pieces that are worth a task each."""
-    return tiles.slices(count, max(_ROWS_A_TASK, _VALUES_A_TASK // dim))
+def _split_rows(count: int, dim: int) -> Iterator[slice]:
+    """Split `count` rows of `dim` values into slices large enough for a task."""
+    return tiles.split_range(count, max(_MIN_TASK_ROWS, _MIN_TASK_VALUES // dim))
 
 
-def _normalised(pool: Executor, source: np.ndarray, out: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """[n, D] float32 rows at length 1, and [n] float64 the lengths they had."""
-    unit = np.empty(source.shape, np.float32) if out is None else out
+def _normalise(pool: Executor, source: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """Write the [n, D] rows of `source`, scaled to length 1, to `out`, and return their [n] float64 lengths."""
     lengths = np.empty(len(source))
-    _run(
-        pool,
-        lambda part: rows.normalise(source, unit, lengths, part.start, part.stop),
-        _parts(*source.shape),
-    )
-    return unit, lengths
+    _run(pool, lambda part: rows.normalise(source, out, lengths, part.start, part.stop), _split_rows(*source.shape))
+    return lengths
 
 
-def _symmetric(
-    pool: Executor, source: np.ndarray, similarity: Similarity, tick: Tick
-) -> tuple[np.ndarray, float | None]:
-    """[n, n] int16 similarity of every token to every other, and sigma where the metric has one."""
-    unit, lengths = _normalised(pool, source)
-    n, dim = unit.shape
+def _compute_cosine_matrix(pool: Executor, source: np.ndarray, detail: float, tick: Tick) -> np.ndarray:
+    """[n, n] int16 similarity of every token to every other, from the cosine."""
+    unit = np.empty_like(source, np.float32)
+    _normalise(pool, source, out=unit)
+    n, dim = len(unit), unit.shape[1]
     matrix = np.empty((n, n), np.int16)
-    pieces = tiles.triangle(n)
-
-    def fill_cosine(tile: tiles.Tile) -> None:
-        piece = _scratch.array("tile", (tile.rows.stop - tile.rows.start, tile.columns.stop - tile.columns.start))
-        np.matmul(unit[tile.rows], unit[tile.columns].T, out=piece)
-        _store(piece, similarity.detail, matrix, tile)
-        tick(_triangle_work(tile) * dim)
-
-    if similarity.metric == "cosine":
-        _run(pool, fill_cosine, pieces)
-        return matrix, None
-
-    longest = float(lengths.max()) or 1.0  # all is measured in it, which float32 can always hold
-    relative = (lengths / longest).astype(np.float32)
-    distances: dict[int, np.ndarray] = {}  # by the tile's number
-
-    def find_distances(numbered: tuple[int, tiles.Tile]) -> None:
-        number, tile = numbered
-        piece = unit[tile.rows] @ unit[tile.columns].T
-        gaussian.square_distances(piece, relative[tile.rows], relative[tile.columns])
-        distances[number] = piece
-        tick(_triangle_work(tile) * dim)
-
-    def fill_gaussian(numbered: tuple[int, tiles.Tile]) -> None:
-        number, tile = numbered
-        piece = distances.pop(number)
-        gaussian.similarities(piece, sigma)
-        _store(piece, similarity.detail, matrix, tile)
-
-    _run(pool, find_distances, enumerate(pieces))
-    sigma = gaussian.median_distance(
-        [distances[number] for number in range(len(pieces))],
-        [not tile.mirror for tile in pieces],
-        n * (n - 1) // 2,
-    )
-    _run(pool, fill_gaussian, enumerate(pieces))
-    return matrix, sigma * longest
-
-
-def _rectangular(
-    pool: Executor,
-    candidates: np.ndarray,
-    targets: Targets,
-    similarity: Similarity,
-    sigma: float | None,
-    tick: Tick,
-) -> np.ndarray:
-    """[M, N] int16 similarity of candidates, in their own format, to the targets."""
-    directions = rows.bits(targets.directions)
-    matrix = np.empty((len(candidates), len(directions)), np.int16)
-    dim = directions.shape[1]
-
-    longest = float(targets.lengths.max()) or 1.0
 
     def fill(tile: tiles.Tile) -> None:
-        # rows are normalised again for each tile of theirs: 1% of the product, and no float32 copy of all candidates
-        few = candidates[tile.rows]
-        unit, lengths = _scratch.array("rows", few.shape), np.empty(len(few))
-        rows.normalise(few, unit, lengths, 0, len(few))
-        piece = _scratch.array("tile", (len(few), tile.columns.stop - tile.columns.start))
-        np.matmul(unit, directions[tile.columns].T, out=piece)
-        if sigma is not None:
-            relative = [(each / longest).astype(np.float32) for each in (lengths, targets.lengths[tile.columns])]
-            gaussian.square_distances(piece, *relative)
-            gaussian.similarities(piece, sigma / longest)
-        _store(piece, similarity.detail, matrix, tile)
-        tick(tiles.area(tile) * dim)
+        _fill_tile(unit[tile.rows], unit[tile.columns], detail, matrix, tile)
+        # on the diagonal SYRK computes half of the cells
+        tick(tiles.count_cells(tile) * dim * (1 if tile.mirror else 0.5))
 
-    _run(pool, fill, tiles.rectangle(*matrix.shape))
+    _run(pool, fill, tiles.split_triangle(n))
     return matrix
 
 
-def _triangle_work(tile: tiles.Tile) -> float:
-    """Cells of the product that are computed: on the diagonal SYRK computes half."""
-    return tiles.area(tile) if tile.mirror else tiles.area(tile) / 2
+def _fill_tile(left: np.ndarray, right: np.ndarray, detail: float, matrix: np.ndarray, tile: tiles.Tile) -> None:
+    """Fill one tile of the int16 matrix with the similarities of unit rows `left` to unit rows `right`."""
+    product = _scratch.array("tile", (len(left), len(right)))
+    np.matmul(left, right.T, out=product)
+    if detail not in (1, 2):  # `store_tile` itself does 1 and 2, in one pass
+        np.clip(product, 0, 1, out=product)
+        np.subtract(1, product, out=product)
+        np.power(product, np.float32(detail), out=product)
+        np.subtract(1, product, out=product)
+    tiles.store_tile(product, detail == 2, matrix, tile.rows.start, tile.columns.start, tile.mirror)
 
 
-def _store(piece: np.ndarray, detail: float, matrix: np.ndarray, tile: tiles.Tile) -> None:
-    if detail not in (1, 2):  # 1 and 2 are done by `store` itself, in one pass
-        np.clip(piece, 0, 1, out=piece)
-        np.subtract(1, piece, out=piece)
-        np.power(piece, np.float32(detail), out=piece)
-        np.subtract(1, piece, out=piece)
-    tiles.store(piece, detail == 2, matrix, tile.rows.start, tile.columns.start, tile.mirror)
-
-
-def _choose(
-    matrix: np.ndarray,
-    source: np.ndarray,
-    budget: int,
-    similarity: Similarity,
-    with_cosines: bool,
-    sigma: float | None,
+def _solve_set(
+    matrix: np.ndarray, source: np.ndarray, budget: int, similarity: Similarity, with_cosines: bool
 ) -> Solution:
     def cosines(i: np.ndarray, j: np.ndarray) -> np.ndarray:
         out = np.empty(len(i))
-        rows.cosines(source, i, source, j, out)
+        rows.compute_cosines(source, i, source, j, out)
         return out
 
-    picks, gains, raises = greedy.from_symmetric(matrix, min(budget + 1, len(matrix)), traced=budget)
+    picks, gains, raises = greedy.symmetric_greedy(matrix, min(budget + 1, len(matrix)), traced=budget)
     choice = until_next(picks, gains, budget)
-    return solution_of(choice, raises, matrix.diagonal(), similarity, sigma, cosines, with_cosines=with_cosines)
+    return solution_of(choice, raises, matrix.diagonal(), similarity, None, cosines, with_cosines=with_cosines)

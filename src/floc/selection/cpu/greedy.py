@@ -1,20 +1,15 @@
-"""Greedy on the CPU, compiled: the picks of `reference.greedy` from a fraction of its evaluations, in two ways.
+"""Greedy facility location on the CPU, compiled by numba: the picks of `reference.greedy` with far less work.
 
-`lazily` (Minoux) takes any matrix and weights. A gain never rises, so a gain computed earlier bounds the gain now. A
-heap keeps every candidate under its last known gain; the top is evaluated again, and if it stays on top it is the pick,
-without a look at the others. The bounds hold from the second pick on. The first pick is judged by its whole sum, which
-bounds nothing once similarities can be negative: a token far from everything covers its own neighbourhood poorly by
-that sum and well after the first pick. So all candidates are evaluated once more after the first pick. The heap has one
-int64 a candidate, `gain << bits | complement of the index`, so one comparison settles both the larger gain and, for
-equal gains, the lower index. An evaluation reads one contiguous row of the matrix: sum(max(row, covered)) -
-sum(covered), 16-bit maxima summed in 32 bits, which the compiler turns into full vectors.
+`lazy_greedy` (Minoux) takes any matrix and weights. Gains never rise, so an earlier gain is an upper bound. A heap
+orders candidates by their last gain; the top one is evaluated again, and if it stays on top it is the pick. The first
+gain is a whole row sum, which later gains can exceed if similarities are negative, so all candidates are evaluated
+again after the first pick. A heap entry is one int64, `gain << bits | complement of the index`: one comparison finds
+the larger gain and, for equal gains, the lower index.
 
-`from_symmetric` has the gain of every candidate at hand all the time. A pick raises the cover of some tokens. Only
-these change any gain, and token v changes that of candidate u by what lies between its old and its new cover:
-clip(similarity[v, u], old, new) - old. In a symmetric matrix that is one contiguous row for each token that rose, four
-of them in one pass over the gains. After the first picks few tokens rise: about six rows a token in all. `lazily` reads
-five to seventeen, each with a walk through its heap. Which token rose when is the history of representatives, so it
-comes with the picks.
+`symmetric_greedy` keeps all gains up to date. When the cover of token v rises, candidate u loses what it would have
+added in between: clip(similarity[v, u], old, new) - old. In a symmetric matrix that reads one contiguous row per raised
+token, four in one pass over the gains. After the first picks few tokens rise: about six rows are read per token in all,
+against five to seventeen in `lazy_greedy`, each with a heap operation. The raised tokens are also the history.
 """
 
 from __future__ import annotations
@@ -22,123 +17,111 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-# 2**15 values of at most 2**15 each stay below 2**31: rows are summed in int32 by pieces this long
-_PIECE = 1 << 15
-_STRETCH = 64  # values that are looked at together
-MOST_TOKENS = 1 << 16  # gains of fewer stay below 2**31
+_SUM_CHUNK = 1 << 15  # values summed in int32: 2**15 values below 2**15 add up to less than 2**31
+_SCAN_CHUNK = 64  # values tested together for a change or a maximum
+MAX_INT32_TOKENS = 1 << 16  # gains over fewer tokens fit int32
+
+Raises = tuple[np.ndarray, np.ndarray, np.ndarray]  # see `trace_history`
 
 
-def lazily(similarity: np.ndarray, k: int, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Pick the `k` candidates that together cover all tokens best; the contract of `reference.greedy`.
+def lazy_greedy(
+    similarity: np.ndarray, k: int, weights: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Pick `k` candidates as `reference.greedy` does; also return the number of gains evaluated.
 
-    >>> lazily(np.array([[9, 9, 0], [0, 0, 5], [1, 1, 1]], np.int16), k=2)[0].tolist()
+    >>> lazy_greedy(np.array([[9, 9, 0], [0, 0, 5], [1, 1, 1]], np.int16), k=2)[0].tolist()
     [0, 1]
     """
-    picks, gains, _ = counted(similarity, k, weights)
-    return picks, gains
-
-
-def counted(similarity: np.ndarray, k: int, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, int]:
-    """`lazily`, and how many gains were evaluated on the way."""
     picks, gains = np.empty(k, np.int64), np.empty(k, np.int64)
-    evaluations = _lazily(similarity, weights, picks, gains)
-    return picks, gains, evaluations
+    return picks, gains, _lazy_greedy(similarity, weights, picks, gains)
 
 
-def from_symmetric(
-    similarity: np.ndarray, k: int, traced: int
-) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Pick the `k` tokens that together cover all best, and tell what the first `traced` picks raised.
+def symmetric_greedy(similarity: np.ndarray, k: int, traced: int) -> tuple[np.ndarray, np.ndarray, Raises]:
+    """Pick `k` tokens from a symmetric matrix, and trace the first `traced` picks.
 
     Returns:
-        Picks and gains as `reference.greedy` has them, and as `history` has it: the token, the pick's rank and the
-        cover, each time a pick raised one.
+        Picks and gains as in `reference.greedy`, and the history of the traced picks as in `trace_history`.
 
-    >>> from_symmetric(np.array([[9, 9, 0], [9, 9, 0], [0, 0, 5]], np.int16), k=2, traced=2)[0].tolist()
+    >>> symmetric_greedy(np.array([[9, 9, 0], [9, 9, 0], [0, 0, 5]], np.int16), k=2, traced=2)[0].tolist()
     [0, 2]
     """
-    if len(similarity) >= MOST_TOKENS:
-        picks, gains = lazily(similarity, k)
-        return picks, gains, history(similarity, picks[:traced])
+    if len(similarity) >= MAX_INT32_TOKENS:
+        picks, gains, _ = lazy_greedy(similarity, k)
+        return picks, gains, trace_history(similarity, picks[:traced])
     picks, gains = np.empty(k, np.int64), np.empty(k, np.int64)
-    token, rank, cover, length = _from_symmetric(similarity, traced, picks, gains)
+    token, rank, cover, length = _symmetric_greedy(similarity, traced, picks, gains)
     return picks, gains, (token[:length], rank[:length], cover[:length])
 
 
-def history(similarity: np.ndarray, picks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Each time a pick raised a token's cover: [E] int64 the token, [E] int64 the pick's rank, [E] int16 the cover."""
-    token, rank, cover, length = _history(similarity, picks)
+def trace_history(similarity: np.ndarray, picks: np.ndarray) -> Raises:
+    """List every time a pick raised a token's cover: [E] int64 tokens, [E] int64 ranks of picks, [E] int16 covers."""
+    token, rank, cover, length = _trace_history(similarity, picks)
     return token[:length], rank[:length], cover[:length]
 
 
+def find_closest(similarity: np.ndarray, picks: np.ndarray, count: int) -> np.ndarray:
+    """[N, count] int64: for each token the ranks of the picks most similar to it, in no particular order."""
+    ranks = np.zeros((similarity.shape[1], count), np.int64)
+    _find_closest(similarity, picks, ranks)
+    return ranks
+
+
 @nb.njit(nogil=True, cache=True)
-def _history(similarity, picks):
-    """The arrays, and how far they are filled."""
+def _trace_history(similarity, picks):
+    """Return token, rank and cover arrays, and their filled length."""
     n = similarity.shape[1]
     covered = np.full(n, -32768, np.int16)
     raised, old, new = np.empty(n, np.int64), np.empty(n, np.int16), np.empty(n, np.int16)
     token, rank, cover = np.empty(2 * n, np.int64), np.empty(2 * n, np.int64), np.empty(2 * n, np.int16)
     length = 0
     for r in range(picks.shape[0]):
-        count = _raise(covered, similarity[picks[r]], raised, old, new)
-        token, rank, cover = _noted(token, rank, cover, length, r, raised[:count], new)
+        count = _raise_cover(covered, similarity[picks[r]], raised, old, new)
+        token, rank, cover = _append_history(token, rank, cover, length, r, raised[:count], new)
         length += count
     return token, rank, cover, length
 
 
 @nb.njit(nogil=True, cache=True)
-def _noted(token, rank, cover, length, r, raised, new):
-    """A history that is filled so far, with what one more pick raised; the arrays grow where they must."""
+def _append_history(token, rank, cover, length, r, raised, new):
+    """Append the tokens raised by pick `r` to a history of `length` entries; double the arrays if they are full."""
     if length + raised.shape[0] > token.shape[0]:
-        token, rank, cover = _lengthened(token), _lengthened(rank), _lengthened(cover)
+        token = np.concatenate((token, np.empty_like(token)))
+        rank = np.concatenate((rank, np.empty_like(rank)))
+        cover = np.concatenate((cover, np.empty_like(cover)))
     for i in range(raised.shape[0]):
         token[length + i], rank[length + i], cover[length + i] = raised[i], r, new[i]
     return token, rank, cover
 
 
 @nb.njit(nogil=True, cache=True)
-def _lengthened(array):
-    longer = np.empty(2 * array.shape[0], array.dtype)
-    longer[: array.shape[0]] = array
-    return longer
-
-
-@nb.njit(nogil=True, cache=True)
-def _raise(covered, row, raised, old, new):
-    """Cover what a pick covers better; which tokens those are, their cover before and after, and how many."""
+def _raise_cover(covered, row, raised, old, new):
+    """Raise `covered` to `row`; list the raised tokens with their old and new cover, and return their number."""
     count = 0
-    for start in range(0, row.shape[0], _STRETCH):
-        mine, cover = row[start : start + _STRETCH], covered[start : start + _STRETCH]
-        if _rises(mine, cover):
-            for j in range(mine.shape[0]):
-                if mine[j] > cover[j]:
-                    raised[count], old[count], new[count] = start + j, cover[j], mine[j]
-                    cover[j] = mine[j]
+    for start in range(0, row.shape[0], _SCAN_CHUNK):
+        values, cover = row[start : start + _SCAN_CHUNK], covered[start : start + _SCAN_CHUNK]
+        if _any_above(values, cover):
+            for j in range(values.shape[0]):
+                if values[j] > cover[j]:
+                    raised[count], old[count], new[count] = start + j, cover[j], values[j]
+                    cover[j] = values[j]
                     count += 1
     return count
 
 
 @nb.njit(nogil=True, cache=True)
-def _rises(row, covered):
-    """Whether any of a few values does, told without a branch for each: after the first picks few do."""
-    found = np.int16(0)
+def _any_above(row, covered):
+    """Return whether any value of a chunk exceeds its cover; no branch per value, as few do after the first picks."""
+    is_above = np.int16(0)
     for j in range(row.shape[0]):
-        found |= np.int16(row[j] > covered[j])
-    return found != 0
-
-
-def closest(similarity: np.ndarray, picks: np.ndarray, count: int) -> np.ndarray:
-    """[N, count] int64: for each token the ranks of the picks most similar to it, in no particular order."""
-    ranks = np.zeros((similarity.shape[1], count), np.int64)
-    _closest(similarity, picks, ranks)
-    return ranks
+        is_above |= np.int16(row[j] > covered[j])
+    return is_above != 0
 
 
 @nb.njit(nogil=True, cache=True)
-def _closest(similarity, picks, ranks):
+def _find_closest(similarity, picks, ranks):
     n, count = ranks.shape
     cover = np.full((n, count), -32768, np.int16)
-    least = np.full(n, -32768, np.int16)  # of `cover`, so that most picks are passed over by one comparison
+    least = np.full(n, -32768, np.int16)  # the minimum of `cover`: most picks are rejected by this one comparison
     for r in range(picks.shape[0]):
         row = similarity[picks[r]]
         for j in range(n):
@@ -149,7 +132,7 @@ def _closest(similarity, picks, ranks):
 
 
 @nb.njit(nogil=True, cache=True)
-def _piece_sum(row, covered):
+def _sum_chunk(row, covered):
     total = np.int32(0)
     for j in range(row.shape[0]):
         total = np.int32(total + np.int32(max(row[j], covered[j])))
@@ -158,11 +141,11 @@ def _piece_sum(row, covered):
 
 @nb.njit(nogil=True, cache=True)
 def _covered_sum(row, covered, weights):
-    """Sum over tokens of weight x max(row, covered)."""
+    """Return the sum over tokens of weight x max(row, covered)."""
     total = np.int64(0)
     if weights is None:
-        for start in range(0, row.shape[0], _PIECE):
-            total += np.int64(_piece_sum(row[start : start + _PIECE], covered[start : start + _PIECE]))
+        for start in range(0, row.shape[0], _SUM_CHUNK):
+            total += np.int64(_sum_chunk(row[start : start + _SUM_CHUNK], covered[start : start + _SUM_CHUNK]))
     else:
         for j in range(row.shape[0]):
             total += np.int64(max(row[j], covered[j])) * weights[j]
@@ -170,8 +153,8 @@ def _covered_sum(row, covered, weights):
 
 
 @nb.njit(nogil=True, cache=True)
-def evaluate(similarity, covered, weights, out):
-    """out[i] = what candidate i would add to `covered`."""
+def _evaluate(similarity, covered, weights, out):
+    """Set out[i] to the gain of candidate i over `covered`."""
     base = _covered_sum(covered, covered, weights)
     for i in range(similarity.shape[0]):
         out[i] = _covered_sum(similarity[i], covered, weights) - base
@@ -194,11 +177,10 @@ def _sift_down(heap, place):
 
 
 @nb.njit(nogil=True, cache=True)
-def _lazily(similarity, weights, picks, gains):
+def _lazy_greedy(similarity, weights, picks, gains):
     m, n = similarity.shape
     current = np.empty(m, np.int64)
-    nothing = np.full(n, -32768, np.int16)
-    evaluate(similarity, nothing, weights, current)
+    _evaluate(similarity, np.full(n, -32768, np.int16), weights, current)
     best = current.argmax()  # the first maximum: ties go to the lowest index
     covered = similarity[best].copy()
     covered_total = _covered_sum(covered, covered, weights)
@@ -206,7 +188,7 @@ def _lazily(similarity, weights, picks, gains):
     if picks.shape[0] == 1:
         return m
 
-    evaluate(similarity, covered, weights, current)
+    _evaluate(similarity, covered, weights, current)
     evaluations = 2 * m
     bits = np.int64(0)
     while (np.int64(1) << bits) < m:
@@ -247,78 +229,72 @@ def _lazily(similarity, weights, picks, gains):
 
 
 @nb.njit(nogil=True, cache=True)
-def _from_symmetric(similarity, traced, picks, gains):
-    """Fill picks and gains; the history, and how far it is filled."""
+def _symmetric_greedy(similarity, traced, picks, gains):
+    """Fill `picks` and `gains`; return token, rank and cover of the history, and their filled length."""
     n = similarity.shape[0]
     current = np.empty(n, np.int64)
-    evaluate(similarity, np.full(n, -32768, np.int16), None, current)
+    _evaluate(similarity, np.full(n, -32768, np.int16), None, current)
     best = current.argmax()  # the first maximum: ties go to the lowest index
     covered = similarity[best].copy()
     picks[0], gains[0] = best, np.int64(0)
     for j in range(n):
         gains[0] += covered[j]
-    evaluate(similarity, covered, None, current)
+    _evaluate(similarity, covered, None, current)
     gain = current.astype(np.int32)
-    gain[best] = -1  # never again
+    gain[best] = -1  # never pick it twice
 
     raised, old, new = np.arange(n), np.empty(n, np.int16), np.empty(n, np.int16)
     token, rank, cover = np.empty(2 * n, np.int64), np.empty(2 * n, np.int64), np.empty(2 * n, np.int16)
     length = 0
     if traced > 0:
-        token, rank, cover = _noted(token, rank, cover, 0, 0, raised, covered)
+        token, rank, cover = _append_history(token, rank, cover, 0, 0, raised, covered)
         length = n
     for step in range(1, picks.shape[0]):
-        best = _first_maximum(gain)
+        best = _find_first_maximum(gain)
         picks[step], gains[step] = best, gain[best]
         if gain[best] > 0:
-            count = _raise(covered, similarity[best], raised, old, new)
-            _lower(gain, similarity, raised[:count], old, new)
+            count = _raise_cover(covered, similarity[best], raised, old, new)
+            _lower_gains(gain, similarity, raised[:count], old, new)
             if step < traced:
-                token, rank, cover = _noted(token, rank, cover, length, step, raised[:count], new)
+                token, rank, cover = _append_history(token, rank, cover, length, step, raised[:count], new)
                 length += count
         gain[best] = -1
     return token, rank, cover, length
 
 
 @nb.njit(nogil=True, cache=True)
-def _first_maximum(values):
+def _find_first_maximum(values):
     best = values[0]
     for j in range(values.shape[0]):
         best = max(best, values[j])
-    for start in range(0, values.shape[0], _STRETCH):
-        stretch = values[start : start + _STRETCH]
-        found = np.int32(0)
-        for j in range(stretch.shape[0]):  # without a branch for each
-            found |= np.int32(stretch[j] == best)
-        if found != 0:
-            for j in range(stretch.shape[0]):
-                if stretch[j] == best:
+    for start in range(0, values.shape[0], _SCAN_CHUNK):
+        chunk = values[start : start + _SCAN_CHUNK]
+        has_best = np.int32(0)
+        for j in range(chunk.shape[0]):  # no branch per value
+            has_best |= np.int32(chunk[j] == best)
+        if has_best != 0:
+            for j in range(chunk.shape[0]):
+                if chunk[j] == best:
                     return start + j
     return 0
 
 
 @nb.njit(nogil=True, cache=True)
-def _lower(gain, similarity, raised, old, new):
-    """Take from every gain what lies between the old and the new cover of tokens that rose."""
+def _lower_gains(gain, similarity, raised, old, new):
+    """Subtract from every gain what it loses by tokens whose cover rose from `old` to `new`."""
     i = 0
     while i + 4 <= raised.shape[0]:
-        _lower_by_four(
-            gain,
-            similarity[raised[i]],
-            similarity[raised[i + 1]],
-            similarity[raised[i + 2]],
-            similarity[raised[i + 3]],
-            old[i : i + 4],
-            new[i : i + 4],
-        )
+        a, b, c, d = raised[i], raised[i + 1], raised[i + 2], raised[i + 3]
+        rows = similarity[a], similarity[b], similarity[c], similarity[d]
+        _lower_gains_by_four(gain, *rows, old[i : i + 4], new[i : i + 4])
         i += 4
     while i < raised.shape[0]:
-        _lower_by_one(gain, similarity[raised[i]], old[i], new[i])
+        _lower_gains_by_one(gain, similarity[raised[i]], old[i], new[i])
         i += 1
 
 
 @nb.njit(nogil=True, cache=True)
-def _lower_by_four(gain, a, b, c, d, old, new):
+def _lower_gains_by_four(gain, a, b, c, d, old, new):
     a0, b0, c0, d0 = old[0], old[1], old[2], old[3]
     a1, b1, c1, d1 = new[0], new[1], new[2], new[3]
     base = np.int32(np.int32(a0) + np.int32(b0) + np.int32(c0) + np.int32(d0))
@@ -329,6 +305,6 @@ def _lower_by_four(gain, a, b, c, d, old, new):
 
 
 @nb.njit(nogil=True, cache=True)
-def _lower_by_one(gain, row, old, new):
+def _lower_gains_by_one(gain, row, old, new):
     for u in range(gain.shape[0]):
         gain[u] = np.int32(gain[u] + np.int32(old) - np.int32(max(min(row[u], new), old)))

@@ -1,8 +1,8 @@
-"""Rows of tokens in any float format, read by compiled code: normalise, sum by cluster, compare in pairs.
+"""Operations on rows of tokens in any float format, compiled: normalise, sum by cluster, cosines of pairs.
 
-Tokens arrive as fp16 or bf16 and are wanted in float32, normalised. Each kernel widens one row at a time into a
-scratch that stays in the first-level cache, so no float32 copy of the tokens exists unless it is the result.
-numba has no fp16 or bf16 on CPUs: fp16 comes in as its bits in uint16, bf16 as its bits in int16.
+Tokens often come as fp16 or bf16 and are processed in float32. Each function converts one row at a time into a buffer
+that stays in the first-level cache, so it makes no float32 copy of all tokens unless that is the result.
+numba has no fp16 or bf16 on CPUs: fp16 is passed as its bits in uint16, bf16 as its bits in int16.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from numba.extending import overload, register_jitable
 
-# sums over a row may be taken in any order; NaN and infinity must still mean what they say
-_SUMS = {"reassoc", "nsz", "contract"}
+# the compiler may reorder sums over a row, but must respect NaN and infinity
+_FAST_SUMS = {"reassoc", "nsz", "contract"}
 
 
-def bits(tokens: torch.Tensor) -> np.ndarray:
-    """[n, D] tokens as an array that the kernels read, without a copy where place and format allow."""
+def view_bits(tokens: torch.Tensor) -> np.ndarray:
+    """Return [n, D] tokens as an array that the compiled functions read, without a copy if device and dtype allow."""
     tokens = tokens.detach().cpu().contiguous()
     if tokens.dtype == torch.float16:
         return tokens.view(torch.int16).numpy().view(np.uint16)
@@ -34,7 +34,7 @@ def _widen(row, out):
 
 @overload(_widen, jit_options={"nogil": True})
 def _widen_overload(row, out):
-    """Write `row`, whatever its format, as float32 into `out`."""
+    """Convert `row` from any format to float32 in `out`."""
     if row.dtype == nb.types.uint16:
 
         def fp16(row, out):
@@ -45,7 +45,7 @@ def _widen_overload(row, out):
                     (half & np.uint32(0x7FFF)) << np.uint32(13)
                 )
             for j in range(row.shape[0]):
-                # the exponent is rebased by one exact product, which also makes subnormals right
+                # one exact product corrects the exponent, of subnormals as well
                 out[j] = out[j] * np.float32(2.0**112)
 
         return fp16
@@ -66,8 +66,8 @@ def _widen_overload(row, out):
 
 
 @register_jitable
-def _length(row):
-    """|row|, also where the squares leave float32."""
+def _compute_length(row):
+    """Return the length of a row, also if its squares overflow or underflow float32."""
     total = np.float32(0)
     for j in range(row.shape[0]):
         total += row[j] * row[j]
@@ -81,29 +81,29 @@ def _length(row):
 
 @register_jitable
 def _load_unit(source, i, out):
-    """Widen row i of `source` into `out` at length 1 (a zero row stays zero), and return the length it had."""
+    """Write row i of `source` to `out`, scaled to length 1 (a zero row stays zero), and return its length."""
     _widen(source[i], out)
-    length = _length(out)
+    length = _compute_length(out)
     if length > 1e-30:
         inverse = np.float32(1 / length)
         for j in range(out.shape[0]):
             out[j] *= inverse
-    elif length > 0:  # the inverse would leave float32
+    elif length > 0:  # the inverse would overflow float32
         for j in range(out.shape[0]):
             out[j] = np.float32(np.float64(out[j]) / length)
     return length
 
 
-@nb.njit(nogil=True, cache=True, fastmath=_SUMS)
+@nb.njit(nogil=True, cache=True, fastmath=_FAST_SUMS)
 def normalise(source, out, lengths, start, stop):
-    """out[start:stop] = rows of `source` at length 1; their lengths go into `lengths`."""
+    """Write rows start..stop of `source`, scaled to length 1, to `out`, and their lengths to `lengths`."""
     for i in range(start, stop):
         lengths[i] = _load_unit(source, i, out[i])
 
 
-@nb.njit(nogil=True, cache=True, fastmath=_SUMS)
+@nb.njit(nogil=True, cache=True, fastmath=_FAST_SUMS)
 def sum_by_cluster(source, cluster, unit, out):
-    """out[c] = sum of the rows of cluster c, each at length 1 where `unit`, as it is otherwise."""
+    """Add to out[c] the rows of cluster c, each scaled to length 1 if `unit`."""
     row = np.empty(source.shape[1], np.float32)
     for i in range(source.shape[0]):
         if unit:
@@ -117,7 +117,7 @@ def sum_by_cluster(source, cluster, unit, out):
 
 @register_jitable
 def _dot_and_square(a, b):
-    """a . b and a . a, in one pass."""
+    """Return a . b and a . a."""
     dot, square = np.float32(0), np.float32(0)
     for c in range(a.shape[0]):
         dot += a[c] * b[c]
@@ -125,9 +125,9 @@ def _dot_and_square(a, b):
     return dot, square
 
 
-@nb.njit(nogil=True, cache=True, fastmath=_SUMS)
-def cosines(left, i, right, j, out):
-    """out[e] = cosine of row i[e] of `left` and row j[e] of `right`; quickest where equal j stand together."""
+@nb.njit(nogil=True, cache=True, fastmath=_FAST_SUMS)
+def compute_cosines(left, i, right, j, out):
+    """Set out[e] to the cosine of row i[e] of `left` and row j[e] of `right`; fastest if equal j are adjacent."""
     a = np.empty(left.shape[1], np.float32)
     b = np.empty(right.shape[1], np.float32)
     loaded = -1
@@ -139,6 +139,6 @@ def cosines(left, i, right, j, out):
         dot, square = _dot_and_square(a, b)
         if np.float32(1e-30) < square < np.float32(1e30):
             out[e] = dot / np.sqrt(square)
-        else:  # the squares leave float32
+        else:  # the squares overflow or underflow float32
             _load_unit(left, i[e], a)
             out[e] = _dot_and_square(a, b)[0]

@@ -1,1 +1,1 @@
-"""The maths of sets of tokens as Triton kernels."""
+"""The GPU backend: Triton kernels for similarity matrices, greedy selection and clusters."""

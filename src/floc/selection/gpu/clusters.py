@@ -1,4 +1,4 @@
-"""Who stands for whom, and the sums of those who share a representative, on the GPU."""
+"""Representatives of tokens, sums of the tokens they represent, and tokens by coverage, on the GPU."""
 
 from __future__ import annotations
 
@@ -6,100 +6,108 @@ import torch
 import triton
 import triton.language as tl
 
-from floc.selection.gpu.sets import (
-    COLUMNS,
-    DEPTH,
-    FIRST_PICK,
-    FIRST_TOKEN,
-    MATRIX,
-    MATRIX_STRIDE,
-    PIECE_OF_TOKENS,
-    TOKENS,
-    Sets,
-)
+from floc.selection.gpu.greedy_steps import Picks
+from floc.selection.gpu.sets import TOKEN_CHUNK, Sets, load_matrix, load_sizes, load_starts
 from floc.selection.gpu.similarity import Rows
-from floc.selection.gpu.steps import Picked
+
+_TOKENS = tl.constexpr(TOKEN_CHUNK)  # whose representatives one program finds
+_UNROLL = tl.constexpr(16)  # picks read at a time
 
 
-def represent(matrix: torch.Tensor, sets: Sets, picks: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """[tokens of all sets] int32: the pick, counted through all sets, that each token is most similar to.
+def find_representatives(matrix: torch.Tensor, sets: Sets, picks: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """[tokens of all sets] int32: the place in `picks` of the pick of its set that each token is most similar to.
 
     Args:
         matrix: the int16 matrices of all sets.
-        picks: [P] int32, as in `Picked`.
-        counts: [B] int32, how many picks of each set, at least 1, stand for its tokens. Each of them stands for itself.
+        picks: [P] int32, as in `Picks`.
+        counts: [B] int32 >= 1, number of picks of each set that represent its tokens. Each pick represents itself.
     """
-    by = torch.empty(sum(sets.tokens), dtype=torch.int32, device=matrix.device)
-    _represent[(len(sets.token_pieces),)](
-        matrix, picks, counts, by, sets.table, sets.token_pieces, BLOCK=PIECE_OF_TOKENS, TOGETHER=16, num_warps=1
-    )
-    return by
+    representatives = torch.empty(sum(sets.tokens), dtype=torch.int32, device=matrix.device)
+    chunks = sets.token_chunks
+    _find_representatives[(len(chunks),)](matrix, picks, counts, representatives, sets.table, chunks, num_warps=1)
+    return representatives
 
 
-def sums(rows: Rows, cluster: torch.Tensor, count: int, dtype: torch.dtype) -> torch.Tensor:
-    """[count, D] the sums of each cluster's rows at length 1, always added in the same order.
+def sum_clusters(rows: Rows, cluster: torch.Tensor, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """[count, D] sums of each cluster's rows, scaled to length 1 and always added in the same order.
 
     Args:
-        cluster: [n] int64, the cluster of each row; none is empty.
+        cluster: [n] int64, the cluster of each row; no cluster is empty.
     """
     dim = rows.values.shape[1]
     members = torch.sort(cluster, stable=True)
     starts = torch.searchsorted(members.values, torch.arange(count + 1, device=cluster.device))
     out = torch.empty(count, dim, dtype=dtype, device=cluster.device)
     block = min(1024, triton.next_power_of_2(dim))
-    _sum[(count, triton.cdiv(dim, block))](
-        rows.values, rows.scale, rows.power, members.indices, starts, out, dim, BLOCK=block, TOGETHER=4, num_warps=4
+    _sum_clusters[(count, triton.cdiv(dim, block))](
+        *rows[:3], members.indices, starts, out, dim, BLOCK=block, UNROLL=4, num_warps=4
     )
     return out
 
 
-def gathered(rows: Rows, places: torch.Tensor, dtype: torch.dtype) -> Rows:
-    """Some rows, in fp16 or float32, at a length between 1/2 and 1.
+def gather_rows(rows: Rows, places: torch.Tensor, dtype: torch.dtype) -> Rows:
+    """Copy the rows at `places` to fp16 or float32, scaled to a length between 1/2 and 1.
 
-    They are scaled by powers of two, so that fp16 loses nothing of bf16 but what is below 2**-17 of a row's length.
+    The factors are powers of two, so that fp16 loses only digits of bf16 values below 2**-17 of a row's length.
     """
-    dim = rows.values.shape[1]
-    n = len(places)
+    n, dim = len(places), rows.values.shape[1]
     values = torch.empty(n, dim, dtype=dtype, device=places.device)
     scale = torch.empty(n, dtype=torch.float32, device=places.device)
     block = min(4096, triton.next_power_of_2(dim))
-    _gather[(n,)](rows.values, rows.scale, rows.power, places, values, scale, dim, BLOCK=block, num_warps=4)
+    _gather_rows[(n,)](*rows[:3], places, values, scale, dim, BLOCK=block, num_warps=4)
     return Rows(values, scale, torch.ones_like(scale), torch.zeros(2, dtype=torch.int32, device=places.device))
 
 
+def order_worst_first(
+    rows: Rows, sets: Sets, picks: Picks, representatives: torch.Tensor, stop_count: int
+) -> torch.Tensor:
+    """[tokens of all sets] int32: the tokens of each incomplete set, the worst covered first.
+
+    Args:
+        representatives: [tokens of all sets] int32, from `find_representatives`.
+        stop_count: number of picks of all sets together after which no set needs more; 0: each needs its own depth.
+    """
+    n, dim = rows.values.shape
+    keys = torch.empty(n, dtype=torch.int64, device=representatives.device)
+    arrays = (*rows[:3], picks.picks, picks.counts, representatives, keys, sets.table, sets.set_of_token)
+    widths = dict(SETS=triton.next_power_of_2(len(sets)), BLOCK=min(4096, triton.next_power_of_2(dim)))
+    _key_by_cosine[(n,)](*arrays, stop_count, len(sets), dim, **widths, num_warps=4)
+    order = torch.sort(keys, stable=True).indices
+    return (order - sets.first_of_token).to(torch.int32)
+
+
 @triton.jit
-def _represent(matrix, picks, counts, by, table, pieces, BLOCK: tl.constexpr, TOGETHER: tl.constexpr):
-    piece = pieces + tl.program_id(0) * 2
-    which = tl.load(piece)
-    here = table + which * COLUMNS
-    n = tl.load(here + TOKENS)
-    stride = tl.multiple_of(tl.load(here + MATRIX_STRIDE), 64)
-    rows = matrix + tl.multiple_of(tl.load(here + MATRIX), 64)
-    v = tl.multiple_of(tl.load(piece + 1), BLOCK) + tl.arange(0, BLOCK)
-    first = tl.load(here + FIRST_PICK).to(tl.int32)
-    count = tl.load(counts + which)
-    best = tl.full([BLOCK], -32769, tl.int32)
-    place = tl.zeros([BLOCK], tl.int32)
-    for start in range(0, count, TOGETHER):
-        for j in tl.static_range(TOGETHER):
-            # behind the last one: the last one again, which changes nothing
+def _find_representatives(matrix, picks, counts, representatives, table, chunks):
+    chunk = chunks + tl.program_id(0) * 2
+    set_index = tl.load(chunk)
+    _, n, _ = load_sizes(table, set_index)
+    rows, stride = load_matrix(table, set_index, matrix)
+    _, first_token, first = load_starts(table, set_index)
+    v = tl.multiple_of(tl.load(chunk + 1), _TOKENS) + tl.arange(0, _TOKENS)
+    first = first.to(tl.int32)
+    count = tl.load(counts + set_index)
+    best = tl.full([_TOKENS], -32769, tl.int32)
+    place = tl.zeros([_TOKENS], tl.int32)
+    for start in range(0, count, _UNROLL):
+        for j in tl.static_range(_UNROLL):
+            # after the last pick: the last one again, which changes nothing
             rank = tl.minimum(start + j, count - 1)
             pick = tl.load(picks + first + rank)
             s = tl.load(rows + pick * stride + v, mask=v < stride, other=0).to(tl.int32)
             s = tl.where(v == pick, 32768, s)
             place = tl.where(s > best, first + rank, place)
             best = tl.maximum(best, s)
-    tl.store(by + tl.load(here + FIRST_TOKEN) + v, place, mask=v < n)
+    tl.store(representatives + first_token + v, place, mask=v < n)
 
 
 @triton.jit
-def _sum(values, scale, power, members, starts, out, dim, BLOCK: tl.constexpr, TOGETHER: tl.constexpr):
+def _sum_clusters(values, scale, power, members, starts, out, dim, BLOCK: tl.constexpr, UNROLL: tl.constexpr):
     cluster = tl.program_id(0)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     first, last = tl.load(starts + cluster), tl.load(starts + cluster + 1)
     total = tl.zeros([BLOCK], tl.float32)
-    for start in range(first, last, TOGETHER):
-        for j in tl.static_range(TOGETHER):
+    for start in range(first, last, UNROLL):
+        for j in tl.static_range(UNROLL):
             row = tl.load(members + start + j, mask=start + j < last, other=0)
             x = tl.load(values + row * dim + at, mask=at < tl.where(start + j < last, dim, 0), other=0).to(tl.float32)
             total += x * tl.load(power + row) * tl.load(scale + row)
@@ -107,11 +115,11 @@ def _sum(values, scale, power, members, starts, out, dim, BLOCK: tl.constexpr, T
 
 
 @triton.jit
-def _gather(values, scale, power, places, out, out_scale, dim, BLOCK: tl.constexpr):
+def _gather_rows(values, scale, power, places, out, out_scale, dim, BLOCK: tl.constexpr):
     i = tl.program_id(0).to(tl.int64)
     row = tl.load(places + i)
     inverse = tl.load(scale + row)
-    # the power of two just below; 0 stays 0
+    # the largest power of two not above it; 0 stays 0
     exponent = inverse.to(tl.int32, bitcast=True) & 0x7F800000
     near = exponent.to(tl.float32, bitcast=True)
     factor = tl.load(power + row)
@@ -122,64 +130,35 @@ def _gather(values, scale, power, places, out, out_scale, dim, BLOCK: tl.constex
     tl.store(out_scale + i, tl.where(near > 0, inverse / tl.where(near > 0, near, 1.0), 0.0))
 
 
-def worst_first(rows: Rows, sets: Sets, picked: Picked, by: torch.Tensor, enough: int) -> torch.Tensor:
-    """[tokens of all sets] int32: the tokens of each set from the worst covered on, for sets that are not complete.
-
-    Args:
-        by: [tokens of all sets] int32, the pick that stands for each, as `represent` tells.
-        enough: where so many picks were made in all, no set needs more; 0: each needs its own depth.
-    """
-    n, dim = rows.values.shape
-    keys = torch.empty(n, dtype=torch.int64, device=by.device)
-    _worst[(n,)](
-        rows.values,
-        rows.scale,
-        rows.power,
-        picked.picks,
-        picked.made,
-        by,
-        keys,
-        sets.table,
-        sets.set_of_token,
-        enough,
-        len(sets),
-        dim,
-        SETS=triton.next_power_of_2(len(sets)),
-        BLOCK=min(4096, triton.next_power_of_2(dim)),
-        num_warps=4,
-    )
-    order = torch.sort(keys, stable=True).indices
-    return (order - sets.first_of_token).to(torch.int32)
-
-
 @triton.jit
-def _worst(
+def _key_by_cosine(
     values,
     scale,
     power,
     picks,
-    made,
-    by,
+    counts,
+    representatives,
     keys,
     table,
     sets,
-    enough,
+    stop_count,
     count,
     dim,
     SETS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    """Write a key that sorts tokens by set, then by the cosine to their representative; by index if not needed."""
     i = tl.program_id(0).to(tl.int64)
-    which = tl.load(sets + i)
-    here = table + which * COLUMNS
-    needed = tl.load(made + which) < tl.load(here + DEPTH)
-    if enough > 0:
-        each = tl.arange(0, SETS)
-        needed = needed & (tl.sum(tl.load(made + each, mask=each < count, other=0), 0) < enough)
+    set_index = tl.load(sets + i)
+    _, _, depth = load_sizes(table, set_index)
+    needed = tl.load(counts + set_index) < depth
+    if stop_count > 0:
+        others = tl.arange(0, SETS)
+        needed = needed & (tl.sum(tl.load(counts + others, mask=others < count, other=0), 0) < stop_count)
     cosine = 0.0
     if needed:
-        first = tl.load(here + FIRST_TOKEN)
-        other = first + tl.load(picks + tl.load(by + i))
+        _, first, _ = load_starts(table, set_index)
+        other = first + tl.load(picks + tl.load(representatives + i))
         total = tl.zeros([BLOCK], tl.float32)
         for start in range(0, dim, BLOCK):
             at = start + tl.arange(0, BLOCK)
@@ -187,6 +166,6 @@ def _worst(
             y = tl.load(values + other * dim + at, mask=at < dim, other=0).to(tl.float32) * tl.load(power + other)
             total += x * y
         cosine = tl.sum(total, 0) * tl.load(scale + i) * tl.load(scale + other)
-    # only a zero token is like nothing at this point, and it would gain nothing either: last
+    # only a zero token has cosine 0 here; it would gain nothing, so it comes last
     cosine = tl.where(cosine > 0, cosine, 2.0)
-    tl.store(keys + i, (which.to(tl.int64) << 32) | cosine.to(tl.int32, bitcast=True).to(tl.int64))
+    tl.store(keys + i, (set_index.to(tl.int64) << 32) | cosine.to(tl.int32, bitcast=True).to(tl.int64))

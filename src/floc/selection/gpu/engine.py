@@ -12,7 +12,7 @@ import torch
 
 from floc.selection.engine import until_next
 from floc.selection.gpu import greedy
-from floc.selection.gpu.launch import LIMIT_BYTES, on
+from floc.selection.gpu.launch import LIMIT_BYTES, use_device
 from floc.selection.gpu.sets import Sets
 from floc.selection.objective import Similarity
 from floc.selection.torch.engine import TorchEngine
@@ -32,7 +32,7 @@ class GpuEngine(TorchEngine):
         # the matrices of all blocks of a window exist together
         return max(1, int(LIMIT_BYTES / (2 * int(sizes.max())) * survivors / int(sizes.sum())))
 
-    def _choose(
+    def _select(
         self, matrices: Sequence[torch.Tensor], budgets: Sequence[int], weights: np.ndarray | None = None
     ) -> list[tuple[np.ndarray, np.ndarray, int]]:
         depths = [min(budget + 1, len(matrix)) for matrix, budget in zip(matrices, budgets, strict=True)]
@@ -66,7 +66,7 @@ def select(
     for matrix, place, turned in zip(matrices, sets.matrices(laid_out), sets.transposes(laid_out), strict=True):
         place.copy_(matrix)
         turned.copy_(matrix.T)
-    with on(device):
+    with use_device(device):
         picked = greedy.greedy(laid_out, sets, weights, spread=1 << 16)
         greedy.fill_up(picked, sets)
     return picked.picks.long(), picked.gains.long()

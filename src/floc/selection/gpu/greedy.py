@@ -1,16 +1,15 @@
-"""Exact greedy on the GPU, by gains that are kept up to date.
+"""Exact greedy facility location on the GPU, by gains that are kept up to date.
 
-After a pick only those tokens matter whose cover rose, a few dozen of thousands: every candidate loses, for each of
-them, what it would have added between the old cover and the new. So a pick costs one row of the matrix and as many of
-its transpose as tokens rose, and no candidate is ever evaluated again. All is integer arithmetic, so sums may be taken
-in any order: picks and gains are those of `reference.greedy`, bit for bit.
+After a pick only the tokens whose cover rose matter, a few dozen of thousands: for each of them every candidate loses
+what it would have added between the old and the new cover. So a pick reads one row of the matrix and one row of its
+transpose per raised token, and no candidate is evaluated again. Integer sums do not depend on the order of the terms,
+so picks and gains are those of `reference.greedy`, bit for bit.
 
-Several picks are made in one step. Of the candidates with the largest gains, in order, the second is greedy's next pick
-if it raises no token that the first one raises: its gain has not changed then, and no gain ever rises. So it goes on
-until two meet. On videos two to five picks in a step are common, and a step takes about as long as one pick would.
+Several picks are made in one step. The candidate with the second largest gain is greedy's next pick if it raises no
+token that the first raises: its gain has not changed, and gains never rise. The same holds for those after it, up to
+the first conflict. On videos two to five picks per step are common, and a step takes about as long as one pick.
 
-Two kernels do this: one program for each set or a few (few.py), or many (team.py). What both do in a step is in
-steps.py.
+Two kernels do this, in `greedy_few_programs.py` and `greedy_many_programs.py`; `greedy_steps.py` holds what they share.
 """
 
 from __future__ import annotations
@@ -21,31 +20,21 @@ import torch
 import triton
 import triton.language as tl
 
-from floc.selection.gpu import few, team
-from floc.selection.gpu.launch import interpreted, multiprocessors
-from floc.selection.gpu.sets import (
-    CANDIDATES,
-    COLUMNS,
-    DEPTH,
-    FIRST_CANDIDATE,
-    FIRST_PICK,
-    FIRST_TOKEN,
-    MATRIX,
-    MATRIX_STRIDE,
-    PIECE,
-    TOKENS,
-    Sets,
-)
-from floc.selection.gpu.steps import Enough, Picked
+from floc.selection.gpu import greedy_few_programs, greedy_many_programs
+from floc.selection.gpu.greedy_steps import BINS, Picks, StopRule
+from floc.selection.gpu.launch import count_multiprocessors, is_interpreted
+from floc.selection.gpu.sets import CANDIDATE_CHUNK, Sets, divide_among, load_matrix, load_sizes, load_starts
 
-NEVER = Enough()
+NEVER = StopRule()
+_ROWS = tl.constexpr(CANDIDATE_CHUNK)  # evaluated by one program,
+_COLUMNS = tl.constexpr(512)  # in blocks of this width
 
 
 class Programs(NamedTuple):
     """A kernel, and how many of its programs work on each set."""
 
-    kernel: Literal["few", "team"]
-    members: int
+    kernel: Literal["few", "many"]
+    per_set: int
 
 
 def greedy(
@@ -54,151 +43,128 @@ def greedy(
     weights: torch.Tensor | None = None,
     *,
     spread: int = 1 << 15,
-    enough: Enough = NEVER,
-    by: Programs | None = None,
-) -> Picked:
-    """Pick from every set until its depth is reached, or nothing gains any more.
+    stop: StopRule = NEVER,
+    programs: Programs | None = None,
+) -> Picks:
+    """Pick from every set until its depth is reached or no candidate gains anything.
 
     Args:
         matrix: the int16 matrices of all sets.
         weights: [tokens of all sets] int64 >= 0, how much each counts.
-        spread: no two similarities differ by more.
-        enough: when to stop in sets whose picks are not wanted. No pick counts for more than its set's first.
-        by: what makes the picks; chosen by size where not given.
+        spread: upper bound of the difference of two similarities.
+        stop: when to stop early. No pick counts as larger than its set's first.
+        programs: the kernel and its number of programs per set; chosen by size by default.
     """
     device = matrix.device
     weighted = weights is not None
-    kind = torch.int64 if weighted or max(sets.tokens) * spread >= 1 << 31 else torch.int32
-    now = torch.empty(sum(sets.candidates), dtype=kind, device=device)
-    picked = Picked(
-        torch.empty(sets.picks, dtype=torch.int32, device=device),
-        torch.empty(sets.picks, dtype=kind, device=device),
+    dtype = torch.int64 if weighted or max(sets.tokens) * spread >= 1 << 31 else torch.int32
+    gains = torch.empty(sum(sets.candidates), dtype=dtype, device=device)
+    picks = Picks(
+        torch.empty(sum(sets.depths), dtype=torch.int32, device=device),
+        torch.empty(sum(sets.depths), dtype=dtype, device=device),
         torch.empty(len(sets), dtype=torch.int32, device=device),
         torch.empty(len(sets), dtype=torch.int32, device=device),
     )
-    given = weights if weights is not None else now  # where there are none the kernels do not read them
-    for after in (False, True):
-        _evaluate[(len(sets.candidate_pieces),)](
-            matrix,
-            given,
-            picked.picks,
-            now,
-            sets.table,
-            sets.candidate_pieces,
-            AFTER=after,
-            WEIGHTED=weighted,
-            ROWS=PIECE,
-            BLOCK=512,
-            num_warps=4,
-        )
-        if not after:
-            _first[(len(sets),)](now, picked.picks, picked.gains, sets.table, BLOCK=4096, num_warps=8)
-    kernel, members = _programs(sets) if by is None else by
-    run = few.run if kernel == "few" else team.run
-    run(matrix, given, now, picked, sets, members, weighted=weighted, enough=enough)
-    return picked
+    inputs = (matrix, gains if weights is None else weights)  # without weights the kernels do not read them
+    chunks = sets.candidate_chunks
+    evaluated = (*inputs, picks.picks, gains, sets.table, chunks)
+    _evaluate[(len(chunks),)](*evaluated, AFTER=False, WEIGHTED=weighted, num_warps=4)
+    _pick_first[(len(sets),)](gains, picks.picks, picks.gains, sets.table, BLOCK=4096, num_warps=8)
+    _evaluate[(len(chunks),)](*evaluated, AFTER=True, WEIGHTED=weighted, num_warps=4)
+
+    histogram = torch.zeros(BINS if stop.count else 1, dtype=torch.int32, device=device)
+    kernel, per_set = _choose_programs(sets) if programs is None else programs
+    largest = max(sets.candidates)
+    partition = (per_set, divide_among(largest, per_set), max(1, (largest - 1).bit_length()))
+    arguments = (*inputs, gains, *picks, histogram, stop.count, sets.table, *partition)
+    options = dict(WEIGHTED=weighted, STOPS=stop.count > 0, FIRSTS=stop.firsts)
+    if per_set > 1:
+        options["launch_cooperative_grid"] = True  # programs wait for one another, so all must run at once
+    (greedy_few_programs if kernel == "few" else greedy_many_programs).launch(sets, per_set, arguments, options)
+    return picks
 
 
-def fill_up(picked: Picked, sets: Sets, later: torch.Tensor | None = None) -> None:
-    """Fill the picks that gain nothing with the candidates that are left, in index order or in the order of `later`.
+def fill_up(picks: Picks, sets: Sets, order: torch.Tensor | None = None) -> None:
+    """Fill the picks that gain nothing with the remaining candidates.
 
     Args:
-        later: [candidates of all sets] int32, each set's candidates in the order to take them.
+        order: [candidates of all sets] int32, the order to take each set's candidates in; index order by default.
     """
-    marks = torch.zeros(sum(sets.candidates), dtype=torch.int8, device=picked.picks.device)
+    marks = torch.zeros(sum(sets.candidates), dtype=torch.int8, device=picks.picks.device)
+    candidates = picks.picks if order is None else order  # without an order the kernel does not read it
     _fill_up[(len(sets),)](
-        picked.picks,
-        picked.gains,
-        picked.made,
-        marks,
-        picked.picks if later is None else later,
-        sets.table,
-        ORDERED=later is not None,
-        BLOCK=1024,
-        num_warps=4,
+        *picks[:3], marks, candidates, sets.table, ORDERED=order is not None, BLOCK=1024, num_warps=4
     )
 
 
-def _programs(sets: Sets) -> Programs:
-    """What suits the sizes."""
+def _choose_programs(sets: Sets) -> Programs:
     largest = max(*sets.tokens, *sets.candidates)
-    running = 1 if interpreted() else max(1, multiprocessors(sets.device) // len(sets))
-    members = min(running, team.MOST, -(-largest // 64))
-    if largest <= few.WIDEST and (running <= few.MOST or members == 1):
-        return Programs("few", min(running, -(-max(sets.candidates) // 256)))
-    return Programs("team", members)
+    available = 1 if is_interpreted() else max(1, count_multiprocessors(sets.device) // len(sets))
+    many = min(available, greedy_many_programs.MAX_PROGRAMS, -(-largest // 64))
+    if largest <= greedy_few_programs.MAX_SIZE and (available <= greedy_few_programs.MAX_PROGRAMS or many == 1):
+        return Programs("few", min(available, -(-max(sets.candidates) // 256)))
+    return Programs("many", many)
 
 
 @triton.jit
-def _evaluate(
-    matrix,
-    weights,
-    picks,
-    now,
-    table,
-    pieces,
-    AFTER: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """What each candidate adds to nothing, or AFTER the first pick to that."""
-    piece = pieces + tl.program_id(0) * 2
-    here = table + tl.load(piece) * COLUMNS
-    m, n = tl.load(here + CANDIDATES), tl.load(here + TOKENS)
-    stride = tl.multiple_of(tl.load(here + MATRIX_STRIDE), 64)
-    start = matrix + tl.multiple_of(tl.load(here + MATRIX), 64)
-    rows = tl.load(piece + 1) + tl.arange(0, ROWS)
-    first = start
+def _evaluate(matrix, weights, picks, gains, table, chunks, AFTER: tl.constexpr, WEIGHTED: tl.constexpr):
+    """Compute the gain of each candidate over the empty set or, if AFTER, over the first pick."""
+    chunk = chunks + tl.program_id(0) * 2
+    set_index = tl.load(chunk)
+    m, n, _ = load_sizes(table, set_index)
+    first_row, stride = load_matrix(table, set_index, matrix)
+    first_candidate, first_token, first_pick = load_starts(table, set_index)
+    rows = tl.load(chunk + 1) + tl.arange(0, _ROWS)
+    pick_row = first_row
     if AFTER:
-        first = start + tl.load(picks + tl.load(here + FIRST_PICK)) * stride
-    total = tl.zeros([ROWS], now.dtype.element_ty)
-    for left in range(0, n, BLOCK):
-        columns = left + tl.arange(0, BLOCK)
+        pick_row = first_row + tl.load(picks + first_pick) * stride
+    total = tl.zeros([_ROWS], gains.dtype.element_ty)
+    for left in range(0, n, _COLUMNS):
+        columns = left + tl.arange(0, _COLUMNS)
         inside = (rows < m)[:, None] & (columns < stride)[None, :]
-        s = tl.load(start + rows[:, None] * stride + columns[None, :], mask=inside, other=0).to(tl.int32)
+        s = tl.load(first_row + rows[:, None] * stride + columns[None, :], mask=inside, other=0).to(tl.int32)
         if AFTER:
-            cover = tl.load(first + columns, mask=columns < stride, other=0).to(tl.int32)
+            cover = tl.load(pick_row + columns, mask=columns < stride, other=0).to(tl.int32)
             s = tl.maximum(s - cover[None, :], 0)
         s = tl.where((columns < n)[None, :], s, 0)
         if WEIGHTED:
-            weight = tl.load(weights + tl.load(here + FIRST_TOKEN) + columns, mask=columns < n, other=0)
+            weight = tl.load(weights + first_token + columns, mask=columns < n, other=0)
             total += tl.sum(s.to(tl.int64) * weight[None, :], 1)
         else:
             total += tl.sum(s, 1)
-    tl.store(now + tl.load(here + FIRST_CANDIDATE) + rows, total, mask=rows < m)
+    tl.store(gains + first_candidate + rows, total, mask=rows < m)
 
 
 @triton.jit
-def _first(now, picks, gains, table, BLOCK: tl.constexpr):
-    """The best of each set by its whole sum, the lowest index of equals."""
-    here = table + tl.program_id(0) * COLUMNS
-    m = tl.load(here + CANDIDATES)
-    now += tl.load(here + FIRST_CANDIDATE)
+def _pick_first(current_gains, picks, gains, table, BLOCK: tl.constexpr):
+    """Pick the candidate with the largest gain over the empty set, the lowest index of equals."""
+    m, _, _ = load_sizes(table, tl.program_id(0))
+    first_candidate, _, first_pick = load_starts(table, tl.program_id(0))
+    current_gains += first_candidate
     at = tl.arange(0, BLOCK)
-    best = tl.load(now)
+    best = tl.load(current_gains)
     place = m * 0
     for start in range(0, m, BLOCK):
-        value = tl.load(now + start + at, mask=start + at < m, other=best)
+        value = tl.load(current_gains + start + at, mask=start + at < m, other=best)
         highest = tl.max(value, 0)
         if highest > best:
             best = highest
             place = start + tl.min(tl.where(value == highest, at, BLOCK), 0).to(tl.int64)
-    out = tl.load(here + FIRST_PICK)
-    tl.store(picks + out, place.to(tl.int32))
-    tl.store(gains + out, best)
+    tl.store(picks + first_pick, place.to(tl.int32))
+    tl.store(gains + first_pick, best)
 
 
 @triton.jit
-def _fill_up(picks, gains, made, marks, later, table, ORDERED: tl.constexpr, BLOCK: tl.constexpr):
-    which = tl.program_id(0)
-    here = table + which * COLUMNS
-    m, depth = tl.load(here + CANDIDATES).to(tl.int32), tl.load(here + DEPTH).to(tl.int32)
-    picks += tl.load(here + FIRST_PICK)
-    gains += tl.load(here + FIRST_PICK)
-    marks += tl.load(here + FIRST_CANDIDATE)
-    later += tl.load(here + FIRST_CANDIDATE)
-    count = tl.load(made + which)
+def _fill_up(picks, gains, counts, marks, order, table, ORDERED: tl.constexpr, BLOCK: tl.constexpr):
+    set_index = tl.program_id(0)
+    m, _, depth = load_sizes(table, set_index)
+    m, depth = m.to(tl.int32), depth.to(tl.int32)
+    first_candidate, _, first_pick = load_starts(table, set_index)
+    picks += first_pick
+    gains += first_pick
+    marks += first_candidate
+    order += first_candidate
+    count = tl.load(counts + set_index)
     at = tl.arange(0, BLOCK)
     if count < depth:
         for start in range(0, count, BLOCK):
@@ -206,11 +172,11 @@ def _fill_up(picks, gains, made, marks, later, table, ORDERED: tl.constexpr, BLO
             tl.store(marks + pick, tl.full([BLOCK], 1, tl.int8), mask=start + at < count)
         tl.debug_barrier()
         for start in range(0, m, BLOCK):
-            one = start + at
+            candidate = start + at
             if ORDERED:
-                one = tl.load(later + start + at, mask=start + at < m, other=0)
-            free = (start + at < m) & (tl.load(marks + one, mask=start + at < m, other=1) == 0)
+                candidate = tl.load(order + start + at, mask=start + at < m, other=0)
+            free = (start + at < m) & (tl.load(marks + candidate, mask=start + at < m, other=1) == 0)
             place = count + tl.cumsum(free.to(tl.int32), 0) - 1
-            tl.store(picks + place, one, mask=free & (place < depth))
+            tl.store(picks + place, candidate, mask=free & (place < depth))
             tl.store(gains + place, tl.zeros([BLOCK], gains.dtype.element_ty), mask=free & (place < depth))
             count += tl.sum(free.to(tl.int32), 0)

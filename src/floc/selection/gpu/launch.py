@@ -1,4 +1,4 @@
-"""What launches depend on: the device, and whether kernels run on it or in Triton's interpreter."""
+"""Properties of the device that kernels are launched on, and whether they run in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from functools import lru_cache
 import torch
 import triton
 
-LIMIT_BYTES = 4 << 30  # of matrices that exist at a time, unless one alone is larger
+LIMIT_BYTES = 4 << 30  # limit of the matrices in memory at a time, unless a single one is larger
 
 
-def interpreted() -> bool:
-    """Whether kernels are interpreted, on the CPU: TRITON_INTERPRET=1 when Triton was imported."""
+def is_interpreted() -> bool:
+    """Return whether kernels run in Triton's interpreter on the CPU: TRITON_INTERPRET=1 when Triton was imported."""
     return bool(triton.knobs.runtime.interpret)
 
 
 @lru_cache
-def multiprocessors(device: torch.device) -> int:
-    """How many programs run at once at least."""
+def count_multiprocessors(device: torch.device) -> int:
+    """Return the number of programs that are guaranteed to run at the same time."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 @lru_cache
-def has_boxes(device: torch.device) -> bool:
-    """Whether the device copies boxes of a matrix by itself, from Hopper on."""
+def supports_tma(device: torch.device) -> bool:
+    """Return whether the device has the Tensor Memory Accelerator (Hopper and later), or is interpreted."""
     return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
 
 
-def on(device: torch.device) -> AbstractContextManager:
-    """Launch there: Triton launches on the current device, whatever the tensors are on."""
+def use_device(device: torch.device) -> AbstractContextManager:
+    """Make `device` current: Triton launches on the current device, wherever the tensors are."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

@@ -17,10 +17,10 @@ import torch
 from floc import blocks
 from floc.ranking import Chosen, Groups
 from floc.selection.gpu import clusters, greedy, similarity
-from floc.selection.gpu.launch import LIMIT_BYTES, on
-from floc.selection.gpu.sets import Sets, repeated
+from floc.selection.gpu.greedy_steps import Picks, StopRule
+from floc.selection.gpu.launch import LIMIT_BYTES, use_device
+from floc.selection.gpu.sets import Sets, repeat_values
 from floc.selection.gpu.similarity import Rows
-from floc.selection.gpu.steps import Enough, Picked
 from floc.selection.objective import SCALE, WEIGHT_SCALE
 
 
@@ -33,22 +33,22 @@ def in_blocks(
         tokens: [n, D].
         sizes: [B] tokens in each block.
     """
-    with on(tokens.device):
+    with use_device(tokens.device):
         return _in_blocks(_readable(tokens), tuple(int(size) for size in sizes), budget, detail, shared)
 
 
 def _in_blocks(tokens: torch.Tensor, sizes: tuple[int, ...], budget: int, detail: float, shared: bool) -> Chosen:
-    rows = Rows.of(tokens)
+    rows = Rows.measure(tokens)
     plan = block_plan(sizes, budget, shared, LIMIT_BYTES, tokens.device)
     picked = []
     for start, sets in plan.parts:
-        part = rows.part(start, start + sum(sets.tokens))
-        picked.append(_first_pass(part, sets, detail, Enough(0 if shared else budget))[0])
+        part = rows.slice(start, start + sum(sets.tokens))
+        picked.append(_first_pass(part, sets, detail, StopRule(0 if shared else budget))[0])
     picks, gains = _joined([each.picks for each in picked]), _joined([each.gains for each in picked])
     lists = plan.lists
     order, following = (plan.order, plan.following) if shared else lists.best(gains, budget)
     flat = lists.start.index_select(0, order) + picks.index_select(0, order)
-    return Chosen(flat, *lists.told(gains, order, following, SCALE), rows.seen[1:], plan)
+    return Chosen(flat, *lists.told(gains, order, following, SCALE), rows.flags[1:], plan)
 
 
 def in_two_passes(
@@ -65,13 +65,13 @@ def in_two_passes(
         sizes: [B] tokens in each block.
         windows: the blocks of each, and how many survive in it.
     """
-    with on(tokens.device):
+    with use_device(tokens.device):
         plan = window_plan(tuple(int(size) for size in sizes), tuple(windows), budget, tokens.device)
         return _in_two_passes(_readable(tokens), plan, budget, detail)
 
 
 def _in_two_passes(tokens: torch.Tensor, plan: WindowPlan, budget: int, detail: float) -> Chosen:
-    rows = Rows.of(tokens)
+    rows = Rows.measure(tokens)
     flat, picked = [], []
     for window in plan.windows:
         found = survivors(window.rows(rows), window, detail)
@@ -86,19 +86,19 @@ def _in_two_passes(tokens: torch.Tensor, plan: WindowPlan, budget: int, detail: 
     # survivors of all windows end to end
     places = places.index_select(0, order) + lists.start.index_select(0, order)
     told = lists.told(gains, order, following, SCALE * WEIGHT_SCALE)
-    return Chosen(_joined(flat).index_select(0, places), *told, rows.seen[1:], plan)
+    return Chosen(_joined(flat).index_select(0, places), *told, rows.flags[1:], plan)
 
 
-def _first_pass(rows: Rows, sets: Sets, detail: float, enough: Enough) -> tuple[Picked, torch.Tensor]:
+def _first_pass(rows: Rows, sets: Sets, detail: float, stop: StopRule) -> tuple[Picks, torch.Tensor]:
     """Picks from every set, and the matrices they were made from."""
     matrix = torch.empty(sets.elements, dtype=torch.int16, device=sets.device)
     similarity.fill(matrix, rows, rows, sets, detail)
-    picked = greedy.greedy(matrix, sets, enough=enough)
+    picked = greedy.greedy(matrix, sets, stop=stop)
     later = None
     if detail > 1:
         # all similarities near 1 snap to 1 then, so gains end while there is something to gain: see engine.py
-        by = clusters.represent(matrix, sets, picked.picks, picked.made)
-        later = clusters.worst_first(rows, sets, picked, by, enough.count)
+        by = clusters.find_representatives(matrix, sets, picked.picks, picked.counts)
+        later = clusters.order_worst_first(rows, sets, picked, by, stop.count)
     greedy.fill_up(picked, sets, later)
     return picked, matrix
 
@@ -113,12 +113,12 @@ class Survivors(NamedTuple):
 
 def survivors(rows: Rows, window: Window, detail: float) -> Survivors:
     """Choose in the blocks of a window, and prepare to choose from what they chose."""
-    picked, matrix = _first_pass(rows, window.first, detail, Enough(window.survivors, firsts=True))
+    picked, matrix = _first_pass(rows, window.first, detail, StopRule(window.survivors, firsts=True))
     order = window.lists.best(picked.gains, window.survivors, firsts=True)[0]
     group = window.lists.group.index_select(0, order)
     counts = torch.zeros(len(window.first), dtype=torch.int32, device=order.device)
     counts.index_add_(0, group, torch.ones_like(group, dtype=torch.int32))
-    by = clusters.represent(matrix, window.first, picked.picks, counts)
+    by = clusters.find_representatives(matrix, window.first, picked.picks, counts)
     del matrix
     place = torch.empty_like(window.lists.group)  # of each pick among the survivors
     place[order] = window.arange
@@ -127,10 +127,10 @@ def survivors(rows: Rows, window: Window, detail: float) -> Survivors:
     # fp16 has the digits for sums of unit tokens, and the range unless a cluster is very large
     small = rows.values.element_size() == 2 and max(window.first.tokens) < 60_000
     dtype = torch.float16 if small else torch.float32
-    targets = Rows.of(clusters.sums(rows, place[by.long()], window.survivors, dtype))
+    targets = Rows.measure(clusters.sum_clusters(rows, place[by.long()], window.survivors, dtype))
     lengths = torch.where(targets.scale > 0, 1 / (targets.scale * targets.power), 0)
     weights = (lengths.double() * WEIGHT_SCALE).round().long()
-    candidates = clusters.gathered(rows, places, dtype)
+    candidates = clusters.gather_rows(rows, places, dtype)
     matrix = torch.empty(window.second.elements, dtype=torch.int16, device=order.device)
     similarity.fill(matrix, candidates, targets, window.second, detail)
     return Survivors(places, matrix, weights)
@@ -160,17 +160,17 @@ class _Lists:
     @cached_property
     def group(self) -> torch.Tensor:
         """[P] int64 the group of each pick."""
-        return repeated(range(len(self.depths)), self.depths, self.device)
+        return repeat_values(range(len(self.depths)), self.depths, self.device)
 
     @cached_property
     def start(self) -> torch.Tensor:
         """[P] int64 what to add to each pick."""
-        return repeated(self.starts, self.depths, self.device)
+        return repeat_values(self.starts, self.depths, self.device)
 
     @cached_property
     def first(self) -> torch.Tensor:
         """[P] int64 the place of the first pick of each pick's group."""
-        return repeated(self.ends - self.counts, self.depths, self.device)
+        return repeat_values(self.ends - self.counts, self.depths, self.device)
 
     @cached_property
     def by_rank(self) -> torch.Tensor:
@@ -269,7 +269,7 @@ class Window:
 
     def rows(self, all_rows: Rows) -> Rows:
         """Its tokens."""
-        return all_rows.part(self.start, self.start + sum(self.first.tokens))
+        return all_rows.slice(self.start, self.start + sum(self.first.tokens))
 
     @cached_property
     def arange(self) -> torch.Tensor:

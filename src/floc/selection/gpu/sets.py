@@ -1,7 +1,7 @@
-"""Where the sets of one launch lie: a table that every kernel reads, a row for each set.
+"""Memory layout of the sets of one launch: a table with one row per set, which every kernel reads.
 
-A set has candidates, tokens to cover, the matrix of their similarities, and the picks made from it. Where the matrix is
-its own transpose, the same memory holds both.
+A set has candidates, tokens to cover, the matrix of their similarities, its transpose, and the picks. A symmetric
+matrix is its own transpose and is stored once.
 """
 
 from __future__ import annotations
@@ -11,34 +11,66 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+import triton
 import triton.language as tl
 
-TILE = 128  # rows and columns of a tile of a product
-PIECE = 16  # candidates that are evaluated together
-PIECE_OF_TOKENS = 64  # tokens whose representatives are found together
-STRIDE = 64  # every row of a matrix is a multiple of this long, so that rows start on full memory transactions
+TILE = 128  # rows and columns of a tile of a matrix product
+CANDIDATE_CHUNK = 16  # candidates evaluated by one program
+TOKEN_CHUNK = 64  # tokens whose representatives one program finds
+STRIDE = 64  # rows of a matrix are padded to a multiple of this, so that they start on full memory transactions
+_TILE_GROUP = 16  # tiles per side of a square that is computed together, so that its tokens stay in the L2 cache
 
 # columns of the table
-CANDIDATES = tl.constexpr(0)
-TOKENS = tl.constexpr(1)
-MATRIX = tl.constexpr(2)  # where the matrix starts, [candidates, tokens]
+CANDIDATES = tl.constexpr(0)  # number of candidates
+TOKENS = tl.constexpr(1)  # number of tokens
+MATRIX = tl.constexpr(2)  # start of the [candidates, tokens] matrix
 MATRIX_STRIDE = tl.constexpr(3)
-TURNED = tl.constexpr(4)  # where its transpose starts
-TURNED_STRIDE = tl.constexpr(5)
-FIRST_CANDIDATE = tl.constexpr(6)  # in arrays that hold the candidates of all sets, and
-FIRST_TOKEN = tl.constexpr(7)  # their tokens
-DEPTH = tl.constexpr(8)  # how many to pick
-FIRST_PICK = tl.constexpr(9)  # in arrays that hold the picks of all sets
+TRANSPOSE = tl.constexpr(4)  # start of its transpose
+TRANSPOSE_STRIDE = tl.constexpr(5)
+FIRST_CANDIDATE = tl.constexpr(6)  # start in arrays over the candidates of all sets
+FIRST_TOKEN = tl.constexpr(7)  # start in arrays over the tokens of all sets
+DEPTH = tl.constexpr(8)  # number of picks to make
+FIRST_PICK = tl.constexpr(9)  # start in arrays over the picks of all sets
 COLUMNS = tl.constexpr(10)
+
+
+@triton.jit
+def load_sizes(table, index):
+    """Load the number of candidates, tokens and picks of a set."""
+    row = table + index * COLUMNS
+    return tl.load(row + CANDIDATES), tl.load(row + TOKENS), tl.load(row + DEPTH)
+
+
+@triton.jit
+def load_starts(table, index):
+    """Load where a set's candidates, tokens and picks start in arrays over all sets."""
+    row = table + index * COLUMNS
+    return tl.load(row + FIRST_CANDIDATE), tl.load(row + FIRST_TOKEN), tl.load(row + FIRST_PICK)
+
+
+@triton.jit
+def load_matrix(table, index, memory):
+    """Return a pointer to a set's [candidates, tokens] matrix, and its stride."""
+    row = table + index * COLUMNS
+    stride = tl.multiple_of(tl.load(row + MATRIX_STRIDE), 64)
+    return memory + tl.multiple_of(tl.load(row + MATRIX), 64), stride
+
+
+@triton.jit
+def load_transpose(table, index, memory):
+    """Return a pointer to a set's [tokens, candidates] matrix, and its stride."""
+    row = table + index * COLUMNS
+    stride = tl.multiple_of(tl.load(row + TRANSPOSE_STRIDE), 64)
+    return memory + tl.multiple_of(tl.load(row + TRANSPOSE), 64), stride
 
 
 @dataclass(frozen=True)
 class Sets:
-    """Sets that are chosen from together."""
+    """The sizes of the sets of one launch, and the tables derived from them."""
 
     candidates: tuple[int, ...]
     tokens: tuple[int, ...]
-    depths: tuple[int, ...]
+    depths: tuple[int, ...]  # number of picks to make in each set
     symmetric: bool
     device: torch.device
 
@@ -47,7 +79,7 @@ class Sets:
 
     @cached_property
     def elements(self) -> int:
-        """Of all matrices together."""
+        """Number of elements of all matrices together."""
         return self._layout[1]
 
     @cached_property
@@ -56,109 +88,91 @@ class Sets:
         return torch.tensor(self._layout[0], dtype=torch.int64, device=self.device)
 
     @cached_property
-    def picks(self) -> int:
-        """Of all sets together."""
-        return sum(self.depths)
-
-    @cached_property
     def _layout(self) -> tuple[list[list[int]], int]:
         rows, used, candidate, token, pick = [], 0, 0, 0, 0
         for m, n, depth in zip(self.candidates, self.tokens, self.depths, strict=True):
-            matrix, stride = used, round_up(n, STRIDE)
+            matrix, stride = used, _round_up(n, STRIDE)
             used += m * stride
-            turned, turned_stride = matrix, stride
+            transpose, transpose_stride = matrix, stride
             if not self.symmetric:
-                turned, turned_stride = used, round_up(m, STRIDE)
-                used += n * turned_stride
-            rows.append([m, n, matrix, stride, turned, turned_stride, candidate, token, depth, pick])
+                transpose, transpose_stride = used, _round_up(m, STRIDE)
+                used += n * transpose_stride
+            rows.append([m, n, matrix, stride, transpose, transpose_stride, candidate, token, depth, pick])
             candidate, token, pick = candidate + m, token + n, pick + depth
         return rows, used
 
     def matrices(self, memory: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Each set's [M, N] matrix in the memory that holds all of them."""
+        """Yield each set's [M, N] matrix as a view of the memory of all matrices."""
         for m, n, start, stride, *_ in self._layout[0]:
             yield memory[start : start + m * stride].view(m, stride)[:, :n]
 
     def transposes(self, memory: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Each set's [N, M] transpose."""
+        """Yield each set's [N, M] transpose as a view of the memory of all matrices."""
         for m, n, _, _, start, stride, *_ in self._layout[0]:
             yield memory[start : start + n * stride].view(n, stride)[:, :m]
 
-    def pieces(self, counts: Sequence[int], size: int) -> torch.Tensor:
-        """[P, 2] int32: the set and the first of at most `size` of its `counts`, for each piece of the work."""
-        return torch.tensor(
-            [(b, start) for b, count in enumerate(counts) for start in range(0, count, size)],
-            dtype=torch.int32,
-            device=self.device,
-        )
+    @cached_property
+    def candidate_chunks(self) -> torch.Tensor:
+        """[P, 2] int32: the set and first candidate of each chunk of CANDIDATE_CHUNK candidates."""
+        return self._split(self.candidates, CANDIDATE_CHUNK)
 
     @cached_property
-    def candidate_pieces(self) -> torch.Tensor:
-        """PIECE candidates each."""
-        return self.pieces(self.candidates, PIECE)
+    def token_chunks(self) -> torch.Tensor:
+        """[P, 2] int32: the set and first token of each chunk of TOKEN_CHUNK tokens."""
+        return self._split(self.tokens, TOKEN_CHUNK)
 
-    @cached_property
-    def token_pieces(self) -> torch.Tensor:
-        """PIECE_OF_TOKENS tokens each."""
-        return self.pieces(self.tokens, PIECE_OF_TOKENS)
+    def _split(self, counts: Sequence[int], size: int) -> torch.Tensor:
+        chunks = [(b, start) for b, count in enumerate(counts) for start in range(0, count, size)]
+        return torch.tensor(chunks, dtype=torch.int32, device=self.device)
 
     @cached_property
     def set_of_token(self) -> torch.Tensor:
-        """[tokens of all sets] int32."""
-        return repeated(range(len(self)), self.tokens, self.device, torch.int32)
+        """[tokens of all sets] int32: the set of each token."""
+        return repeat_values(range(len(self)), self.tokens, self.device, torch.int32)
 
     @cached_property
     def first_of_token(self) -> torch.Tensor:
-        """[tokens of all sets] int64, where its set begins."""
-        return repeated([row[FIRST_TOKEN.value] for row in self._layout[0]], self.tokens, self.device)
+        """[tokens of all sets] int64: the first token of each token's set."""
+        return repeat_values([row[FIRST_TOKEN.value] for row in self._layout[0]], self.tokens, self.device)
 
     @cached_property
     def tiles(self) -> torch.Tensor:
-        """[P, 3] int32: the set, and the first row and column of each tile of a matrix; of a symmetric one half."""
-        return torch.tensor(
-            [
-                (b, row, column)
-                for b, (m, n) in enumerate(zip(self.candidates, self.tokens, strict=True))
-                for row, column in _tiles(-(-m // TILE), -(-n // TILE), lower=self.symmetric)
-            ],
-            dtype=torch.int32,
-            device=self.device,
-        )
+        """[P, 3] int32: the set, first row and first column of each tile; of a symmetric matrix the lower triangle."""
+        tiles = [
+            (b, row, column)
+            for b, (m, n) in enumerate(zip(self.candidates, self.tokens, strict=True))
+            for row, column in _list_tiles(-(-m // TILE), -(-n // TILE), lower=self.symmetric)
+        ]
+        return torch.tensor(tiles, dtype=torch.int32, device=self.device)
 
 
-_TOGETHER = (
-    16  # tiles a side of a square that is worked on at a time, so that its tokens stay in the second-level cache
-)
-
-
-def _tiles(rows: int, columns: int, *, lower: bool) -> list[tuple[int, int]]:
-    """First rows and columns, square after square."""
+def _list_tiles(rows: int, columns: int, *, lower: bool) -> list[tuple[int, int]]:
+    """List the first row and column of each tile, one square of _TILE_GROUP tiles after the other."""
     return [
         (i * TILE, j * TILE)
-        for top in range(0, rows, _TOGETHER)
-        for left in range(0, columns, _TOGETHER)
-        for i in range(top, min(top + _TOGETHER, rows))
-        for j in range(left, min(left + _TOGETHER, columns))
+        for top in range(0, rows, _TILE_GROUP)
+        for left in range(0, columns, _TILE_GROUP)
+        for i in range(top, min(top + _TILE_GROUP, rows))
+        for j in range(left, min(left + _TILE_GROUP, columns))
         if not lower or j <= i
     ]
 
 
-def round_up(value: int, multiple: int) -> int:
-    """The next multiple."""
+def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def share(count: int, members: int) -> int:
-    """Of so many, each member's: whole vectors."""
-    return round_up(-(-count // members), 16)
+def divide_among(count: int, programs: int) -> int:
+    """Return how many of `count` items each program handles: a multiple of 16, for whole vectors."""
+    return _round_up(-(-count // programs), 16)
 
 
-def repeated(
+def repeat_values(
     values: Sequence[int], counts: Sequence[int], device: torch.device, dtype: torch.dtype = torch.int64
 ) -> torch.Tensor:
-    """[sum of counts] on the device: each value as often as its count says.
+    """[sum of counts] on the device: each value repeated by its count.
 
-    What is kept for later calls is made on the host and copied: a kernel of this stream might not have run when another
-    stream reads it.
+    The result is cached for later calls, so it is computed on the host: a kernel on the current stream might not have
+    run yet when another stream reads it.
     """
     return torch.repeat_interleave(torch.tensor(values, dtype=dtype), torch.tensor(counts)).to(device)

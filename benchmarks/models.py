@@ -1,0 +1,59 @@
+"""Qwen2.5-VL with random weights, which cost the same time and memory as trained ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+FULL_NAME, TINY_NAME = "Qwen2.5-VL-7B", "tiny Qwen2.5-VL"
+FULL_TEXT = dict(
+    hidden_size=3584,
+    intermediate_size=18944,
+    num_hidden_layers=28,
+    num_attention_heads=28,
+    num_key_value_heads=4,
+    vocab_size=152_064,
+)
+FULL_VISION: dict[str, Any] = dict(
+    depth=32, hidden_size=1280, intermediate_size=3420, num_heads=16, fullatt_block_indexes=[7, 15, 23, 31]
+)
+FULL_SECTIONS = [16, 24, 24]  # of the rotary embedding
+QUESTION_TOKENS = 40
+
+
+def make_config(text: dict[str, Any], vision: dict[str, Any], sections: list[int], **options: Any) -> Any:
+    """Build a Qwen2.5-VL configuration."""
+    import transformers
+
+    rope = dict(rope_type="default", rope_theta=1e6, mrope_section=sections)
+    return transformers.Qwen2_5_VLConfig(
+        text_config=dict(text, max_position_embeddings=128_000, rope_parameters=rope),
+        vision_config=dict(vision, out_hidden_size=text["hidden_size"], tokens_per_second=2),
+        **options,
+    )
+
+
+def make_qwen(device: torch.device, tiny: bool) -> Any:
+    """Build Qwen2.5-VL with random weights: the 7B model, or a tiny one."""
+    import transformers
+
+    if tiny:
+        text = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2)
+        text |= dict(num_key_value_heads=2, vocab_size=FULL_TEXT["vocab_size"])
+        vision: dict[str, Any] = dict(depth=2, hidden_size=16, intermediate_size=24, num_heads=2)
+        config = make_config(text, vision | {"fullatt_block_indexes": [1]}, [2, 3, 3])
+    else:
+        config = make_config(FULL_TEXT, FULL_VISION, FULL_SECTIONS)
+    torch.manual_seed(0)
+    with device:
+        model = transformers.Qwen2_5_VLForConditionalGeneration._from_config(
+            config, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32
+        ).eval()
+    model.generation_config.update(eos_token_id=None, bos_token_id=None, pad_token_id=0, do_sample=False)
+    return model
+
+
+def count_weight_bytes(model: Any) -> int:
+    """Return the bytes of all parameters."""
+    return sum(weight.numel() * weight.element_size() for weight in model.parameters())

@@ -1,0 +1,232 @@
+"""Table "vllm": the cost of serving videos unpruned, with vLLM's own pruning (EVS), and with floc at the same rate.
+
+Three engines take turns on the same requests, each in processes of its own: Qwen2.5-VL with random weights, full size
+on a GPU and tiny on a CPU. No request finds any part of its video in a cache.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import harness, models
+from benchmarks.markdown import show_environment, show_records
+from benchmarks.processes import child_environment
+from benchmarks.registry import BenchTable, Echo
+from benchmarks.vllm_model import SIDE, get_patch_size, make_video, write_model
+
+NONE, EVS, FLOC = CONTENDERS = ("none", "evs", "floc")
+NAMES = {NONE: "no pruning", EVS: "EVS", FLOC: "floc"}
+RATE = 0.875
+SLICES = 64  # of a video
+REQUESTS = 8  # at a time
+ROUNDS = 7
+ANSWER = 8  # tokens
+PREFIX = "FLOC "  # of a line with results; all other lines are vLLM's log
+# methods of the model to time: vLLM's selection, and the plugin's work in a worker besides selection
+TIMED_METHODS = {
+    NONE: [],
+    EVS: ["_postprocess_video_embeds_evs"],
+    FLOC: ["_add_positions", "get_mrope_input_positions", "recompute_mrope_positions"],
+}
+QUESTION = "<|vision_start|><|video_pad|><|vision_end|>What is it?"
+
+
+def run(small: bool, echo: Echo) -> dict[str, Any]:
+    """Let three engines answer the same questions in turn."""
+    if importlib.util.find_spec("vllm") is None:
+        raise ImportError("this table needs vLLM: pip install 'floc-video[vllm]'; docs/vllm.md says how for CPUs")
+    slices, rounds = (8, 2) if small else (SLICES, ROUNDS)
+    has_gpu = torch.cuda.is_available()
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        write_model(Path(folder), has_gpu)
+        engines = {name: stack.enter_context(EngineProcess(name, Path(folder), slices)) for name in CONTENDERS}
+        records: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTENDERS}
+        for turn in range(rounds + 1):  # the first one loads and compiles
+            for name in (*CONTENDERS[turn % 3 :], *CONTENDERS[: turn % 3]):
+                record = engines[name].ask(seed=turn)
+                if turn:
+                    records[name].append(record)
+                    echo(f"{NAMES[name]}: {record['per_s']:.2f} requests/s, first token in {record['first_s']:.3f} s")
+    return {
+        "model": models.FULL_NAME if has_gpu else models.TINY_NAME,
+        "gpu": harness.get_gpu_name() or "no GPU",
+        "vllm": importlib.import_module("vllm").__version__,
+        "tokens": slices * SIDE * SIDE,
+        "requests": REQUESTS,
+        "engines": [_summarize(name, records) for name in CONTENDERS],
+        "own": statistics.median(record["own_ms"] for record in records[FLOC]),
+    }
+
+
+def _summarize(name: str, records: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    ours = records[name]
+
+    def compare(other: str) -> dict[str, float]:
+        ratios = [record["per_s"] / theirs["per_s"] for record, theirs in zip(ours, records[other], strict=True)]
+        low, middle, high = np.percentile(ratios, (20, 50, 80)).tolist()
+        return {"ratio": middle, "ratio_p20": low, "ratio_p80": high}
+
+    return {
+        "contender": name,
+        "per_s": statistics.median(record["per_s"] for record in ours),
+        "first_s": statistics.median(record["first_s"] for record in ours),
+        "held": ours[0]["held"],
+        "held_bytes": ours[0]["held_bytes"],
+        "select_ms": statistics.median(record["select_ms"] for record in ours),
+        "against_none": compare(NONE),
+        "against_evs": compare(EVS),
+    }
+
+
+def _time_call(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+class EngineProcess:
+    """One of the three engines, in a process of its own."""
+
+    def __init__(self, name: str, folder: Path, slices: int) -> None:
+        environment = {
+            **child_environment(),  # vLLM's workers inherit it and find benchmarks.vllm_worker
+            "FLOC_VLLM": str(int(name == FLOC)),
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_LOGGING_LEVEL": "ERROR",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            **({} if torch.cuda.is_available() else {"TORCHDYNAMO_DISABLE": "1"}),
+        }
+        command = [sys.executable, "-m", "benchmarks.tables.vllm", name, str(folder), str(slices)]
+        self.errors = (folder / f"{name}.log").open("w+")
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            start_new_session=True,  # so that it and its workers can be ended together
+        )
+
+    def ask(self, seed: int) -> dict[str, Any]:
+        """Let the engine answer one round of requests."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{seed}\n")
+        self.process.stdin.flush()
+        for line in self.process.stdout:
+            if line.startswith(PREFIX):
+                return json.loads(line[len(PREFIX) :])
+        self.errors.seek(0)
+        raise RuntimeError(f"an engine failed:\n{self.errors.read()[-4000:]}")
+
+    def __enter__(self) -> EngineProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Let the engine finish; kill it at once after an error or Ctrl-C."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(0 if any(error) else 60)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.errors.close()
+
+
+def _serve(name: str, folder: Path, slices: int) -> None:
+    """Answer a round of requests for every line of stdin, which is its seed."""
+    from vllm import LLM, SamplingParams
+
+    has_gpu = torch.cuda.is_available()
+    selections = folder / f"{name}.jsonl"  # written by the plugin
+    llm = LLM(
+        str(folder),
+        load_format="dummy",
+        dtype="bfloat16" if has_gpu else "float32",
+        max_model_len=slices * SIDE * SIDE + 64,
+        max_num_seqs=REQUESTS,
+        enforce_eager=not has_gpu,
+        enable_prefix_caching=False,
+        mm_processor_cache_gb=0,
+        limit_mm_per_prompt={"image": 0, "video": 1},
+        gpu_memory_utilization=0.3,  # three engines share the GPU
+        seed=0,
+        video_pruning_rate=None if name == NONE else RATE,
+        additional_config={"floc": {"record": str(selections)}} if name == FLOC else {},
+        worker_extension_cls="benchmarks.vllm_worker.WorkerExtension",
+    )
+    llm.collective_rpc("start_timing", args=(TIMED_METHODS[name],))
+    text = json.loads((folder / "config.json").read_text())["text_config"]
+    token_bytes = 2 * text["num_hidden_layers"] * text["num_key_value_heads"] * text["head_dim"] * (2 if has_gpu else 4)
+    pixels = 2 * SIDE * get_patch_size(has_gpu)
+    for line in sys.stdin:
+        videos = [make_video(slices, pixels, seed=1000 * int(line) + number) for number in range(REQUESTS + 1)]
+        requests = [{"prompt": QUESTION, "multi_modal_data": {"video": [video]}} for video in videos]
+        first, answer = (SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (1, ANSWER))
+        selections.write_text("")
+        first_s = _time_call(partial(llm.generate, requests[0], first, use_tqdm=False))
+        started = time.perf_counter()
+        outputs = llm.generate(requests[1:], answer, use_tqdm=False)
+        seconds = time.perf_counter() - started
+        held = len(outputs[0].prompt_token_ids)
+        select_s = [json.loads(selection)["seconds"] for selection in selections.read_text().splitlines()]
+        (timings,) = llm.collective_rpc("pop_timings")
+        if name == EVS:
+            (select_s,) = timings.values()
+        record = {
+            "per_s": REQUESTS / seconds,
+            "first_s": first_s,
+            "held": held,
+            "held_bytes": held * token_bytes,
+            "select_ms": statistics.mean(select_s) * 1e3 if select_s else 0.0,
+            "own_ms": 0.0 if name == EVS else sum(map(sum, timings.values())) / (REQUESTS + 1) * 1e3,
+        }
+        print(PREFIX + json.dumps(record), flush=True)
+
+
+def _show(document: dict[str, Any]) -> str:
+    def show_ratio(record: dict[str, float]) -> str:
+        return f"{record['ratio']:.2f}x ({record['ratio_p20']:.2f} to {record['ratio_p80']:.2f})"
+
+    columns = {
+        "": lambda row: NAMES[row["contender"]],
+        "requests/s": lambda row: f"{row['per_s']:.2f}",
+        "ratio to no pruning": lambda row: show_ratio(row["against_none"]),
+        "ratio to EVS": lambda row: show_ratio(row["against_evs"]),
+        "first token, ms": lambda row: f"{row['first_s'] * 1e3:.0f}",
+        "tokens held": lambda row: f"{row['held']:,}",
+        "KV cache, MB": lambda row: f"{row['held_bytes'] / 1e6:.2f}",
+        "selection, ms": lambda row: f"{row['select_ms']:.1f}" if row["select_ms"] else "",
+    }
+    note = (
+        f"{document['model']} with random weights in vLLM {document['vllm']}, videos of {document['tokens']:,} tokens, "
+        f"pruning rate {RATE}, {document['requests']} requests at a time, {ANSWER} tokens each, in turn. Ratios: of "
+        "requests/s. KV cache: of the tokens held. Besides the selection, the plugin takes "
+        f"{document['own']:.2f} ms for a video and its answer. {document['gpu']},"
+    )
+    return show_records(document["engines"], columns, note, show_environment(document, "python", "torch"))
+
+
+TABLE = BenchTable("vllm", run, {"vllm": _show})
+
+if __name__ == "__main__":
+    _serve(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,140 @@
+"""The job of an ingest, and the events that its workers report. All are small and can be sent between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from floc import encoders
+from floc.archive.records import StoredPiece
+from floc.captured.identity import Identity
+from floc.captured.recipe import Recipe
+from floc.video.read import check_sampling
+
+# Pixel bytes of a piece: a suitable size for a block sent from a decoder to an encoder, and about 60,000 tokens of the
+# usual models.
+PIECE_BYTES = 128 << 20
+PIECE_STEP, PIECE_LIMIT = 32, 512  # frames: a piece has a multiple of the step, and at most the limit
+SPAN_S = 3600  # approximate length of a span: with longer ones, a long video keeps other workers idle
+
+
+@dataclass(frozen=True)
+class IngestOptions:
+    """How every video is compressed."""
+
+    encoder: str
+    ratio: str | None = None  # exactly one of ratio and coverage
+    coverage: float | None = None
+    method: str = "floc"
+    method_options: Mapping[str, Any] = field(default_factory=dict)
+    fps: float | None = 1.0  # None for every frame
+    device: str | None = None  # for the encoder
+
+    def __post_init__(self) -> None:
+        check_sampling(self.fps)
+        self.recipe()  # raises if the options are invalid
+        object.__setattr__(self, "encoder", encoders.resolve_name(self.encoder))
+
+    def recipe(self) -> Recipe:
+        """Return how a piece is compressed."""
+        return Recipe(self.ratio, None, self.coverage, self.method, self.method_options)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything but the video and the model that the tokens depend on; JSON-serialisable."""
+        return {
+            "method": self.method,
+            "ratio": None if self.ratio is None else str(Fraction(self.ratio).limit_denominator(1_000_000)),
+            # 2 and 2.0 must give the same video id
+            "coverage": None if self.coverage is None else float(self.coverage),
+            "fps": None if self.fps is None else float(self.fps),
+            "piece": [PIECE_BYTES, PIECE_STEP, PIECE_LIMIT, SPAN_S],
+            **self.method_options,
+        }
+
+
+@dataclass(frozen=True)
+class IngestJob:
+    """Everything that a worker needs to know."""
+
+    options: IngestOptions
+    store: str  # path or URI
+    model: Identity  # of the encoder
+
+
+@dataclass(frozen=True)
+class VideoFile:
+    """A video file, local or in object storage."""
+
+    uri: str
+    size: int  # bytes
+    modified_s: float
+
+
+@dataclass(frozen=True)
+class VideoSpan:
+    """A time range of a video that one worker decodes."""
+
+    file: VideoFile
+    video: str  # id in the store
+    fps: float  # sampled frames per second
+    duration_s: float  # of the whole video
+    number: int
+    first_piece: int
+    piece_frames: int
+    start_s: float = 0.0
+    end_s: float | None = None  # None for the whole video
+
+
+@dataclass(frozen=True)
+class VideoPlan:
+    """A video is to be ingested."""
+
+    file: VideoFile
+    video: str
+    content: str  # sha256
+    spans: tuple[VideoSpan, ...]
+    duration_s: float
+    fps: float
+    frames_per_slice: int
+    pieces: Mapping[int, StoredPiece]  # committed by an earlier ingest
+
+
+@dataclass(frozen=True)
+class VideoSkipped:
+    """A video is in the store already."""
+
+    file: VideoFile
+
+
+@dataclass(frozen=True)
+class VideoFailed:
+    """A video cannot be ingested."""
+
+    file: VideoFile
+    reason: str
+    content: str = ""
+
+
+@dataclass(frozen=True)
+class PieceWritten:
+    """A piece of a video was written but not committed."""
+
+    piece: StoredPiece
+    nested: bool
+    made: Mapping[str, Any]  # as in `Captured`
+    seconds: Mapping[str, float]  # by stage
+
+
+@dataclass(frozen=True)
+class SpanFinished:
+    """A span was decoded to its end."""
+
+    span: VideoSpan
+    pieces: int
+    decode_s: float
+    warnings: tuple[str, ...] = ()
+
+
+IngestEvent = VideoPlan | VideoSkipped | VideoFailed | PieceWritten | SpanFinished

@@ -1,0 +1,196 @@
+"""The work on one video: plan it, decode it, encode it, select tokens, and write what was kept.
+
+Both engines run these functions. A video is split into spans, which can be decoded in parallel, and a span into pieces,
+whose tokens are selected together. The boundaries depend only on the video and the encoder, so both engines keep the
+same tokens, and pieces of an interrupted ingest can be used again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from itertools import chain, islice, pairwise
+from pathlib import Path
+
+import torch
+
+from floc import encoders
+from floc._system import release_memory
+from floc.archive.ingest.job import (
+    PIECE_BYTES,
+    PIECE_LIMIT,
+    PIECE_STEP,
+    SPAN_S,
+    IngestEvent,
+    IngestJob,
+    IngestOptions,
+    PieceWritten,
+    SpanFinished,
+    VideoFailed,
+    VideoFile,
+    VideoPlan,
+    VideoSkipped,
+    VideoSpan,
+)
+from floc.archive.ingest.sources import fetch_file, hash_file, refresh_file, require_unchanged
+from floc.archive.records import DamagedStoreError, StoreError, video_id
+from floc.archive.store import Store
+from floc.captured.identity import Identity
+from floc.captured.recipe import merge_values
+from floc.captured.segments import FrameLog, capture_kept, join_segments
+from floc.captured.timing import StageTimer
+from floc.encoders.base import FrameTokens, group_frames
+from floc.encoders.vision_tower import VisionTower
+from floc.tokens import Frames
+from floc.video import Video, read
+
+BATCH = 16  # frames decoded and encoded at a time
+MAX_SPANS = 1000  # a video that claims to be longer than six weeks has a wrong duration
+
+
+def plan_video(job: IngestJob, file: VideoFile) -> VideoPlan | VideoSkipped | VideoFailed:
+    """Check whether a video is in the store, and otherwise split it into spans."""
+    content = ""
+    store = Store(job.store)
+    try:
+        frames_per_slice = encoders.get_layout(job.options.encoder).frames_per_token
+        file = refresh_file(file)
+        with fetch_file(file) as path:
+            content = hash_file(path)
+            video = video_id(content, job.model, job.options.as_dict())
+            if store.has(video):
+                return VideoSkipped(file)
+            source = _open_video(job.options, path)
+            require_unchanged(file)
+        pieces = store.pieces(video)
+        # write the last piece again: its event says how the video was made, even if all pieces exist
+        pieces.pop(max(pieces, default=0), None)
+        spans = split_spans(job.options, file, video, source, frames_per_slice)
+        return VideoPlan(file, video, content, spans, source.duration_s, source.sampled_fps, frames_per_slice, pieces)
+    except Exception as error:
+        return report_failure(file, error, content)
+
+
+def report_failure(file: VideoFile, error: Exception, content: str = "") -> VideoFailed:
+    """Report that a video failed. Errors of the store are raised again, because they affect every video."""
+    if isinstance(error, StoreError | DamagedStoreError):
+        raise error
+    lines = str(error).strip().splitlines()
+    return VideoFailed(file, f"{type(error).__name__}: {lines[0] if lines else 'no details'}", content)
+
+
+def _open_video(options: IngestOptions, path: Path) -> Video:
+    frame_size = encoders.get_layout(options.encoder).frame_size
+    return read(path, fps=options.fps, max_frames=None, size=frame_size, batch=BATCH)
+
+
+def split_spans(
+    options: IngestOptions, file: VideoFile, video: str, source: Video, frames_per_slice: int
+) -> tuple[VideoSpan, ...]:
+    """Split a video into spans of about an hour."""
+    frames = count_piece_frames(source.width * source.height * 3, frames_per_slice)
+    whole = VideoSpan(file, video, source.sampled_fps, source.duration_s, 0, 0, frames)
+    if options.fps is None:
+        return (whole,)
+    pieces = max(1, round(SPAN_S * options.fps / frames))  # of a span
+    span_frames = pieces * frames
+    count = max(1, math.ceil(source.duration_s * options.fps / span_frames))
+    if count > MAX_SPANS:
+        count = 1
+    # half-way between two sampling times, so that rounding cannot move a frame to another span
+    starts_s = [0.0, *((number * span_frames - 0.5) / options.fps for number in range(1, count))]
+    return tuple(
+        replace(whole, number=number, first_piece=number * pieces, start_s=start_s, end_s=end_s)
+        for number, (start_s, end_s) in enumerate(pairwise([*starts_s, math.inf]))
+    )
+
+
+def count_piece_frames(frame_bytes: int, frames_per_slice: int) -> int:
+    """Return the number of frames in a piece, for frames of a given size.
+
+    >>> count_piece_frames(504 * 280 * 3, 2), count_piece_frames(512 * 288 * 3, 1), count_piece_frames(1 << 25, 1)
+    (256, 288, 32)
+    """
+    step = PIECE_STEP * frames_per_slice
+    return max(step, min(PIECE_LIMIT, PIECE_BYTES // frame_bytes) // step * step)
+
+
+def decode_span(job: IngestJob, span: VideoSpan) -> Iterator[tuple[int, Iterator[Frames]] | SpanFinished]:
+    """Decode a span: yield the number and the frames of each piece, and at last that the span is finished.
+
+    The frames of a piece must be used before the next piece is requested.
+    """
+    started, used_s, count = time.perf_counter(), 0.0, 0
+    with fetch_file(span.file) as path:
+        source = _open_video(job.options, path)
+        part = source if span.end_s is None else source.between(span.start_s, span.end_s)
+        batches = iter(group_frames(_require_unchanged_during(part, span.file), 1))
+        for first in batches:
+            yielded = time.perf_counter()
+            # every batch but the last of a video is full, and a piece is a whole number of batches
+            yield span.first_piece + count, chain([first], islice(batches, span.piece_frames // BATCH - 1))
+            used_s += time.perf_counter() - yielded
+            count += 1
+    # the consumer measures its own time, including the time it waits for frames of a piece
+    yield SpanFinished(span, count, time.perf_counter() - started - used_s, tuple(part.warnings))
+
+
+def _require_unchanged_during(frames: Iterable[Frames], file: VideoFile) -> Iterator[Frames]:
+    """Yield frames as long as the file is the one that was hashed."""
+    for batch in frames:
+        require_unchanged(file)
+        yield batch
+    require_unchanged(file)
+
+
+class Worker:
+    """Encodes, compresses and writes pieces of videos; holds the encoder."""
+
+    def __init__(self, options: IngestOptions, store: str) -> None:
+        self.encoder = encoders.get(options.encoder, device=options.device)
+        if isinstance(self.encoder, VisionTower):
+            self.encoder = replace(self.encoder, is_half=False)  # features in the dtype of the model
+        self.job = IngestJob(options, store, Identity.from_encoder(self.encoder))
+        self.store = Store(store)
+
+    def write_span(self, span: VideoSpan, existing: Collection[int]) -> Iterator[IngestEvent]:
+        """Write the pieces of a span, except those that exist."""
+        try:
+            for item in decode_span(self.job, span):
+                if isinstance(item, SpanFinished):
+                    yield item
+                elif item[0] in existing:
+                    deque(item[1], maxlen=0)  # decode and discard
+                else:
+                    yield self.write_piece(span, *item)
+        except Exception as error:
+            yield report_failure(span.file, error)
+
+    def write_piece(self, span: VideoSpan, number: int, frames: Iterable[Frames]) -> PieceWritten:
+        """Encode the frames of a piece, select tokens, and write them."""
+        frames_per_slice = self.encoder.frames_per_token
+        stages = StageTimer(torch.device("cpu"))
+        encoded, times = [], []
+        for batch in stages.measure_items("decode", group_frames(frames, frames_per_slice)):
+            times.append(batch.times_s)
+            with stages.measure("encode"):
+                encoded.append(self._encode(batch))
+        with stages.measure("choose"):
+            layers = zip(*((batch.tokens, *batch.deep) for batch in encoded), strict=True)
+            tokens, *deep = (torch.cat(layer) for layer in layers)
+            kept = self.job.options.recipe()(tokens)
+            part = capture_kept(kept, self.job.model, [merge_values(layer.flatten(0, 2), kept) for layer in deep])
+        log = FrameLog(frames_per_slice, times, span.fps, span.duration_s)
+        captured = join_segments([part], log, {})
+        with stages.measure("write"):
+            piece = self.store.write_piece(span.video, number, captured)
+        release_memory()  # otherwise the heap fragments from piece to piece
+        return PieceWritten(piece, captured.nested, captured.made, stages.seconds)
+
+    def _encode(self, batch: Frames) -> FrameTokens:
+        if isinstance(self.encoder, VisionTower):
+            return self.encoder.encode(batch.pixels)
+        return FrameTokens(torch.as_tensor(self.encoder(batch.pixels)))

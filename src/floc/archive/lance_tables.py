@@ -1,0 +1,188 @@
+"""One Lance table: open its latest version, append with many writers, and report Lance's errors in plain words."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import lance
+import pyarrow as pa
+
+from floc.archive.records import DamagedStoreError, StoreError
+
+T = TypeVar("T")
+
+# From 2.1 on, each large value is stored in one place, so a row is read without its neighbours. 2.2 is the newest
+# version that Lance calls stable; it stores the small location columns in half the bytes.
+STORAGE_VERSION: Literal["2.2"] = "2.2"
+MAX_ATTEMPTS = 20  # of a change that conflicts with other writers
+PAUSE_S = 0.05  # mean pause before the second attempt
+
+
+class LanceTable:
+    """One table of a store. A version that was read stays as it is, whatever other processes write."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self._session = lance.Session()  # caches file metadata across versions
+        self._latest: Any = None
+
+    def exists(self) -> bool:
+        """Return whether the table exists, readable or not."""
+        if is_local(self.uri):
+            return Path(self.uri).is_dir()
+        try:
+            self.latest()
+        except DamagedStoreError as error:
+            return "was not found" not in str(error)
+        return True
+
+    def create(self, schema: pa.Schema) -> None:
+        """Create an empty table, unless another process just did."""
+        with explain_write_errors(self.uri):
+            try:
+                lance.write_dataset(schema.empty_table(), self.uri, data_storage_version=STORAGE_VERSION)
+            except OSError as error:
+                if "already exists" not in str(error):
+                    raise
+
+    def latest(self) -> Any:
+        """Return the newest version as a Lance dataset."""
+        with explain_read_errors(self.uri):
+            if self._latest is None or self._latest.latest_version != self._latest.version:
+                self._latest = lance.dataset(self.uri, session=self._session)
+            return self._latest
+
+    def read(self, read: Callable[[Any], T]) -> T:
+        """Call `read` with the latest version, and once more if a newer version has replaced its files meanwhile."""
+        version = self.latest()
+        try:
+            with explain_read_errors(self.uri):
+                return read(version)
+        except DamagedStoreError:
+            newer = self.latest()
+            if newer.version == version.version:
+                raise
+        with explain_read_errors(self.uri):
+            return read(newer)
+
+    def write(self, rows: pa.Table) -> tuple[str, ...]:
+        """Write files that are invisible until they are appended; return Lance's JSON of their fragments."""
+        with explain_write_errors(self.uri):
+            fragments = lance.fragment.write_fragments(
+                rows, self.latest(), mode="append", data_storage_version=STORAGE_VERSION, session=self._session
+            )
+        return tuple(json.dumps(fragment.to_json()) for fragment in fragments)
+
+    def append(self, fragments: Sequence[str]) -> dict[str, int]:
+        """Append written files in one commit; return the fragment number for each item of `fragments`."""
+        if not fragments:
+            return {}
+        parts = [lance.FragmentMetadata.from_json(fragment) for fragment in fragments]
+        self._require_files([file.path for part in parts for file in part.files])
+
+        def commit(table: Any) -> Any:
+            operation = lance.LanceOperation.Append(parts)
+            return lance.LanceDataset.commit(table, operation, read_version=table.version)
+
+        paths = [part.files[0].path for part in parts]
+        with explain_write_errors(self.uri):
+            numbers = _find_fragments(self.change(commit), set(paths))
+        return {fragment: numbers[path] for fragment, path in zip(fragments, paths, strict=True)}
+
+    def change(self, change: Callable[[Any], T]) -> T:
+        """Apply a change to the latest version; retry if it conflicts with another writer's."""
+        attempts = 0
+        while True:
+            try:
+                return change(self.latest())
+            except (OSError, RuntimeError) as error:
+                attempts += 1
+                is_conflict = re.search(r"conflict|concurrent|preempted|retryable", str(error), re.IGNORECASE)
+                if attempts == MAX_ATTEMPTS or not is_conflict:
+                    raise
+            time.sleep(PAUSE_S * min(2**attempts, 32) * random.uniform(0.5, 1.5))
+
+    def delete(self, where: str) -> None:
+        """Delete the rows that match a filter."""
+        self.change(lambda table: table.delete(where))
+
+    def _require_files(self, paths: Sequence[str]) -> None:
+        missing = [path for path in paths if is_local(self.uri) and not (Path(self.uri) / "data" / path).exists()]
+        if missing:
+            raise StoreError(
+                f"{self.uri}: {len(missing)} written files no longer exist, such as {missing[0]}. They were removed by "
+                "compact before they were committed, or the store was moved or deleted; ingest the video again"
+            )
+
+
+def _find_fragments(table: Any, paths: set[str]) -> dict[str, int]:
+    """Return the fragment number of each data file. The newest fragments have the highest numbers."""
+    numbers: dict[str, int] = {}
+    for number in reversed(list(table.fragment_ids())):
+        if len(numbers) == len(paths):
+            break
+        path = table.get_fragment(number).metadata.files[0].path
+        if path in paths:
+            numbers[path] = number
+    return numbers
+
+
+def is_local(uri: str) -> bool:
+    """Return whether a URI is a path on this machine."""
+    return "://" not in uri
+
+
+def match_any(column: str, values: Sequence[str]) -> str:
+    """Build a Lance filter for rows whose column has one of the values."""
+    quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in values)
+    return f"{column} IN ({quoted})" if values else "false"
+
+
+@contextmanager
+def explain_read_errors(uri: str) -> Iterator[None]:
+    """Turn an error of Lance or Arrow into a DamagedStoreError that names the table and says what to do."""
+    try:
+        yield
+    except BaseException as error:
+        if not _comes_from_lance(error):
+            raise
+        raise DamagedStoreError(
+            f"{uri}: this table cannot be read ({_first_line(error)}); if files were changed or lost, restore them, or "
+            "ingest the videos again into a new store"
+        ) from error
+
+
+@contextmanager
+def explain_write_errors(uri: str) -> Iterator[None]:
+    """Turn an error of Lance or Arrow into a StoreError that names the table and says what to do."""
+    try:
+        yield
+    except BaseException as error:
+        if not _comes_from_lance(error) and not isinstance(error, ValueError):
+            raise
+        full = re.search(r"no space left|os error 28|file too large|os error 27|quota", str(error), re.IGNORECASE)
+        fix = "the disk is full: free some space" if full else "check that the store exists and is writable"
+        raise StoreError(
+            f"{uri}: cannot be written to ({_first_line(error)}); {fix}, then run the same command again. Committed "
+            "data is kept"
+        ) from error
+
+
+def _comes_from_lance(error: BaseException) -> bool:
+    if isinstance(error, StoreError | DamagedStoreError | ImportError):
+        return False
+    # pyo3's PanicException is not an Exception and has no public name
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the first line of an error, without positions in Lance's Rust sources."""
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    return re.sub(r",? ?/\S+\.rs:\d+(:\d+)?", "", first).strip()[:300]

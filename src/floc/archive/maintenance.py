@@ -1,0 +1,221 @@
+"""Maintain a store: find damage, drop data that nothing refers to, and remove videos."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from floc.archive.lance_tables import LanceTable, explain_read_errors, explain_write_errors, is_local, match_any
+from floc.archive.records import DamagedStoreError, StoredVideo
+from floc.archive.schema import decode_video, encode_video
+from floc.archive.search import list_vector_tables
+from floc.archive.store_tables import (
+    REINGEST,
+    StoreTables,
+    find_piece_problem,
+    find_row_problem,
+    group_by_attempt,
+    resolve_duplicates,
+)
+
+ROWS_PER_BATCH = 16  # rows in memory at a time
+# size of a merged file: deleting rows from larger files costs more, and they are not read faster
+MERGED_BYTES = 1 << 30
+MAX_MERGED_ROWS = 1 << 20
+VIDEOS_PER_BATCH = 100
+INDEXED_COLUMNS = {"videos": ("id",), "segments": ("video", "attempt")}
+VALUES_PER_FILTER = 1000
+
+
+@dataclass(frozen=True)
+class StoreProblem:
+    """A problem found in a store."""
+
+    video: str  # the id; "" if unknown
+    problem: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.video or 'the store'}: {self.problem}; {self.fix}"
+
+
+@dataclass(frozen=True)
+class CompactionResult:
+    """What `compact` removed."""
+
+    videos: int  # superseded rows of `videos`
+    rows: int  # rows of pieces that belong to no video
+    files: int  # files merged into larger ones, or used by no version
+    bytes: int  # reduction in size
+
+
+def check_store(tables: StoreTables, progress: Callable[[float], None] | None = None) -> list[StoreProblem]:
+    """Return every problem in a store, as far as it can be read."""
+    problems: list[StoreProblem] = []
+    for table in (tables.videos, tables.segments):
+        with _collect(problems, "", "restore its files, or ingest again into a new store"):
+            table.read(lambda latest: latest.validate())
+    if problems:
+        return problems
+    videos: list[StoredVideo] = []
+    for row in tables.videos.read(lambda table: table.to_table().to_pylist()):
+        with _collect(problems, str(row.get("id") or ""), REINGEST):
+            videos.append(decode_video(row, tables.videos.uri))
+    problems += _check_videos(tables, [video for video in resolve_duplicates(videos) if video.status == "done"])
+    fragments = tables.segments.read(lambda table: table.get_fragments())
+    for number, fragment in enumerate(fragments):
+        problems += _check_rows(fragment, tables.segments.uri)
+        if progress is not None:
+            progress((number + 1) / len(fragments))
+    return problems
+
+
+@contextmanager
+def _collect(problems: list[StoreProblem], video: str, fix: str) -> Iterator[None]:
+    """Turn an error about damaged data into a problem."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError) as error:
+        problems.append(StoreProblem(video, str(error), fix))
+
+
+def _check_videos(tables: StoreTables, videos: Sequence[StoredVideo]) -> list[StoreProblem]:
+    """Find videos whose pieces are incomplete."""
+    problems: list[StoreProblem] = []
+    for start in range(0, len(videos), VIDEOS_PER_BATCH):
+        batch = videos[start : start + VIDEOS_PER_BATCH]
+        try:
+            attempts = group_by_attempt(tables.read_locations(match_any("video", [video.id for video in batch])))
+        except DamagedStoreError:
+            # find out which of the videos cannot be read
+            for video in batch:
+                with _collect(problems, video.id, REINGEST):
+                    tables.read_range(video, None)
+            continue
+        for video in batch:
+            pieces = [attempts.get(attempt, []) for attempt in video.pieces]
+            results = enumerate(find_piece_problem(rows, video.id) for rows in pieces)
+            texts = [f"{video.uri}, piece {number}: {problem}" for number, problem in results if problem]
+            kept = sum(row["kept"] for rows in pieces for row in rows)
+            if not texts and kept != video.kept:
+                texts = [f"{video.uri} should have {video.kept} tokens, but its rows have {kept}"]
+            problems += [StoreProblem(video.id, text, REINGEST) for text in texts]
+    return problems
+
+
+def _check_rows(fragment: Any, uri: str) -> list[StoreProblem]:
+    """Find rows of a fragment whose hash does not match, or report that its files cannot be read."""
+    problems: list[StoreProblem] = []
+    files = ", ".join(f"{uri}/data/{file.path}" for file in fragment.data_files())
+    fix = "remove the videos with pieces in it, and ingest them again"
+    with _collect(problems, "", fix), explain_read_errors(files):
+        for batch in fragment.to_batches(batch_size=ROWS_PER_BATCH):
+            results = [(row["video"], find_row_problem(row)) for row in batch.to_pylist()]
+            problems += [StoreProblem(video, problem, REINGEST) for video, problem in results if problem]
+    return problems
+
+
+def compact_store(tables: StoreTables, older_than_s: float) -> CompactionResult:
+    """Merge small files, update indices, and drop data that nothing refers to."""
+    if not older_than_s >= 0:
+        raise ValueError(f"older_than_s must be a number of seconds, at least 0; got {older_than_s!r}")
+    before = _measure_bytes(tables.path)
+    with explain_write_errors(tables.path):
+        videos = _drop_superseded_videos(tables)
+        rows = _drop_orphaned_pieces(tables, older_than_s)
+        files = 0
+        for name, columns in INDEXED_COLUMNS.items():
+            files += _merge_files(getattr(tables, name))
+            _update_indices(getattr(tables, name), columns)
+        for table in (tables.videos, tables.segments, *list_vector_tables(tables)):
+            files += _drop_old_files(table, older_than_s)
+    return CompactionResult(videos, rows, files, max(0, before - _measure_bytes(tables.path)))
+
+
+def remove_video(tables: StoreTables, video: str) -> None:
+    """Delete a video, first its entry and then its rows, so that no reader sees a part of it."""
+    with explain_write_errors(tables.path):
+        tables.videos.delete(match_any("id", [video]))
+        tables.segments.delete(match_any("video", [video]))
+
+
+def _drop_superseded_videos(tables: StoreTables) -> int:
+    videos = tables.list_videos()
+    superseded = {encode_video(video)["sha256"] for video in videos}
+    superseded -= {encode_video(video)["sha256"] for video in resolve_duplicates(videos)}
+    _delete_values(tables.videos, "sha256", sorted(superseded))
+    return len(superseded)
+
+
+def _drop_orphaned_pieces(tables: StoreTables, older_than_s: float) -> int:
+    """Delete old pieces that no video has, left by an interrupted ingest or by the slower of two."""
+    old = f"row = 0 AND written_s <= {time.time() - older_than_s!r}"
+    attempts = tables.segments.read(lambda table: table.to_table(columns=["attempt"], filter=old)["attempt"])
+    # read videos after pieces: a piece that was committed before now has its video, or is too recent
+    needed = {attempt for video in resolve_duplicates(tables.list_videos()) for attempt in video.pieces}
+    before = tables.segments.latest().count_rows()
+    _delete_values(tables.segments, "attempt", sorted(set(attempts.to_pylist()) - needed))
+    return max(0, before - tables.segments.latest().count_rows())
+
+
+def _delete_values(table: LanceTable, column: str, values: Sequence[str]) -> None:
+    for start in range(0, len(values), VALUES_PER_FILTER):
+        table.delete(match_any(column, values[start : start + VALUES_PER_FILTER]))
+
+
+def _merge_files(table: LanceTable) -> int:
+    """Merge small files and leave out deleted rows; return how many files fewer there are."""
+
+    def merge(latest: Any) -> int:
+        size = sum(file.file_size_bytes or 0 for part in latest.get_fragments() for file in part.data_files())
+        rows = int(MERGED_BYTES * latest.count_rows() / max(1, size))
+        # a power of two, so that the target does not change with every added row
+        target = min(MAX_MERGED_ROWS, 1 << max(0, rows.bit_length() - 1))
+        metrics = latest.optimize.compact_files(
+            target_rows_per_fragment=target, batch_size=ROWS_PER_BATCH, num_threads=1
+        )
+        return max(0, metrics.files_removed - metrics.files_added)
+
+    return table.change(merge)
+
+
+def _update_indices(table: LanceTable, columns: Sequence[str]) -> None:
+    def update(latest: Any) -> None:
+        if latest.count_rows():
+            indexed = [index.field_names for index in latest.describe_indices()]
+            for column in columns:
+                if [column] not in indexed:
+                    latest.create_scalar_index(column, "BTREE")
+            latest.optimize.optimize_indices()
+
+    table.change(update)
+
+
+def _drop_old_files(table: LanceTable, older_than_s: float) -> int:
+    """Delete old versions and old files that no version uses; return the number of files."""
+    cleaned = table.latest().cleanup_old_versions(timedelta(seconds=older_than_s))
+    count = cleaned.data_files_removed + cleaned.index_files_removed
+    if not is_local(table.uri):
+        return count  # Lance deletes files that were never committed after a week
+    latest, oldest = table.latest(), datetime.now(timezone.utc) - timedelta(seconds=older_than_s)
+    files = latest.all_files().read_all().to_pylist()
+    old = {file["path"] for file in files if file["path"].startswith("data/") and file["last_modified"] <= oldest}
+    # list used files after all files, so that a file committed in between counts as used
+    unused = old - set(latest.tracked_files().read_all()["path"].to_pylist()) if old else set()
+    for path in unused:
+        (Path(table.uri) / path).unlink(missing_ok=True)
+    return count + len(unused)
+
+
+def _measure_bytes(path: str) -> int:
+    """Return the size of a local folder, or 0 for a remote one."""
+    total = 0
+    for file in Path(path).rglob("*") if is_local(path) else ():
+        with suppress(FileNotFoundError):  # another process may delete files meanwhile
+            total += file.stat().st_size if file.is_file() else 0
+    return total

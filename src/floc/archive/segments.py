@@ -1,0 +1,204 @@
+"""Split a piece of a video into rows of about ten seconds, and join rows into a `Captured`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from floc.archive.records import StoredVideo
+from floc.archive.schema import hash_segment
+from floc.blocks import interleave
+from floc.captured.captured import Captured, require_consistent
+
+ROW_S = 10.0  # seconds of video in a row: opening one minute then reads at most a sixth more than needed
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+}
+
+
+@dataclass(frozen=True)
+class TimeRange:
+    """A time range of a video, in seconds."""
+
+    start_s: float
+    end_s: float  # infinity: to the end of the video
+
+    def visible_slices(self, times_s: np.ndarray) -> tuple[int, int]:
+        """Return the first and end index of the slices shown in this range; each is shown until the next one starts.
+
+        >>> TimeRange(1.5, 3.0).visible_slices(np.array([0.0, 1.0, 2.0, 3.0]))
+        (1, 3)
+        """
+        first = max(0, int(np.searchsorted(times_s, self.start_s, side="right")) - 1)
+        return first, int(np.searchsorted(times_s, self.end_s, side="left"))
+
+
+def split_rows(captured: Captured, video: str, piece: int, attempt: str, written_s: float) -> list[dict[str, Any]]:
+    """Split a piece into rows of `segments`.
+
+    Args:
+        captured: the piece, with times counted from the start of the video.
+        video: id of the video.
+        piece: number of the piece.
+        attempt: unique id of this write.
+        written_s: Unix time of this write.
+    """
+    _require_storable(captured)
+    k, (slices, height, width) = len(captured), captured.shape
+    times = np.asarray(captured.times_s, np.float64)
+    last = None if captured.last_s is None else np.asarray(captured.last_s, np.float64)
+    indices = captured.indices.cpu().numpy()
+    order = captured.order.cpu().numpy()
+    ranks, gains = np.empty(k, np.int64), np.empty(k)
+    ranks[order] = np.arange(k)
+    gains[order] = captured.gains.double().cpu().numpy()
+    # as bytes, [K, bytes of a token]: numpy has no bfloat16
+    layers = [
+        layer.detach().cpu().contiguous().view(torch.uint8).numpy() for layer in (captured.features, *captured.deep)
+    ]
+    shared: dict[str, Any] = {
+        "video": video,
+        "piece": piece,
+        "attempt": attempt,
+        "shape": [slices, height, width],
+        "frames": _count_frames(captured),
+        "coverage": None if (coverage := captured.made.get("coverage")) is None else float(coverage),
+        "written_s": written_s,
+        "dtype": str(captured.features.dtype).removeprefix("torch."),
+    }
+    firsts = [0, *(np.flatnonzero(np.diff(times // ROW_S)) + 1).tolist()]
+    ends = [*firsts[1:], slices]
+    end_times = [*times[firsts[1:]].tolist(), _end_time(captured)]
+    rows = []
+    for number, (first, end, end_s) in enumerate(zip(firsts, ends, end_times, strict=True)):
+        span = slice(*np.searchsorted(indices, [first * height * width, end * height * width]).tolist())
+        features, *deep = (layer[span].tobytes() for layer in layers)
+        row = shared | {
+            "row": number,
+            "start_s": float(times[first]),
+            "end_s": end_s,
+            "first": first,
+            "slices": end - first,
+            "last": end == slices,
+            "kept": span.stop - span.start,
+            "bytes": len(features),
+            "positions": indices[span].tolist(),
+            "order": ranks[span].tolist(),
+            "gains": gains[span].tolist(),
+            "features": features,
+            "deep": deep,
+            "times_s": times[first:end].tolist(),
+            "last_s": [] if last is None else last[first:end].tolist(),
+        }
+        rows.append(row | {"sha256": hash_segment(row)})
+    return rows
+
+
+def join_rows(rows: Sequence[Mapping[str, Any]], video: StoredVideo, time_range: TimeRange | None) -> Captured:
+    """Build a `Captured` from rows, as if the time range had been captured on its own.
+
+    `rows` are those that overlap the time range, in order; None is the whole video.
+    """
+    times = np.concatenate([row["times_s"] for row in rows])
+    low, high = (0, len(times)) if time_range is None else time_range.visible_slices(times)
+    starts = np.cumsum([0, *(row["slices"] for row in rows)])
+    _, height, width = rows[0]["shape"]
+    cells = height * width
+    counts = [len(row["positions"]) for row in rows]
+
+    def gather(name: str, dtype: type) -> np.ndarray:
+        return np.concatenate([np.array(row[name], dtype) for row in rows])
+
+    def gather_features(parts: Sequence[bytes]) -> torch.Tensor:
+        return _to_tensor(parts, rows[0]["dtype"], sum(counts))[tokens]
+
+    shift = np.repeat([(start - row["first"] - low) * cells for start, row in zip(starts, rows, strict=False)], counts)
+    indices = gather("positions", np.int64) + shift
+    inside = (indices >= 0) & (indices < (high - low) * cells)
+    if not inside.any():
+        assert time_range is not None, "a piece without tokens is never written"
+        end_s = min(time_range.end_s, video.duration_s)
+        raise ValueError(
+            f"video {video.id}: no tokens were kept between {time_range.start_s:g} s and {end_s:g} s; widen the range"
+        )
+    tokens = torch.from_numpy(np.flatnonzero(inside))
+    pieces = np.unique([row["piece"] for row in rows], return_inverse=True)[1]
+    slice_pieces = np.repeat(pieces, np.diff(starts))[low:high]
+    sizes = np.bincount(slice_pieces, minlength=pieces[-1] + 1) * cells
+    order = _interleave_pieces(sizes, np.repeat(pieces, counts)[inside], gather("order", np.int64)[inside])
+    last = np.concatenate([row["last_s"] for row in rows])
+    # coverage is only known for the whole video
+    coverage = {"coverage": video.coverage} if time_range is None else {"coverage": None, "bound": None}
+    captured = Captured(
+        gather_features([row["features"] for row in rows]),
+        torch.from_numpy(indices[inside]),
+        torch.from_numpy(order),
+        torch.from_numpy(gather("gains", np.float64)[inside][order]),
+        tuple(map(gather_features, zip(*(row["deep"] for row in rows), strict=True))),
+        (high - low, height, width),
+        video.model,
+        {**video.made, "source": video.uri, **coverage},
+        video.nested,
+        times[low:high],
+        last[low:high] if len(last) else None,
+        video.frames_per_slice,
+        video.fps,
+        video.duration_s if time_range is None else min(time_range.end_s, video.duration_s) - time_range.start_s,
+    )
+    require_consistent(captured)
+    return captured
+
+
+def read_features(row: Mapping[str, Any]) -> torch.Tensor:
+    """Return the features of a row, [kept, D], or [0] if it has none."""
+    return _to_tensor([row["features"]], row["dtype"], row["kept"])
+
+
+def _interleave_pieces(sizes: np.ndarray, pieces: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """Order tokens by importance, so that every prefix has its share of each piece.
+
+    `sizes` [P] are the tokens of each piece before compression, `pieces` and `ranks` [K] those of each kept token.
+    """
+    by_rank = np.lexsort((ranks, pieces))
+    pieces = pieces[by_rank]
+    firsts = np.searchsorted(pieces, pieces)  # index of the first token of each token's piece
+    return by_rank[interleave(sizes, np.arange(len(pieces)) - firsts, pieces)]
+
+
+def _to_tensor(parts: Sequence[bytes], dtype: str, count: int) -> torch.Tensor:
+    if not count:
+        return torch.empty(0, dtype=DTYPES[dtype])
+    return torch.frombuffer(bytearray().join(parts), dtype=DTYPES[dtype]).reshape(count, -1)
+
+
+def _require_storable(captured: Captured) -> None:
+    if captured.times_s is None:
+        raise ValueError(
+            "the times of this video are not known, because it was captured from prepared inputs; capture the file"
+        )
+    require_consistent(captured)
+    if str(captured.features.dtype).removeprefix("torch.") not in DTYPES:
+        raise ValueError(f"features must be in {', '.join(DTYPES)}; got {captured.features.dtype}")
+    if (np.diff(captured.times_s) <= 0).any():
+        raise ValueError("times_s must be strictly ascending")
+
+
+def _end_time(captured: Captured) -> float:
+    """Return when the last slice ends, estimated from the frame rate."""
+    assert captured.times_s is not None
+    last = float((captured.times_s if captured.last_s is None else captured.last_s)[-1])
+    if captured.fps:
+        return last + 1 / captured.fps
+    steps = np.diff(captured.times_s)
+    return last + (float(np.median(steps)) / captured.frames_per_slice if len(steps) else 1.0)
+
+
+def _count_frames(captured: Captured) -> int:
+    """Return the number of frames. An incomplete last slice repeats its only frame."""
+    per_slice = captured.frames_per_slice
+    padded = captured.last_s is not None and per_slice > 1 and captured.last_s[-1] == captured.times_s[-1]  # type: ignore[index]
+    return (captured.shape[0] - 1) * per_slice + (1 if padded else per_slice)

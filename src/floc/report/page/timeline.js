@@ -1,0 +1,73 @@
+// Tokens kept over time: A above the axis, B below it, on one scale. Below, the frames that keep the most.
+
+const BUSIEST = 8; // frames shown
+
+// The frames of each second, from `first` up to `end`. Frames more than a second apart have a bar each.
+const seconds = [];
+data.times_s.forEach((time, t) => {
+  const second = Math.floor(time - data.times_s[0] + 1e-6);
+  if (seconds.at(-1)?.second === second) seconds.at(-1).end = t + 1;
+  else seconds.push({ second, first: t, end: t + 1 });
+});
+const countIn = (counts, { first, end }) => counts.subarray(first, end).reduce((a, b) => a + b, 0);
+
+const timeline = byId("timeline");
+timeline.setAttribute("viewBox", `0 0 ${T} 2`);
+const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => Math.round(share * (T - 1)));
+byId("timeline-ticks").append(...[...new Set(ticks.map(formatTime))].map((text) => element("span", { text })));
+
+function drawTimeline() {
+  const selections = [currentSelection(0), currentSelection(1)];
+  if (selections.includes(null)) return;
+  timeline.querySelector(".now").setAttribute("d", `M${state.frame + 0.5} 0V2`);
+  if (!isStale("timeline", state.methods, selections.map(({ step }) => step))) return;
+  const counts = selections.map((selection) => seconds.map((second) => countIn(selection.counts, second)));
+  const most = counts.flat().reduce((a, b) => Math.max(a, b), 1);
+  const names = `A, ${methodName(0)}, upwards; B, ${methodName(1)}, downwards`;
+  byId("timeline-text").textContent = `Patches kept per second: ${names}; at most ${most}. Click to go there.`;
+  timeline.ariaLabel = byId("timeline-text").textContent;
+  const gap = seconds.length < 200 ? 0.1 : 0;
+  const bars = counts.map((values, side) =>
+    seconds.map(({ first, end }, i) => {
+      const height = ((side ? 1 : -1) * values[i]) / most;
+      return `M${first} 1v${height}H${end - gap * (end - first)}V1z`;
+    }),
+  );
+  timeline.querySelector(".bars").setAttribute("d", bars.flat().join(""));
+}
+
+function frameAt(event) {
+  const box = timeline.getBoundingClientRect();
+  return Math.min(T - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * T)));
+}
+
+timeline.addEventListener("pointerdown", (event) => {
+  timeline.setPointerCapture(event.pointerId);
+  change({ frame: frameAt(event) });
+});
+timeline.addEventListener("pointermove", (event) => {
+  const t = frameAt(event);
+  if (event.buttons) change({ frame: t });
+  const second = seconds.find(({ end }) => t < end);
+  const lines = [0, 1].map((side) => {
+    const count = countIn(currentSelection(side)?.counts ?? new Uint32Array(T), second);
+    return `${letter(side)} ${methodName(side)}: ${countOf(count, "patch")} in this second`;
+  });
+  showTip(event, `${formatTime(t)} · frame ${formatCount(t)}\n${lines.join("\n")}`);
+});
+timeline.addEventListener("pointerleave", hideTip);
+
+function drawBusiest() {
+  const selection = currentSelection(0);
+  if (!selection || !isStale("busiest", state.methods[0], selection.step)) return;
+  const { counts } = selection;
+  const frames = Array.from(counts.keys()).filter((t) => counts[t] > 0);
+  frames.sort((a, b) => counts[b] - counts[a] || a - b);
+  byId("busiest-title").textContent = `Frames with the most kept patches in A, ${methodName(0)}`;
+  byId("busiest").replaceChildren(
+    ...frames.slice(0, BUSIEST).map((t) => {
+      const text = `${formatTime(t)} · ${counts[t]} kept`;
+      return thumbButton(() => change({ frame: t, playing: false }), text, thumbnail(t, ...keptLayers(t, selection)));
+    }),
+  );
+}

@@ -1,0 +1,205 @@
+"""Decode packets to frames, and skip the packets that no sampled frame depends on.
+
+A keyframe shown at or before the next target makes every packet before it unnecessary, since the frame on screen at
+the target is that keyframe or a later frame. So packets are held back until one is later than the target, and dropped
+when a keyframe comes first. This yields the same frames as decoding everything, does not trust the container's index
+the way seeking does, and works without an index.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from floc._checks import is_positive_int
+from floc.video.container import Clock, Orientation, read_packets
+from floc.video.sample import Sampler, Ticks
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.packet import Packet
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+
+# Packets held back beyond this are decoded even if not needed: about ten seconds of 4K.
+HELD_BYTES = 32 << 20
+
+FrameSize = Callable[[int, int], tuple[int, int]]  # (width, height) of the upright video -> (width, height) wanted
+
+
+class FalseKeyframeError(Exception):
+    """A packet is marked as a keyframe, but the decoder cannot start there."""
+
+
+class FrameDecoder:
+    """Decodes one pass over a video, and records what went wrong."""
+
+    def __init__(
+        self, container: InputContainer, stream: VideoStream, clock: Clock, sampler: Sampler, skipping: bool
+    ) -> None:
+        self._container, self._stream, self._clock, self._sampler = container, stream, clock, sampler
+        # without reliable timestamps, a frame's time is known only by counting all frames before it
+        self._skipping = skipping and not clock.counts
+        self._shown: Ticks = -1  # display time of the last decoded frame
+        self._decoded = 0
+        self._entry: int | None = None  # timestamp of the keyframe the decoder was restarted at
+        self._end_s = Fraction(0)  # end of the packets read so far
+        self.damaged = 0  # frames that could not be decoded completely
+        self.damage = ""  # reason for the last of them
+        self._first_damage, self._damage_s = "", 0.0  # reason for the first, and its time
+        self._reached_end = False  # read to the end of the file, not only to the last wanted frame
+        self.stop_reason = ""  # why reading stopped before the end of the video
+
+    def frames(self, whole_file: bool) -> Iterator[tuple[Ticks, VideoFrame]]:
+        """Yield decoded frames and their display times; read all streams if `whole_file`."""
+        held: list[Packet] = []
+        held_bytes, fresh, last_key = 0, False, -math.inf
+        for packet in self._packets(whole_file):
+            waits = False
+            if self._skipping and packet.pts is not None:
+                shown = packet.pts - self._clock.origin
+                if packet.is_keyframe:
+                    self._skipping = shown > last_key  # else the clock was set back, and times do not order frames
+                    last_key = shown
+                waits = self._skipping and shown <= self._sampler.target
+                if waits and packet.is_keyframe and not packet.is_discard:
+                    held, held_bytes, fresh = [], 0, True
+            held.append(packet)
+            held_bytes += packet.size
+            if not waits or held_bytes > HELD_BYTES:
+                yield from self._decode_held(held, fresh)
+                held, held_bytes, fresh = [], 0, False
+        yield from self._decode_held(held, fresh)
+        yield from self._decode(None)
+
+    def _decode_held(self, packets: list[Packet], fresh: bool) -> Iterator[tuple[Ticks, VideoFrame]]:
+        if fresh:
+            self._stream.codec_context.flush_buffers()
+            self._entry = packets[0].pts
+        for packet in packets:
+            yield from self._decode(packet)
+
+    def _packets(self, whole_file: bool) -> Iterator[Packet]:
+        """Yield the video's packets, except an incomplete one at the end of a file that is cut off."""
+        torn: Packet | None = None
+        packets = read_packets(self._container, *(() if whole_file else (self._stream,)))
+        while True:
+            try:
+                packet = next(packets)
+            except StopIteration as end:
+                self._reached_end = True
+                self.stop_reason = end.value or ("its last frame is incomplete" if torn else "")
+                return
+            if packet.pts is not None and packet.time_base and not packet.is_corrupt:
+                self._end_s = max(self._end_s, (packet.pts + (packet.duration or 0)) * packet.time_base)
+            if packet.stream_index != self._stream.index:
+                continue
+            if torn:
+                yield torn  # not the last packet: let the decoder report what is wrong with it
+            torn = packet if packet.is_corrupt else None
+            if not torn:
+                yield packet
+
+    def _decode(self, packet: Packet | None) -> Iterator[tuple[Ticks, VideoFrame]]:
+        import av
+        from av.video.frame import PictureType
+
+        try:
+            frames = self._stream.codec_context.decode(packet)
+        except av.FFmpegError as error:
+            self._record_damage(error.strerror or str(error), None if packet is None else packet.pts)
+            return
+        for frame in frames:
+            if self._entry is not None:
+                # a decoder drops the frames shown before the keyframe it starts at, so the keyframe comes first
+                if frame.pts != self._entry or frame.pict_type != PictureType.I:
+                    raise FalseKeyframeError
+                self._entry = None
+            if frame.is_corrupt:
+                self._record_damage("data is missing or wrong", frame.pts)
+            self._shown = self._clock.time(frame, self._decoded, self._shown)
+            self._decoded += 1
+            yield self._shown, frame
+
+    def _record_damage(self, reason: str, stamp: int | None) -> None:
+        if not self.damaged:
+            self._first_damage = reason
+            shown = self._shown if stamp is None or self._clock.counts else stamp - self._clock.origin
+            self._damage_s = self._clock.seconds(max(0, shown))
+        self.damage = reason
+        self.damaged += 1
+
+    def warnings(self, name: str, duration_s: float) -> Iterator[str]:
+        """Yield a message for damaged frames, and one if the video ended before `duration_s`."""
+        if self.damaged:
+            yield (
+                f"{name} is damaged: {format_frames(self.damaged)} could not be decoded completely, the first at "
+                f"{self._damage_s:.1f} s ({self._first_damage}); the other frames are used"
+            )
+        if self._clock.counts:
+            reached_s = self._clock.seconds(max(0, self._shown) + self._clock.frame_ticks)
+        else:
+            # not the time of the last decoded frame: frames after the last target are not decoded
+            reached_s = float(self._end_s) - self._clock.seconds(self._clock.origin)
+        if (
+            self._reached_end
+            and not self.stop_reason
+            and reached_s < duration_s - max(0.5, 2 / float(self._clock.rate))
+        ):
+            self.stop_reason = "the file ends there"
+        if self.stop_reason:
+            yield (
+                f"{name} is damaged or cut off: decoding stopped at {reached_s:.1f} s of {duration_s:.1f} s "
+                f"({self.stop_reason}); the frames before are used"
+            )
+
+
+def format_frames(count: int) -> str:
+    """Format a number of frames: "1 frame", "2 frames"."""
+    return "1 frame" if count == 1 else f"{count} frames"
+
+
+def select_frames(
+    frames: Iterable[tuple[Ticks, VideoFrame]], sampler: Sampler, clock: Clock
+) -> Iterator[tuple[Ticks, VideoFrame]]:
+    """Yield the frames, in display order, that the sampler wants."""
+    on_screen: tuple[Ticks, VideoFrame] | None = None
+    for ticks, frame in frames:
+        if on_screen and sampler.wants(until=ticks):
+            yield on_screen
+            if sampler.done:
+                return
+        on_screen = ticks, frame
+    if on_screen:
+        ticks, frame = on_screen
+        if sampler.wants(until=ticks + (frame.duration or clock.frame_ticks)):
+            yield on_screen
+
+
+def resolve_size(size: FrameSize | None, source: tuple[int, int]) -> tuple[int, int]:
+    """Return the (width, height) of the output frames for a video of size `source`."""
+    width, height = source if size is None else size(*source)
+    if not (is_positive_int(width) and is_positive_int(height)):
+        raise ValueError(f"size= must return a width and a height of at least 1, got {width!r} x {height!r}")
+    return int(width), int(height)
+
+
+def make_converter(orientation: Orientation, width: int, height: int) -> Callable[[VideoFrame], np.ndarray]:
+    """Return a function from a decoded frame to upright [height, width, 3] uint8 RGB."""
+    from av.video.reformatter import Interpolation, VideoReformatter
+
+    reformatter = VideoReformatter()
+    stored_width, stored_height = orientation.swap_size(width, height)
+
+    def convert(frame: VideoFrame) -> np.ndarray:
+        # decide per frame: a video may change its size, while the output size is fixed
+        shrinks = stored_width < frame.width or stored_height < frame.height
+        interpolation = Interpolation.AREA if shrinks else Interpolation.BILINEAR
+        rgb = reformatter.reformat(frame, stored_width, stored_height, "rgb24", interpolation=interpolation)
+        return orientation.apply(rgb.to_ndarray())
+
+    return convert

@@ -1,0 +1,58 @@
+"""`LanceTable`: reads and changes survive what other processes do meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("lance", reason="Lance is not installed: pip install 'floc-video[store]'")
+
+from floc import Store
+from floc.archive import lance_tables
+from tests.archive.builders import add_video, make_pieces
+
+
+def test_read_is_repeated_if_its_files_vanish(store: Store) -> None:
+    for number in range(3):
+        add_video(store, make_pieces(1), uri=f"/films/{number}.mp4")
+    versions = []
+
+    def read(table: Any) -> int:
+        versions.append(table.version)
+        if len(versions) == 1:
+            Store(store.path).compact(older_than_s=0)
+        return sum(map(len, table.to_table()["features"].to_pylist()))
+
+    segments = Store(store.path)._tables.segments
+    assert segments.read(read) == sum(video.kept for video in store.videos()) * 8 * 2
+    assert len(versions) == 2
+
+
+def test_conflicting_change_is_repeated(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lance_tables, "PAUSE_S", 0)
+    attempts = []
+
+    def change(table: Any) -> int:
+        attempts.append(table)
+        if len(attempts) < 4:
+            raise OSError("Retryable commit conflict for version 7")
+        return len(attempts)
+
+    assert store._tables.segments.change(change) == 4
+
+
+@pytest.mark.parametrize(
+    ("message", "count"), [("Retryable commit conflict", lance_tables.MAX_ATTEMPTS), ("No such device", 1)]
+)
+def test_change_gives_up(store: Store, monkeypatch: pytest.MonkeyPatch, message: str, count: int) -> None:
+    monkeypatch.setattr(lance_tables, "PAUSE_S", 0)
+    attempts = []
+
+    def change(table: Any) -> None:
+        attempts.append(table)
+        raise OSError(message)
+
+    with pytest.raises(OSError, match=message):
+        store._tables.segments.change(change)
+    assert len(attempts) == count
