@@ -53,13 +53,13 @@ def copy_video(source: Path, path: Path, title: str) -> None:
 def write_long_video(path: Path, hours: float) -> tuple[Any, int]:
     """Create an archive with one video of random tokens. Returns the archive and the number of slices."""
     from floc.archive import Store
-    from floc.archive.ingest.ledger import video_of
-    from floc.archive.ingest.order import Brief, Order, Planned, Source
+    from floc.archive.ingest.job import IngestJob, IngestOptions, VideoFile, VideoPlan
+    from floc.archive.ingest.ledger import build_stored_video
     from floc.captured.captured import Captured
     from floc.captured.identity import Identity
 
     model = Identity("none", "synthetic", None, "none", DIM, [])
-    brief = Brief(Order("pixels", ratio=RATIO), str(path), model)
+    job = IngestJob(IngestOptions("pixels", ratio=RATIO), str(path), model)
     store, pieces = Store(path, create=True), []
     slices = round(hours * 3600)
     rng = np.random.default_rng(0)
@@ -84,6 +84,6 @@ def write_long_video(path: Path, hours: float) -> tuple[Any, int]:
             float(count),
         )
         pieces.append(store.write_piece("long", place, captured))
-    planned = Planned(Source("long.mkv", 0, 0.0), "long", "synthetic", (), float(slices), 1.0, 1, {})
-    store.commit(pieces, [video_of(brief, planned, pieces, True, {}, {})])
+    planned = VideoPlan(VideoFile("long.mkv", 0, 0.0), "long", "synthetic", (), float(slices), 1.0, 1, {})
+    store.commit(pieces, [build_stored_video(job, planned, pieces, True, {}, {})])
     return store, slices

@@ -1,6 +1,6 @@
 """Write the badges of the README from the report of a test run: `make badges`.
 
-    python -m docs.badges .venv/newest.xml 5.17.0 5.22.2
+python -m docs.badges .venv/newest.xml 5.17.0 5.22.2
 """
 
 from __future__ import annotations

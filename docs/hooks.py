@@ -36,8 +36,10 @@ def render_cli() -> str:
 
     from floc.cli import app
 
-    parts = ["# Command line\n\nGenerated from the code. Results go to stdout, messages to stderr; the exit code is 0, "
-             "or 2 for an error that the message explains.\n"]
+    parts = [
+        "# Command line\n\nGenerated from the code. Results go to stdout, messages to stderr; the exit code is 0, "
+        "or 2 for an error that the message explains.\n"
+    ]
     root: Any = get_command(app)
     for name, command in root.commands.items():
         parts += _render_command(f"floc {name}", command, "##")
@@ -58,7 +60,9 @@ def _render_command(title: str, command: Any, heading: str) -> list[str]:
     for param in options:
         flags = ", ".join(f"`{flag}`" for flag in [*param.opts, *param.secondary_opts])
         metavar = f" {param.metavar}" if param.metavar else ""
-        default = "" if param.default in (None, False, ()) or callable(param.default) else f" Default: `{param.default}`."
+        default = (
+            "" if param.default in (None, False, ()) or callable(param.default) else f" Default: `{param.default}`."
+        )
         rows.append(f"| {flags}{metavar} | {_cell(param.help)}{default} |")
     parts.append("\n".join(["| option | meaning |", "|---|---|", *rows]) + "\n")
     if command.epilog:

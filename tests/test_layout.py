@@ -122,7 +122,11 @@ def find_wrong_installs(text: str) -> list[str]:
         skip_next = False
         for word in arguments.split():
             word = word.strip("'\"\\.,:") if word not in (".", "'.[cpu]'") else "."
-            if skip_next or not word or word.startswith(("-", "$", "[", "#", "@", "git+", "constraints", "tests/", "{")):
+            if (
+                skip_next
+                or not word
+                or word.startswith(("-", "$", "[", "#", "@", "git+", "constraints", "tests/", "{"))
+            ):
                 skip_next = word in ("-c", "--target")
                 continue
             name = re.split(r"[\[=<>~!]", word)[0]

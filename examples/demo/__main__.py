@@ -8,7 +8,8 @@ from pathlib import Path
 
 from examples.demo.demo import run_demo
 from floc import encoders, report
-from floc.cli.shell import progress_bar, require_folder, screen
+from floc.cli.options import check_folder
+from floc.cli.output import screen, show_progress
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -20,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--ratio", default="1/32", help="kept / total")
     parser.add_argument("--encoder", default="pixels", help="pixels, mobilenet or hf:MODEL")
     options = parser.parse_args(arguments)
-    require_folder(options.output)
+    check_folder(options.output)
     report.require_packages()
     run_demo(
         screen,
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         seconds=options.seconds,
         ratio=options.ratio,
         encoder=encoders.get(options.encoder),  # fails before the film is rendered
-        progress=progress_bar,
+        progress=show_progress,
     )
 
 

@@ -16,28 +16,14 @@ pytest.importorskip("lance", reason="Lance is not installed: pip install 'floc-v
 
 from floc import Captured
 from floc.archive.segments import TimeRange, join_rows, split_rows
-from floc.integrations.transformers.capture import KeptPart, Reel, join
-from tests.archive.builders import MODEL, make_piece, make_video
+from floc.captured.segments import FrameLog, join_segments
+from tests.archive.builders import make_piece, make_video
 
 
 def join_pieces(pieces: Sequence[Captured]) -> Captured:
     """Join pieces as `floc.capture` joins segments."""
-    kept = [
-        KeptPart(
-            piece.features,
-            piece.indices,
-            piece.order,
-            piece.gains,
-            piece.deep,
-            piece.shape,
-            True,
-            piece.made["coverage"],
-            {},
-        )
-        for piece in pieces
-    ]
-    reel = Reel(iter(()), 0, 1, [piece.times_s for piece in pieces], 1.0, 0.0)  # type: ignore[misc]
-    return join(kept, MODEL, reel, {})
+    log = FrameLog(1, [piece.times_s for piece in pieces], 1.0, 0.0)  # type: ignore[misc]
+    return join_segments(pieces, log, {})
 
 
 def select_by_hand(pieces: Sequence[Captured], start_s: float, end_s: float) -> list[tuple[Any, ...]]:

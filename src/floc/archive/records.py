@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from floc.captured.identity import Identity
 from floc.captured.captured import Shape
+from floc.captured.identity import Identity
 
 VideoStatus = Literal["done", "failed"]
 

@@ -43,9 +43,7 @@ def evaluate(
     methods: Annotated[
         Text, _option("NAMES", "Names; full: all tokens.", "full,floc,floc-paper,frame_uniform,random")
     ] = None,
-    ratio: Annotated[
-        Text, _option("RATIOS", "Shares of the tokens to keep.", "1/8,1/16,1/32", "--ratio")
-    ] = None,
+    ratio: Annotated[Text, _option("RATIOS", "Shares of the tokens to keep.", "1/8,1/16,1/32", "--ratio")] = None,
     tasks: Annotated[
         Text, _option("NAMES", "Of lmms-eval.", "videomme,mlvu_dev,longvideobench_val_v,egoschema_subset")
     ] = None,
