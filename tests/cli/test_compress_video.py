@@ -112,9 +112,9 @@ def test_truncated_file_is_read_as_far_as_possible_with_a_warning(
     import av
 
     whole, half = tmp_path / "whole.mkv", tmp_path / "half.mkv"
-    from benchmarks.video import loop
+    from benchmarks.videos import repeat_video
 
-    loop(film, whole, 16)
+    repeat_video(film, whole, 16)
     with av.open(str(whole)) as container:
         assert container.streams.video
     half.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])

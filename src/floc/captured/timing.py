@@ -32,11 +32,10 @@ class StageTimer:
 
     def measure_items(self, stage: str, items: Iterable[T]) -> Iterator[T]:
         """Yield the items; time how long it takes to get them, not how long they are used."""
-        source = iter(items)
+        source, end = iter(items), object()
         while True:
             with self.measure(stage):
-                try:
-                    item = next(source)
-                except StopIteration:
-                    return
-            yield item
+                item = next(source, end)
+            if item is end:
+                return
+            yield item  # type: ignore[misc]  # an item, not `end`

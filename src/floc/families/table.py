@@ -67,13 +67,7 @@ class ModelFamily:
     def find_videos(
         self, config: Any, arguments: Arguments, shapes: Sequence[Shape] | None = None
     ) -> list[PromptVideo]:
-        """Find the videos of a prompt, in order.
-
-        Args:
-            config: of the model.
-            arguments: of the multimodal model's call.
-            shapes: grids of the videos if the call has no pixels; rows may repeat videos.
-        """
+        """Find the videos of a prompt, in order; `shapes` are their grids if the call has no pixels."""
         ids = arguments.get("input_ids")
         if ids is None:
             raise ValueError("floc needs input_ids to find the tokens of a video; pass them instead of inputs_embeds")

@@ -35,7 +35,7 @@ from tests.archive.ingest.running import (
 def test_every_piece_equals_compress(small_pieces, worker: Worker, film: Path) -> None:
     ledger = record_events(worker, collect_events(worker, *find_videos([film])))
     (video,) = ledger.store.videos()
-    tokens = load_tokens(film, encoder="pixels").footage.tokens
+    tokens = load_tokens(film, encoder="pixels").tokens
     assert (video.frames, video.shape, len(video.pieces)) == (150, tokens.shape[:3], 5)
     opened = ledger.store.open(video.id)
     np.testing.assert_array_equal(opened.times_s, np.arange(150.0))
@@ -219,7 +219,7 @@ def test_equal_numbers_give_equal_options() -> None:
 
 
 def test_layout_equals_that_of_the_encoder() -> None:
-    layout, encoder = encoders.layout("pixels"), encoders.get("pixels")
+    layout, encoder = encoders.get_layout("pixels"), encoders.get("pixels")
     assert layout.frames_per_token == encoder.frames_per_token
     assert layout.frame_size(1920, 1080) == encoder.frame_size(1920, 1080)
     assert torch.as_tensor(encoder(np.zeros((1, *encoder.frame_size(64, 64)[::-1], 3), np.uint8))).ndim == 4
