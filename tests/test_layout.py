@@ -120,23 +120,16 @@ def find_wrong_installs(text: str) -> list[str]:
     """
     wrong = []
     for arguments in re.findall(r"\bpip install\b((?:[ \t]+[^\s`\"),;|&]+)*)", text):
-        skip_next = False
-        for word in arguments.split():
-            word = word.strip("'\"\\.,:") if word not in (".", "'.[cpu]'") else "."
-            if (
-                skip_next
-                or not word
-                or word.startswith(("-", "$", "[", "#", "@", "git+", "constraints", "tests/", "{"))
-            ):
-                skip_next = word in ("-c", "--target")
-                continue
-            name = re.split(r"[\[=<>~!]", word)[0]
-            if not name or name.startswith("."):
-                continue
-            if re.fullmatch(r"[A-Za-z][\w.-]*", name) and name != "floc-video" and name.lower() not in OTHER_PACKAGES:
-                wrong.append(name)
-            if name != "floc-video":
-                break  # words after a package may be prose
+        words = iter(arguments.split())
+        for word in words:
+            if word in ("-c", "--target"):
+                next(words, None)  # its value
+            elif not word.startswith("-"):
+                # the first package decides: prose may follow
+                name = re.split(r"[\\\[=<>~!{]", word.strip("'\"\\,:"))[0].rstrip(".")
+                if name and name != "floc-video" and name.lower() not in OTHER_PACKAGES:
+                    wrong.append(name)
+                break
     return wrong
 
 

@@ -80,8 +80,8 @@ def test_installed_package_works(clean: Path, tmp_path: Path) -> None:
     ],
 )
 def test_missing_extra_is_named(clean: Path, tmp_path: Path, arguments: tuple[str, ...], extra: str) -> None:
-    code = "import numpy; numpy.save('tokens.npy', numpy.random.rand(40, 4, 5, 16)); open('talk.mp4', 'wb').write(b'0' * 99)"
-    run(clean / "python", "-c", code, cwd=tmp_path)
+    run(clean / "python", "-c", "import numpy; numpy.save('tokens.npy', numpy.random.rand(40, 4, 5, 16))", cwd=tmp_path)
+    (tmp_path / "talk.mp4").write_bytes(b"0" * 99)
     done = run(clean / "floc", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert f"pip install 'floc-video[{extra}]'" in done.stderr

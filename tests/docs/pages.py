@@ -37,43 +37,47 @@ def render_video(path: Path) -> Path:
 
 
 class FakeProcessor:
-    """Stands in for a model's processor, which needs torchvision: returns inputs for a video of 8 slices."""
+    """Stands in for a model's processor, which needs torchvision: writes the prompt of a video with random pixels."""
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, source: Path) -> None:
+        self.source = source
         self.video: dict[str, Any] = {}
 
     def apply_chat_template(self, conversation: list[dict[str, Any]], **arguments: Any) -> Any:
         from transformers.feature_extraction_utils import BatchFeature
         from transformers.processing_utils import ProcessorMixin
 
-        from tests.integrations.transformers import zoo
+        import floc
+        from floc.integrations.transformers.ask import Session
 
         assert arguments.keys() <= inspect.signature(ProcessorMixin.apply_chat_template).parameters.keys()
         (turn,) = conversation
-        (self.video,) = (part for part in turn["content"] if part["type"] == "video")
-        made = zoo.prompt(self.kind, [[zoo.Text(4), zoo.Video(8, *zoo.side(self.kind)), zoo.Text(9)]])
-        return BatchFeature(made.inputs)
+        self.video, question = turn["content"]
+        session = Session(str(self.source), "cpu")
+        video = floc.capture(session.model, self.video["path"], ratio=1, source=session.source)
+        inputs = video.inputs(session.model, session.tokenizer, question["text"])
+        inputs["pixel_values_videos"] = torch.randn(int(inputs["video_grid_thw"].prod()), 96)
+        return BatchFeature(inputs)
 
     def decode(self, ids: torch.Tensor, skip_special_tokens: bool) -> str:
         return " ".join(map(str, ids.tolist()))
 
 
-def use_tiny_model(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str = "qwen2_5_vl") -> FakeProcessor:
-    """Let `from_pretrained` and `tokenizer` of any model id load a tiny model with random weights."""
+def use_tiny_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProcessor:
+    """Let `from_pretrained` and `tokenizer` of any model id load a tiny Qwen2.5-VL with random weights."""
     transformers = pytest.importorskip("transformers", reason="models need pip install 'floc-video[hf]'")
     from floc.integrations import transformers as integration
     from tests.integrations.transformers.checkpoints import save
 
-    source = save(kind, folder)
-    processor = FakeProcessor(kind)
+    source = save("qwen2_5_vl", folder)
+    processor = FakeProcessor(source)
     load_model = transformers.AutoModelForImageTextToText.from_pretrained
     load_tokenizer = integration.tokenizer
     monkeypatch.setattr(
         transformers.AutoModelForImageTextToText,
         "from_pretrained",
-        lambda name, dtype=None, device_map=None: load_model(source, dtype=dtype),
+        lambda name, dtype=None, device_map=None, **options: load_model(source, dtype=dtype, **options),
     )
     monkeypatch.setattr(transformers.AutoProcessor, "from_pretrained", lambda name: processor)
-    monkeypatch.setattr(integration, "tokenizer", lambda name: load_tokenizer(source))
+    monkeypatch.setattr(integration, "tokenizer", lambda name: load_tokenizer(str(source)))
     return processor

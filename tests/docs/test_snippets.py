@@ -59,6 +59,8 @@ def test_quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_transformers_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    render_video(Path("talk.mp4"))
     use_tiny_model(tmp_path, monkeypatch)
     printed: list[tuple[Any, ...]] = []
     names = run_page(DOCS / "guides" / "transformers.md", {"print": lambda *words: printed.append(words)})
@@ -124,7 +126,7 @@ def test_evaluation_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert names["paper"].accuracy("qwen2.5-vl-7b", "floc-paper", "videomme", ratio="1/8") is not None
 
 
-@pytest.mark.parametrize("line", [line for line in read_commands(DOCS / "guides" / "evaluation.md")])
+@pytest.mark.parametrize("line", read_commands(DOCS / "guides" / "evaluation.md"))
 def test_evaluation_commands_make_a_plan(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.cli.test_cli import run
 
@@ -179,7 +181,8 @@ def test_readme_is_short() -> None:
 def test_settings_table_is_right() -> None:
     """Tokens and KV cache of Qwen2.5-VL-7B follow from frames, frame size and ratio."""
     rows = re.findall(
-        r"^\| (\d+) (minutes|hours?) \| (\d) \| (\d+) x (\d+) \| ([\d,]+) \| (\S+)(?: tokens)? \| ([\d,]+) \| ([\d.]+) GiB",
+        r"^\| (\d+) (minutes|hours?) \| (\d) \| (\d+) x (\d+) \| ([\d,]+) "
+        r"\| (\S+)(?: tokens)? \| ([\d,]+) \| ([\d.]+) GiB",
         (DOCS / "start" / "settings.md").read_text(),
         re.MULTILINE,
     )

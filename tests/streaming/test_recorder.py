@@ -79,7 +79,7 @@ def test_segments_equal_a_stream(film: Path, folder: Path, options, monkeypatch,
     command = (film, f"--{name}", value, "--encoder", "pixels", "--segment", 15, "-o", folder, "--json")
     assert run(monkeypatch, *command) == 0
     said = capsys.readouterr()
-    names = [f"segment-00000{i}.safetensors" for i in (1, 2, 3)]
+    names = [f"segment-00000{i}.safetensors" for i in (0, 1, 2)]
     assert sorted(each.name for each in folder.iterdir()) == ["latest.safetensors", *names]
     for each, until_s in zip(names, (15, 30, 45), strict=True):
         assert_same(folder / each, run_stream(film, until_s, **options))
@@ -126,7 +126,7 @@ def test_stopped_and_resumed_equals_one_run(film: Path, tmp_path: Path, options,
     np.testing.assert_array_equal(one.indices, two.indices)
     np.testing.assert_array_equal(one.features, two.features)
     assert one.span_s == two.span_s == (0.0, SECONDS - 0.5)
-    assert sorted(each.name for each in folders[1].glob("seg*")) == [f"segment-00000{i}.safetensors" for i in (1, 2)]
+    assert sorted(each.name for each in folders[1].glob("seg*")) == [f"segment-00000{i}.safetensors" for i in (0, 1)]
     assert run(monkeypatch, *twice) == 0
     assert "no new frame; nothing was written" in capsys.readouterr().err
 
@@ -258,7 +258,7 @@ def test_damaged_part_is_skipped_with_a_warning(film: Path, folder: Path, tmp_pa
     command = (damaged, "--follow", "--patience", 0.2, "--budget", 20, "--encoder", "pixels", "-o", folder)
     assert run(monkeypatch, *command, "--segment", 30) == 0
     said = capsys.readouterr().err
-    assert said.index("damaged and skipped so far") < said.index("segment-000001"), "the warning comes when it happens"
+    assert said.index("damaged and skipped so far") < said.index("segment-000000"), "the warning comes when it happens"
     kept = files.read_kept(folder / "latest.safetensors")
     assert kept.span_s == (0.0, SECONDS - 1.0)
     assert kept.shape[0] <= SECONDS
@@ -272,7 +272,7 @@ def test_interrupt_writes_the_last_segment(film: Path, folder: Path, tmp_path: P
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ})
     try:
         for _ in range(600):
-            if (folder / "segment-000003.safetensors").exists() or process.poll() is not None:
+            if (folder / "segment-000002.safetensors").exists() or process.poll() is not None:
                 break
             time.sleep(0.1)
         time.sleep(3)  # a few more frames
@@ -395,7 +395,7 @@ def test_files_of_another_stream_are_not_touched(film: Path, folder: Path, monke
     assert run(monkeypatch, *command, "--budget", 20, "--state", state, "--seconds", 3) == 0
     before = {each: each.read_bytes() for each in (state, *folder.iterdir())}
     assert run(monkeypatch, *command, "--budget", 20) == 2
-    assert "has segments already, such as segment-000001.safetensors" in capsys.readouterr().err
+    assert "has segments already, such as segment-000000.safetensors" in capsys.readouterr().err
     assert run(monkeypatch, *command, "--budget", 20, "--state", folder.with_name("none")) == 2
     assert "none, the state to resume from, does not exist" in capsys.readouterr().err
     assert run(monkeypatch, *command, "--budget", 30, "--state", state) == 2

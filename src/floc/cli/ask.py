@@ -87,13 +87,9 @@ def ask(
         budgets.append({"ratio": 1})
     answers = []
     for run, limits in enumerate(budgets):
-        if stored is not None:
-            captured = session.reuse(stored)
-        else:
-            with show_progress(f"encoding {Path(source).name}") as update:
-                captured = session.capture(Path(source), **limits, **settings, progress=update)
-            for warning in captured.made["warnings"]:
-                print_warning(warning)
+        captured = (
+            session.reuse(stored) if stored is not None else _capture(session, Path(source), **limits, **settings)
+        )
         if output is not None and run == 0:
             output.parent.mkdir(parents=True, exist_ok=True)
             captured.save(output)
@@ -127,6 +123,14 @@ def _load_captured(
         raise ValueError("--from and --to select a part of a video in an archive; name the video with --video")
     span = {"start_s": options.parse_time(start), "end_s": options.parse_time(end)}
     return floc.Store(source).open(video, **span, ratio=ratio, budget=budget)
+
+
+def _capture(session: Session, video: Path, **settings: Any) -> Captured:
+    with show_progress(f"encoding {video.name}") as update:
+        captured = session.capture(video, **settings, progress=update)
+    for warning in captured.made["warnings"]:
+        print_warning(warning)
+    return captured
 
 
 def _answer(session: Session, captured: Captured, question: str, max_new_tokens: int, as_json: bool) -> dict[str, Any]:

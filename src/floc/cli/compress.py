@@ -72,12 +72,7 @@ def compress(
     spec = floc.methods.parse(method)
     if (ratio, budget, coverage) != (None, None, None) or not floc.methods.runs_alone(spec):
         options.parse_budget(ratio, budget, coverage, names="--ratio, --budget or --coverage")
-    method_options: dict[str, Any] = {"dedupe": dedupe, "detail": detail, "metric": metric, "backend": backend}
-    method_options = {name: value for name, value in method_options.items() if value is not None}
-    if block is not None:
-        method_options["block"] = options.parse_block(block)
-    method_options = {**spec.options, **method_options}
-    floc.methods.make(spec.method, method_options)  # report bad options before a long video is read
+    method_options = _merge_options(spec, block, dedupe=dedupe, detail=detail, metric=metric, backend=backend)
     is_video = source.suffix not in files.TOKENS
     if is_video and output is None:
         output = options.check_unused(Path(f"{source.stem}.kept.safetensors"))
@@ -93,15 +88,10 @@ def compress(
         video = encode_video(source, fps, max_frames, encoder, device)
         tokens = video.tokens
         details = {"times_s": video.times_s, "made_from": video.describe()}
-        seconds["decode and encode"] = time.perf_counter() - started
     else:
-        video_options = {"fps": fps, "max-frames": max_frames, "encoder": encoder, "device": device}
-        for name, value in video_options.items():
-            if value is not None:
-                raise ValueError(f"{source}: --{name} is for videos; this file holds tokens")
+        _refuse_options(source, fps=fps, max_frames=max_frames, encoder=encoder, device=device)
         tokens = files.read_tokens(source, tensor)
-        seconds["read"] = time.perf_counter() - started
-
+    seconds["decode and encode" if is_video else "read"] = time.perf_counter() - started
     kept = _select(source, tokens, spec, method_options, ratio, budget, coverage)
     seconds["select"] = kept.seconds
     if output is not None:
@@ -113,6 +103,21 @@ def compress(
         summary = {**files.summarize(kept), **details.get("made_from", {}), "stage_seconds": seconds}
         print(json.dumps({**summary, "output": None if output is None else str(output)}))
     _print_kept(kept, source, output, seconds)
+
+
+def _merge_options(spec: Spec, block: str | None, **given: Any) -> dict[str, Any]:
+    """Merge the options of --method with those given on their own, and check them before a long video is read."""
+    merged = {**spec.options, **{name: value for name, value in given.items() if value is not None}}
+    if block is not None:
+        merged["block"] = options.parse_block(block)
+    floc.methods.make(spec.method, merged)
+    return merged
+
+
+def _refuse_options(source: Path, **given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"{source}: --{name.replace('_', '-')} is for videos; this file holds tokens")
 
 
 def _select(

@@ -167,14 +167,14 @@ class StreamRecorder:
     def _write(self) -> Path:
         """Write a segment, its copy as the latest one, and the state, in this order: the state counts the segment."""
         self.kept = self.stream.kept()
-        number = self.stream.note["segments"] + 1
+        number = self.stream.note["segments"] + self.stream.note.get("first_segment", 1)  # older states start at 1
         segment = self.folder / SEGMENT.format(number)
         if not self.written:
-            self.folder.mkdir(exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
         metadata = {"encoder": self.encoder.name, "fps": self.fps, "segment": number}
         files.write_kept(self.kept, segment, source=live.redact_source(self.source), made_from=metadata)
         files.write_atomic(self.folder / LATEST, lambda temporary: shutil.copyfile(segment, temporary))
-        self.stream.note["segments"] = number
+        self.stream.note["segments"] += 1
         if self.state is not None:
             self.stream.save(self.state)
         self.written.append(segment)
@@ -205,7 +205,7 @@ def open_recorder(
         assert state is not None
         stream = _load_stream(state, stream, encoder, device)
     else:
-        stream.note = {"encoder": encoder.name, "segments": 0}
+        stream.note = {"encoder": encoder.name, "segments": 0, "first_segment": 0}
         if before := sorted(folder.glob("segment-*.safetensors")):
             missing = "" if state is None else f", but {state}, the state to resume from, does not exist"
             raise ValueError(
