@@ -99,7 +99,7 @@ support: .venv/ready .venv/transformers-$(OLDEST)
 	$(BIN)/python -m tests.integrations.transformers.support docs/reference/models.md $(OLDEST)=.venv/oldest.xml $(NEWEST)=.venv/newest.xml
 
 docs: .venv/ready
-	$(BIN)/mkdocs build --quiet --site-dir out/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --site-dir out/site
 	@echo "written to out/site/index.html"
 
 badges: .venv/ready

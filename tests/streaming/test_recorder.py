@@ -215,7 +215,7 @@ def test_power_failure_between_a_segment_and_its_state(
         without_power.setattr(floc.Stream, "save", fail)
         with pytest.raises(OSError, match="power"):
             open_named("twice").run()
-    assert (tmp_path / "twice" / f"segment-00000{failing}.safetensors").exists()
+    assert (tmp_path / "twice" / f"segment-00000{failing - 1}.safetensors").exists()
     open_named("twice").run()
     once, twice = (sorted((tmp_path / name).iterdir()) for name in ("once", "twice"))
     assert [each.name for each in once] == [each.name for each in twice]
