@@ -60,7 +60,6 @@ def load_tokens(
     """Read a video and encode it, with one batch of frames in memory at a time.
 
     Args:
-        path: the video file.
         fps: frames to take per second; None takes all.
         max_frames: limit on the frames, spread evenly over the video; None is no limit.
         encoder: an encoder, or its name for `floc.encoders.get`.

@@ -10,6 +10,7 @@ fast on a CPU as the plain network. Tokens are float16.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,12 +42,8 @@ CPU_BATCH, GPU_BATCH = 1, 32
 
 
 def _convolution(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    padding = kernel // 2
-    return [
-        nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=False),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU6(),
-    ]
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
+    return [convolution, nn.BatchNorm2d(outputs), nn.ReLU6()]
 
 
 class Bottleneck(nn.Module):
@@ -103,20 +100,13 @@ def load_network() -> MobileNetV2:
     return network.eval()
 
 
-def _fold(layers: nn.Sequential) -> nn.Sequential:
+def _fold(network: nn.Module) -> None:
     """Fold every batch norm into the convolution before it."""
-    folded: list[nn.Module] = []
-    for layer in layers:
-        before = folded[-1] if folded else None
-        if isinstance(layer, nn.BatchNorm2d) and isinstance(before, nn.Conv2d):
-            folded[-1] = fuse_conv_bn_eval(before, layer)
-        elif isinstance(layer, nn.Sequential):
-            folded.append(_fold(layer))
-        else:
-            if isinstance(layer, Bottleneck):
-                layer.conv = _fold(layer.conv)
-            folded.append(layer)
-    return nn.Sequential(*folded)
+    for module in network.modules():
+        for (name, layer), (norm_name, norm) in itertools.pairwise(list(module.named_children())):
+            if isinstance(layer, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                setattr(module, name, fuse_conv_bn_eval(layer, norm))
+                setattr(module, norm_name, nn.Identity())
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,9 +133,8 @@ class MobileNetEncoder(cells.CellLayout):
 
 
 def load(device: str | None = None) -> MobileNetEncoder:
-    """Load the encoder."""
     network = load_network()
-    network.features = _fold(network.features)
+    _fold(network)
     target = torch.device(device or default_device())
     network.to(target).to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types leave it out
     return MobileNetEncoder(network, target)

@@ -196,31 +196,22 @@ def load_layout(name: str) -> PatchLayout | SquareLayout:
 
 def wrap_model(model: Any, source: str) -> VisionTower:
     """Create an encoder from a loaded model, with the preprocessing of its folder or hub id."""
-    if model.config.model_type not in _list_supported():
-        raise ValueError(
-            f"floc cannot prepare frames for a model of type {model.config.model_type!r}; pass the inputs that its "
-            f"processor returns for the video (supported types: {', '.join(_list_supported())})"
-        )
     layout, mean, std = _load_preprocessing(source, model.config)
     return VisionTower(source, model.base_model, layout, mean.to(model.device), std.to(model.device), is_half=False)
 
 
-def _list_supported() -> list[str]:
-    return [model_type for model_type, family in FAMILIES.items() if family.frames is not None]
-
-
 def _load_config(name: str) -> Any:
-    config = load_part("config", name.removeprefix("hf:"), f"the encoder {name!r}")
-    if config.model_type not in _list_supported():
-        raise ValueError(
-            f"{name}: a model of type {config.model_type!r} is not supported as an encoder; "
-            f"supported types: {', '.join(_list_supported())}"
-        )
-    return config
+    return load_part("config", name.removeprefix("hf:"), f"the encoder {name!r}")
 
 
 def _load_preprocessing(name: str, config: Any) -> tuple[PatchLayout | SquareLayout, torch.Tensor, torch.Tensor]:
     """Read the layout, mean and std from the video preprocessor file, or from the one for images."""
+    supported = [model_type for model_type, family in FAMILIES.items() if family.frames is not None]
+    if config.model_type not in supported:
+        raise ValueError(
+            f"{name}: floc cannot prepare frames for a model of type {config.model_type!r}; pass the inputs that its "
+            f"processor returns for the video to floc.capture (supported types: {', '.join(supported)})"
+        )
     for file in PREPROCESSOR_FILES:
         settings = read_json(name.removeprefix("hf:"), file)
         if file == "processor_config.json":  # has the settings of all parts of a processor
