@@ -23,11 +23,7 @@ VIDEO_LLAMA_3_MERGE = 2  # patches on a side of a video token; only its video pr
 
 
 def tokenizer(source: str) -> Any:
-    """Load the tokenizer of a model, with the chat template that the model's processor would use.
-
-    Args:
-        source: folder or hub id.
-    """
+    """Load the tokenizer of a folder or hub id, with the chat template that the model's processor would use."""
     loaded = load_part("tokenizer", source, "asking a model")
     # A tokenizer reads chat_template.jinja itself. Its own template may be for text only, so these files come first.
     for file in ("processor_config.json", "chat_template.json"):
@@ -54,20 +50,16 @@ def prompt(
     """Build the inputs for a question about a video, without pixels.
 
     Args:
-        model_type: of the model's config.
+        model_type, config: of the model.
         tokenizer: of the model, from `tokenizer`.
-        config: of the model.
-        video: its grid and times.
-        question: text of the question.
         history: earlier questions about the video with their answers, oldest first.
 
     Returns:
         [1, L] `input_ids` and `attention_mask`, and those of the following that the model takes: [1, L]
         `mm_token_type_ids`, [1, 3] `video_grid_thw` in patches, [1] `second_per_grid_ts`, [1] `video_merge_sizes`.
     """
-    families = {name: family for name, family in FAMILIES.items() if family.write_video is not None}
-    check_choice("model type", model_type, families)
-    family = families[model_type]
+    check_choice("model type", model_type, [name for name, family in FAMILIES.items() if family.write_video])
+    family = FAMILIES[model_type]
     text = _apply_template(model_type, tokenizer, question, history)
     marker = getattr(tokenizer, "video_token", family.marker)
     if text.count(marker) != 1:

@@ -31,8 +31,7 @@ SEGMENT_FRAMES = 32  # segments are multiples of it, so that blocks of the usual
 
 def capture_kept(kept: Kept, model: Identity, deep: Sequence[torch.Tensor] = ()) -> Captured:
     """Create a segment, without times, from a `Kept` and deep features of the kept tokens, for a model."""
-    arrays = (kept.features, kept.indices, kept.order, kept.gains)
-    features, indices, order, gains = (torch.as_tensor(array) for array in arrays)
+    features, indices, order, gains = map(torch.as_tensor, (kept.features, kept.indices, kept.order, kept.gains))
     # for these, computing the coverage costs more than the selection
     is_cheap = not isinstance(kept.representation, AssignedRepresentation | NearestRepresentation)
     coverage = kept.coverage if is_cheap else None
@@ -47,12 +46,10 @@ class StreamSelector:
         self.recipe, self.model, self.stream, self.dim = recipe, model, stream, dim
 
     def add(self, encoded: FrameTokens) -> list[Captured]:
-        """Add frames."""
         self.stream.push(torch.cat(encoded.all, -1))
         return []
 
     def finish(self) -> list[Captured]:
-        """Return the selected tokens as one segment."""
         kept = self.stream.close()
         features, *deep = torch.as_tensor(kept.features).split(self.dim, -1)
         settings = {name: value for name, value in kept.settings.items() if name != "dim"}
@@ -87,7 +84,6 @@ class SegmentSelector:
         return segments
 
     def finish(self) -> list[Captured]:
-        """Return the last segment, if frames are left."""
         return [self._select(is_last=True)] if self.filled else []
 
     def _select(self, *, is_last: bool) -> Captured:
@@ -109,8 +105,7 @@ class SegmentSelector:
         budget, segments = self.recipe.budget, math.ceil(self.planned / frames)
         if budget is not None and budget < segments:
             raise ValueError(
-                f"a video of {self.planned} slices is compressed in {segments} segments, and each keeps a token: "
-                f"budget must be at least {segments}, got {budget}"
+                f"the video is compressed in {segments} segments, so budget must be at least {segments}, got {budget}"
             )
         tokens, *deep = (layer.new_empty(frames, *layer.shape[1:]) for layer in encoded.all)
         return FrameTokens(tokens, tuple(deep))

@@ -11,6 +11,7 @@ fast on a CPU as the plain network. Tokens are float16.
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -61,11 +62,10 @@ class Bottleneck(nn.Module):
         return x + self.conv(x) if self.residual else self.conv(x)
 
 
-class MobileNetV2(nn.Module):
+class MobileNetV2(nn.Sequential):
     """The network without its classifier; names are those of the weights."""
 
     def __init__(self) -> None:
-        super().__init__()
         layers: list[nn.Module] = [nn.Sequential(*_convolution(3, STEM, 3, stride=2))]
         channels = STEM
         for expansion, outputs, repeats, stride in BOTTLENECKS:
@@ -73,10 +73,7 @@ class MobileNetV2(nn.Module):
                 layers.append(Bottleneck(channels, outputs, expansion, stride if i == 0 else 1))
                 channels = outputs
         layers.append(nn.Sequential(*_convolution(channels, LAST)))
-        self.features = nn.Sequential(*layers)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.features(x)
+        super().__init__(OrderedDict(features=nn.Sequential(*layers)))
 
 
 def weights_path() -> Path | None:
@@ -133,6 +130,7 @@ class MobileNetEncoder(cells.CellLayout):
 
 
 def load(device: str | None = None) -> MobileNetEncoder:
+    """Load the encoder."""
     network = load_network()
     _fold(network)
     target = torch.device(device or default_device())

@@ -88,24 +88,19 @@ class SquareLayout:
         return (long, short) if width >= height else (short, long)
 
     def crop(self, pixels: np.ndarray) -> np.ndarray:
-        rows, columns = self._centre(*pixels.shape[1:3])
-        return pixels[:, rows, columns]
-
-    def encode(self, model: Any, images: torch.Tensor) -> FrameTokens:
-        """Encode [F, 3, height, width] normalised frames as [F, H, W, D] tokens."""
-        height, width = images.shape[-2:]
+        height, width = pixels.shape[1:3]
         expected = self.side if self.resized is None else self.resized
         if min(height, width) != expected or (self.resized is None and height != width):
             raise ValueError(
                 f"this model takes frames of {expected} pixels, got {width} x {height}; "
                 "use the encoder's frame_size(width, height)"
             )
-        rows, columns = self._centre(height, width)
-        return encode_squares(self.family, model, images[..., rows, columns].contiguous())
-
-    def _centre(self, height: int, width: int) -> tuple[slice, slice]:
         top, left = (height - self.side) // 2, (width - self.side) // 2
-        return slice(top, top + self.side), slice(left, left + self.side)
+        return pixels[:, top : top + self.side, left : left + self.side]
+
+    def encode(self, model: Any, images: torch.Tensor) -> FrameTokens:
+        """Encode [F, 3, side, side] normalised frames as [F, H, W, D] tokens."""
+        return encode_squares(self.family, model, images)
 
 
 def encode_patches(
@@ -170,7 +165,7 @@ class VisionTower:
                 f"{self.name} joins {self.frames_per_token} frames, so it needs a multiple of "
                 f"{self.frames_per_token}, got {len(pixels)}; use floc.encoders.encode, which fills up the last group"
             )
-        parts = []
+        pixels, parts = self.crop(pixels), []
         for start in range(0, len(pixels), STEP):
             batch = to_tensor(pixels[start : start + STEP]).to(self.mean.device)
             images = ((batch - self.mean) / self.std).permute(0, 3, 1, 2).contiguous()

@@ -11,7 +11,7 @@ import inspect
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Positions = Literal["keep", "compact"]
-POSITIONS = ("keep", "compact")
 
 
 class CallState(threading.local):
@@ -49,7 +48,7 @@ class DecoderHooks(ABC):
         positions: "keep" the positions of the tokens, or make them "compact", without gaps.
         shapes: grids of videos without pixels, in the order of the prompt; None if videos have pixels.
         """
-        check_choice("positions", positions, POSITIONS)
+        check_choice("positions", positions, get_args(Positions))
         self.config = getattr(model, "config", None)
         self.family = find_family(self.config)
         if positions == "compact" and self.family.has_grid_positions:

@@ -19,10 +19,9 @@ class ReplayHandle(DecoderHooks):
 
     def __init__(self, model: Any, videos: Sequence[Captured], positions: Positions) -> None:
         identity = Identity.from_model(model)
-        for video in videos:
-            video.model.require(identity)
         self.selections = []
         for video in videos:
+            video.model.require(identity)
             indices, features, *deep = (part.to(model.device) for part in (video.indices, video.features, *video.deep))
             self.selections.append(VideoSelection(indices, features, deep=deep))
         super().__init__(model, positions, [video.shape for video in videos])
