@@ -103,8 +103,7 @@ class Captured:
         """
         if self.times_s is None or self.fps is None:
             raise ValueError(
-                "this video was captured from prepared inputs, so its times are unknown; "
-                "prepare the question with the model's processor, and remove the pixels"
+                "its times are unknown; build the prompt with the model's processor, and remove the pixels"
             )
         duration_s = self.duration_s or 0.0
         video = SampledVideo(self.shape, self.times_s, self.frames_per_slice, self.fps, duration_s, self.last_s)

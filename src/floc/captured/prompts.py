@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import chain, cycle
 from typing import Any
 
 import torch
@@ -32,10 +33,7 @@ def tokenizer(source: str) -> Any:
             loaded.chat_template = template
             break
     if not loaded.chat_template:
-        raise ValueError(
-            f"{source}: has no chat template; put the model's chat_template.jinja beside its tokenizer, "
-            "or use a model that was tuned to answer questions"
-        )
+        raise ValueError(f"{source}: has no chat template; put the model's chat_template.jinja beside its tokenizer")
     return loaded
 
 
@@ -103,9 +101,8 @@ def prompt(
 def _apply_template(model_type: str, tokenizer: Any, question: str, history: Sequence[tuple[str, str]]) -> str:
     from jinja2 import TemplateError
 
-    texts = [*(text for turn in history for text in turn), question]
-    roles = ("user", "assistant")
-    turns = [{"role": roles[i % 2], "content": [{"type": "text", "text": text}]} for i, text in enumerate(texts)]
+    texts = zip(cycle(("user", "assistant")), [*chain(*history), question], strict=False)
+    turns = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in texts]
     turns[0]["content"] = [{"type": "video"}, *turns[0]["content"]]
     template = None
     if model_type == "smolvlm":  # the model's own template has no videos, so its processor uses another
@@ -114,5 +111,5 @@ def _apply_template(model_type: str, tokenizer: Any, question: str, history: Seq
         return tokenizer.apply_chat_template(turns, chat_template=template, tokenize=False, add_generation_prompt=True)
     except (TemplateError, TypeError) as error:
         raise ValueError(
-            f"the chat template does not support videos ({error}); use the template of the model's processor"
+            f"the template does not support videos ({error}); use that of the model's processor"
         ) from error

@@ -63,19 +63,18 @@ class SegmentSelector:
     def __init__(self, recipe: Recipe, model: Identity, planned: int) -> None:
         self.recipe, self.model = recipe, model
         self.planned = planned  # expected slices of the video, to share out a budget; 0 if unknown
-        self.buffer: FrameTokens | None = None  # of one segment
+        self.buffer: list[torch.Tensor] = []  # tokens and deep features of one segment
         self.filled = 0  # slices in it
         self.tokens = self.kept = 0  # of finished segments
 
     def add(self, encoded: FrameTokens) -> list[Captured]:
         """Add frames, and return the segments that they complete."""
-        if self.buffer is None:
-            self.buffer = self._allocate(encoded)
+        self.buffer = self.buffer or self._allocate(encoded)
         segments = []
-        start, size = 0, len(self.buffer.tokens)
+        start, size = 0, len(self.buffer[0])
         while start < len(encoded.tokens):
             stop = min(len(encoded.tokens), start + size - self.filled)
-            for buffer, tokens in zip(self.buffer.all, encoded.all, strict=True):
+            for buffer, tokens in zip(self.buffer, encoded.all, strict=True):
                 buffer[self.filled : self.filled + stop - start] = tokens[start:stop]
             self.filled += stop - start
             start = stop
@@ -87,8 +86,7 @@ class SegmentSelector:
         return [self._select(is_last=True)] if self.filled else []
 
     def _select(self, *, is_last: bool) -> Captured:
-        assert self.buffer is not None
-        tokens, *deep = (layer[: self.filled] for layer in self.buffer.all)
+        tokens, *deep = (layer[: self.filled] for layer in self.buffer)
         self.filled = 0
         cells = tokens.shape[1] * tokens.shape[2]
         self.tokens += len(tokens) * cells
@@ -99,16 +97,15 @@ class SegmentSelector:
         self.kept += len(kept)
         return capture_kept(kept, self.model, [merge_values(layer.flatten(0, 2), kept) for layer in deep])
 
-    def _allocate(self, encoded: FrameTokens) -> FrameTokens:
+    def _allocate(self, encoded: FrameTokens) -> list[torch.Tensor]:
         """Allocate one segment at once: many small tensors between large ones would fragment the memory."""
         frames = segment_frames(encoded.tokens.shape[1] * encoded.tokens.shape[2], self.planned)
         budget, segments = self.recipe.budget, math.ceil(self.planned / frames)
         if budget is not None and budget < segments:
             raise ValueError(
-                f"the video is compressed in {segments} segments, so budget must be at least {segments}, got {budget}"
+                f"each of {segments} segments keeps a token: budget must be at least {segments}, got {budget}"
             )
-        tokens, *deep = (layer.new_empty(frames, *layer.shape[1:]) for layer in encoded.all)
-        return FrameTokens(tokens, tuple(deep))
+        return [layer.new_empty(frames, *layer.shape[1:]) for layer in encoded.all]
 
 
 def create_selector(

@@ -180,6 +180,16 @@ def group_frames(frames: Iterable[Frames], size: int) -> Iterator[Frames]:
         yield Frames(np.concatenate([rest.pixels, repeated]), rest.times_s)  # times of real frames only
 
 
+def require_multiples(pixels: np.ndarray, side: int) -> None:
+    """Raise ValueError unless the sides of frames [B, height, width, 3] uint8 are multiples of `side` pixels."""
+    require_rgb(pixels)
+    height, width = pixels.shape[1:3]
+    if height % side or width % side or not height or not width:
+        raise ValueError(
+            f"the sides of a frame must be multiples of {side} pixels, got {width} x {height}; use encoder.frame_size"
+        )
+
+
 def require_rgb(pixels: np.ndarray) -> None:
     """Raise ValueError unless frames are [B, height, width, 3] uint8."""
     if pixels.ndim != 4 or pixels.shape[-1] != 3 or pixels.dtype != np.uint8:

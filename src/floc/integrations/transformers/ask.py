@@ -32,8 +32,7 @@ def load_model(source: str, device: str | None = None) -> Any:
         return model.to(target).eval()
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{source}: its weights cannot be loaded ({first_line(error)}); the folder needs the model's "
-            ".safetensors files"
+            f"{source}: its weights cannot be loaded ({first_line(error)}); it needs the model's .safetensors files"
         ) from error
     except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
         raise ValueError(f"{source}: the model cannot be moved to {target!r}: {first_line(error)}") from error
@@ -65,7 +64,6 @@ class Session:
 
         Args:
             video: captured with this model.
-            question: text of the question.
             max_new_tokens: limit on the tokens of the answer.
             on_text: called with parts of the answer as they are generated.
 

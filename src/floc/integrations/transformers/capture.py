@@ -66,8 +66,7 @@ def capture(
         planned, encoded = _encode_frames(model, inputs, (fps, max_frames), source, timer, frames)
     if budget is not None and not planned and recipe.streaming() is None:
         raise ValueError(
-            f"method {method!r} needs the length of the video to share out a budget; pass a file or a list of frames, "
-            "not an iterator"
+            f"method {method!r} needs the length of the video for a budget; pass a file or a list, not an iterator"
         )
     segments: list[Captured] = []
     selector = None
@@ -94,11 +93,7 @@ def _encode_frames(
     timer: StageTimer,
     log: FrameLog,
 ) -> tuple[int, Iterator[FrameTokens]]:
-    """Encode a video file, or frames, and fill in the log.
-
-    Returns:
-        The expected number of slices, 0 if unknown, and their tokens, a few frames at a time.
-    """
+    """Encode a file or frames, and fill in the log; return the number of slices, 0 if unknown, and their tokens."""
     tower = wrap_model(model, source)
     per_slice = log.frames_per_slice = tower.frames_per_token
     planned = 0
@@ -134,23 +129,18 @@ def _encode_prepared(model: Any, inputs: Mapping[str, Any], timer: StageTimer) -
     family, model_type = find_family(model.config), model.config.model_type
     pixels = inputs.get(family.pixels)
     if pixels is None:
-        raise ValueError(
-            f"inputs for a model of type {model_type} must have {family.pixels}, got {', '.join(inputs) or 'nothing'}"
-        )
+        raise ValueError(f"inputs of {model_type} must have {family.pixels}, got {', '.join(inputs) or 'nothing'}")
     if family.takes_images and inputs.get("input_ids") is None:
         raise ValueError(f"input_ids are needed to find the frames of a {model_type} video; pass them too")
     shapes = family.read_grids(model.config, inputs)
     if len(shapes) != 1:
         raise ValueError(
-            f"capture takes one video at a time, but the inputs have {len(shapes)}; capture each alone, and pass the "
-            "list to floc.replay"
+            f"capture takes one video at a time, but the inputs have {len(shapes)}; pass the list to floc.replay"
         )
     ((slices, rows, columns),) = shapes
-    if family.takes_images and pixels.shape[:-3].numel() != slices:
-        raise ValueError(
-            f"the inputs have {pixels.shape[:-3].numel()} images, but the video has {slices} frames; prepare the video "
-            "alone"
-        )
+    images = pixels.shape[:-3].numel()
+    if family.takes_images and images != slices:
+        raise ValueError(f"the inputs have {images} images for {slices} frames; prepare the video alone")
 
     def encode() -> Iterator[FrameTokens]:
         base, per_slice = model.base_model, len(pixels) // slices  # of patches
@@ -158,13 +148,11 @@ def _encode_prepared(model: Any, inputs: Mapping[str, Any], timer: StageTimer) -
             stop = min(slices, start + STEP)
             with timer.measure("vision"), torch.no_grad():
                 if inputs.get("video_grid_thw") is None:
-                    encoded = encode_squares(family, base, pixels.flatten(0, -4)[start:stop])
+                    encoded = encode_squares(base, pixels.flatten(0, -4)[start:stop])
                 else:
                     patches = pixels[start * per_slice : stop * per_slice]
                     merge = math.isqrt(per_slice // (rows * columns))
-                    takes_merge_sizes = inputs.get("video_merge_sizes") is not None
-                    shape = (stop - start, rows, columns)
-                    encoded = encode_patches(base, patches, shape, merge, takes_merge_sizes=takes_merge_sizes)
+                    encoded = encode_patches(base, patches, (stop - start, rows, columns), merge)
             yield encoded
 
     return slices, encode()
