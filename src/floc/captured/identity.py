@@ -40,9 +40,8 @@ class Identity:
     @classmethod
     def from_model(cls, model: Any) -> Identity:
         """Identify a transformers model; raise ValueError if its family is not supported."""
-        config = getattr(model, "config", None)
+        config: Any = getattr(model, "config", None)
         find_family(config)
-        assert config is not None
         vision = config.vision_config.to_dict()
         vision = {name: vision[name] for name in _SHAPING_KEYS.split() if name in vision}
         hidden_size = config.get_text_config().hidden_size

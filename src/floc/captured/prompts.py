@@ -19,7 +19,6 @@ from floc.families import FAMILIES
 from floc.families.pretrained import load_part, read_json
 from floc.families.writers import SampledVideo
 
-VIDEO_TYPE = 2  # of a video token in mm_token_type_ids
 VIDEO_LLAMA_3_MERGE = 2  # patches on a side of a video token; only its video processor knows it
 
 
@@ -86,7 +85,7 @@ def prompt(
         )
     inputs = {"input_ids": ids, "attention_mask": encoded["attention_mask"]}
     if family.has_grid_positions:
-        inputs["mm_token_type_ids"] = is_video * VIDEO_TYPE
+        inputs["mm_token_type_ids"] = is_video * 2  # 0: text, 1: image
     if family.frames == "patches":
         merge = VIDEO_LLAMA_3_MERGE if family.takes_merge_sizes else config.vision_config.spatial_merge_size
         slices, rows, columns = video.shape

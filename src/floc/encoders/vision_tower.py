@@ -74,7 +74,6 @@ class SquareLayout:
     frames_per_token: int = 1
 
     def frame_size(self, width: int, height: int) -> tuple[int, int]:
-        """Return the size of the square, or of the frame that it is cropped from."""
         if self.resized is None:
             return self.side, self.side
         scale = self.resized / min(width, height)
@@ -169,7 +168,7 @@ class VisionTower:
 
 def load(name: str, device: str | None = None) -> VisionTower:
     """Load the encoder "hf:" with a folder or hub id."""
-    config = _load_config(name)
+    config = load_part("config", name.removeprefix("hf:"), f"the encoder {name!r}")
     layout, mean, std = _load_preprocessing(name, config)
     target = torch.device(device or default_device())
     model = _load_without_language(name, config).to(target)
@@ -178,17 +177,13 @@ def load(name: str, device: str | None = None) -> VisionTower:
 
 def load_layout(name: str) -> PatchLayout | SquareLayout:
     """Load the frame layout of "hf:" with a folder or hub id."""
-    return _load_preprocessing(name, _load_config(name))[0]
+    return _load_preprocessing(name, load_part("config", name.removeprefix("hf:"), f"the encoder {name!r}"))[0]
 
 
 def wrap_model(model: Any, source: str) -> VisionTower:
     """Create an encoder from a loaded model, with the preprocessing of its folder or hub id."""
     layout, mean, std = _load_preprocessing(source, model.config)
     return VisionTower(source, model.base_model, layout, mean.to(model.device), std.to(model.device), is_half=False)
-
-
-def _load_config(name: str) -> Any:
-    return load_part("config", name.removeprefix("hf:"), f"the encoder {name!r}")
 
 
 def _load_preprocessing(name: str, config: Any) -> tuple[PatchLayout | SquareLayout, torch.Tensor, torch.Tensor]:

@@ -35,20 +35,16 @@ def capture(
     progress: Callable[[float], None] | None = None,
     **options: object,
 ) -> Captured:
-    """Encode a video once, a few frames at a time, and keep the tokens that best represent it.
+    """Encode a video once, a few frames at a time, and keep the tokens that best represent it, for `floc.replay`.
 
-    At most one segment of the video's tokens is in memory (for a long video with a budget, about twice the budget), and
-    a few frames of a video file. `floc.replay` then answers any number of questions without the vision encoder.
+    At most one segment of the video's tokens is in memory; for a long video with a budget, about twice the budget.
 
     Args:
-        model: a video model of transformers.
         inputs: a video file; or frames from `floc.video.read`, of the size that the model takes; or the inputs that
-            the model's processor returns for one video, with `pixel_values_videos` (for models that take frames as
-            images, `pixel_values`).
+            the model's processor returns for one video.
         ratio, budget, coverage, method: as in `floc.compress`.
         fps, max_frames: sampling of a video file; None takes every frame.
-        source: folder or hub id with the model's preprocessor file, for files and frames. Default: where the model was
-            loaded from.
+        source: folder or hub id of the preprocessor file, for files and frames. Default: that of the model.
         progress: called with the share of the frames that is done.
         **options: of the method.
     """
