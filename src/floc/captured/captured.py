@@ -24,7 +24,7 @@ from floc.families.writers import SampledVideo
 from floc.files import write_atomic
 
 FORMAT = 1
-_TENSORS = ("features", "indices", "order", "gains")
+_TENSORS = {"features": 2, "indices": 1, "order": 1, "gains": 1}  # number of axes
 _TIMES = ("times_s", "last_s")
 _VALUES = ("nested", "frames_per_slice", "fps", "duration_s")
 
@@ -172,12 +172,11 @@ def require_consistent(video: Captured) -> None:
     if len(shape) != 3 or not all(type(side) is int and 0 < side < 1 << 24 for side in shape):
         raise ValueError(f"shape {shape} is not slices, rows and columns")
     k, n = len(video), video.n
-    kinds = {"features": (2, True), "indices": (1, False), "order": (1, False), "gains": (1, True)}
-    for name, (axes, is_float) in kinds.items():
+    for name, axes in _TENSORS.items():
         tensor = getattr(video, name)
         if tensor.ndim != axes or len(tensor) != k:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}, which does not fit {k} tokens")
-        if tensor.is_floating_point() != is_float or (not is_float and tensor.dtype != torch.int64):
+        if not (tensor.dtype == torch.int64 if name in ("indices", "order") else tensor.is_floating_point()):
             raise ValueError(f"{name} has dtype {tensor.dtype}")
     if video.features.shape[1] != video.model.hidden_size:
         raise ValueError(f"features have {video.features.shape[1]} values, the model takes {video.model.hidden_size}")

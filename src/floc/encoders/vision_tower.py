@@ -76,8 +76,7 @@ class SquareLayout:
     def frame_size(self, width: int, height: int) -> tuple[int, int]:
         if self.resized is None:
             return self.side, self.side
-        scale = self.resized / min(width, height)
-        short, long = self.resized, int(max(width, height) * scale)
+        short, long = self.resized, int(max(width, height) * (self.resized / min(width, height)))
         return (long, short) if width >= height else (short, long)
 
     def crop(self, pixels: np.ndarray) -> np.ndarray:
@@ -153,8 +152,7 @@ class VisionTower:
         """Encode [B, height, width, 3] uint8 frames as tokens and deep features, on the model's device."""
         if len(pixels) % self.frames_per_token:
             raise ValueError(
-                f"{self.name} joins {self.frames_per_token} frames, got {len(pixels)}; use floc.encoders.encode, which "
-                "fills up the last group"
+                f"{self.name} joins {self.frames_per_token} frames, got {len(pixels)}; use floc.encoders.encode to pad"
             )
         pixels, parts = self.crop(pixels), []
         for start in range(0, len(pixels), STEP):
@@ -220,7 +218,6 @@ def _read_normalisation(settings: Mapping[str, Any]) -> tuple[torch.Tensor, torc
 
 
 def _read_layout(family: ModelFamily, config: Any, settings: Mapping[str, Any]) -> PatchLayout | SquareLayout:
-    """Create the layout of a family from a model's config and the settings of its preprocessor file."""
     size = settings.get("size") or {}
     if family.frames == "squares":
         size = settings.get("max_image_size") or size
@@ -248,7 +245,6 @@ def _read_side(size: Mapping[str, int]) -> int:
 
 
 def _load_without_language(name: str, config: Any) -> Any:
-    """Load the multimodal model without its language model."""
     from transformers import AutoModelForImageTextToText
 
     text = config.text_config
@@ -259,8 +255,7 @@ def _load_without_language(name: str, config: Any) -> Any:
         loaded: Any = AutoModelForImageTextToText.from_pretrained(
             name.removeprefix("hf:"), config=config, dtype="auto", output_loading_info=True
         )
-    full, report = loaded
-    model = full.model
+    model, report = loaded[0].model, loaded[1]
     language = "text_model" if hasattr(model, "text_model") else "language_model"
     missing = [weight for weight in report["missing_keys"] if language not in weight and "lm_head" not in weight]
     if missing:

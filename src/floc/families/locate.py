@@ -79,7 +79,7 @@ def read_grids(config: Any, arguments: Arguments) -> list[Shape]:
     """Read the grids of videos from `video_grid_thw`, or from the vision encoder's last call."""
     mask = arguments.get("video_compression_mask")
     if mask is not None and not bool(mask.all()):
-        raise ValueError("the inputs have dropped tokens already; prepare them with use_token_compression=False")
+        raise ValueError("video_compression_mask drops tokens; prepare the inputs with use_token_compression=False")
     grids, merges = arguments.get("video_grid_thw"), arguments.get("video_merge_sizes")
     if grids is not None:
         return _in_tokens(config, grids, merges)

@@ -43,7 +43,6 @@ class ModelFamily:
 
     @property
     def takes_images(self) -> bool:
-        """Whether frames are passed as images."""
         return self.pixels == "pixel_values"
 
     def carries_pixels(self, arguments: Arguments) -> bool:

@@ -54,12 +54,7 @@ class Session:
     def ask(
         self, video: Captured, question: str, max_new_tokens: int, on_text: Callable[[str], object]
     ) -> dict[str, Any]:
-        """Ask one question about a captured video.
-
-        Args:
-            video: captured with this model.
-            max_new_tokens: limit on the tokens of the answer.
-            on_text: called with parts of the answer as they are generated.
+        """Ask one question about a captured video; `on_text` is called with parts of the answer as they are generated.
 
         Returns:
             The answer, the tokens of the prompt before and after compression, seconds by stage ("prefill" ends with the

@@ -69,6 +69,4 @@ def attach(
         recipe: `floc.captured.recipe.Recipe` to use instead of the arguments of `floc.compress`.
         **options: of the method, such as `block`.
     """
-    if recipe is None:
-        recipe = Recipe(ratio, budget, coverage, method, options)
-    return AttachHandle(model, recipe, positions)
+    return AttachHandle(model, recipe or Recipe(ratio, budget, coverage, method, options), positions)

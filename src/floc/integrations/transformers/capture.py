@@ -59,7 +59,8 @@ def capture(
         source = source or model.name_or_path
         if not source:
             raise ValueError("the model does not say where it was loaded from; pass source=, its folder or hub id")
-        planned, encoded = _encode_frames(model, inputs, (fps, max_frames), source, timer, frames)
+        sampling = {"fps": fps, "max_frames": max_frames}
+        planned, encoded = _encode_frames(model, inputs, sampling, source, timer, frames)
     if budget is not None and not planned and recipe.streaming() is None:
         raise ValueError(
             f"method {method!r} needs the length of the video for a budget; pass a file or a list, not an iterator"
@@ -84,7 +85,7 @@ def capture(
 def _encode_frames(
     model: Any,
     inputs: str | Path | Iterable[Frames],
-    sampling: tuple[float | None, int | None],
+    sampling: dict[str, Any],
     source: str,
     timer: StageTimer,
     log: FrameLog,
@@ -92,22 +93,19 @@ def _encode_frames(
     """Encode a file or frames, and fill in the log; return the number of slices, 0 if unknown, and their tokens."""
     tower = wrap_model(model, source)
     per_slice = log.frames_per_slice = tower.frames_per_token
-    planned = 0
     frames: Iterable[Frames]
     if isinstance(inputs, (str, Path)):
         from floc.video import check_file, read
 
         path = Path(inputs)
         check_file(path)
-        fps, max_frames = sampling
-        frames = video = read(path, fps=fps, max_frames=max_frames, size=tower.frame_size, batch=STEP)
+        frames = video = read(path, **sampling, size=tower.frame_size, batch=STEP)
         planned = video.planned
         log.fps, log.duration_s = video.sampled_fps, float(video.duration_s)
         log.about = {"source": path.name, "preprocessing": {"size": [video.width, video.height]}}
     else:
         frames = inputs
-        if isinstance(frames, Sequence):
-            planned = sum(len(batch.times_s) for batch in frames)
+        planned = sum(len(batch.times_s) for batch in inputs) if isinstance(inputs, Sequence) else 0
 
     def encode() -> Iterator[FrameTokens]:
         for batch in timer.measure_items("decode", group_frames(frames, per_slice)):
@@ -131,7 +129,7 @@ def _encode_prepared(model: Any, inputs: Mapping[str, Any], timer: StageTimer) -
     shapes = family.read_grids(model.config, inputs)
     if len(shapes) != 1:
         raise ValueError(
-            f"capture takes one video at a time, but the inputs have {len(shapes)}; pass the list to floc.replay"
+            f"capture takes one video at a time, but the inputs have {len(shapes)}; capture each, and replay all"
         )
     ((slices, rows, columns),) = shapes
     images = pixels.shape[:-3].numel()

@@ -92,7 +92,6 @@ class DecoderHooks(ABC):
         self.call.arguments = {**arguments, "tower": self.call.tower} if self._has_videos(arguments) else None
 
     def after_model(self, *_: Any) -> None:
-        """Forget the arguments, also if the call failed."""
         self.call.arguments = None
 
     def before_tower(self, tower: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -113,7 +112,7 @@ class DecoderHooks(ABC):
         rows, length = kwargs["inputs_embeds"].shape[:2]
         if earlier is not None and len(earlier.columns) != rows:
             raise ValueError(
-                f"this cache holds a shortened prompt of {len(earlier.columns)} rows, but the call has {rows}; pass all"
+                f"a shortened cache cannot change its rows: it has {len(earlier.columns)} rows, but the call has {rows}"
             )
         start = 0 if cache is None else int(cache.get_seq_length())  # of the prompt before this call
         if earlier is not None:

@@ -37,8 +37,7 @@ def replay(model: Any, video: Captured | Sequence[Captured], *, positions: Posit
         with floc.replay(model, video):
             answer = model.generate(**video.inputs(model, tokenizer, "What is on the table?"))
 
-    The inputs are those of the model's processor for the whole video, without the pixels; `Captured.inputs` builds
-    them. All rows of a batch may ask about the same videos.
+    Inputs are those of the model's processor for the whole video, without pixels. Rows may ask about the same videos.
 
     Args:
         model: the model that the videos were captured with.
