@@ -105,7 +105,7 @@ def _encode_frames(
         log.about = {"source": path.name, "preprocessing": {"size": [video.width, video.height]}}
     else:
         frames = inputs
-        planned = sum(len(batch.times_s) for batch in inputs) if isinstance(inputs, Sequence) else 0
+        planned = sum(len(batch.times_s) for batch in frames) if isinstance(frames, Sequence) else 0
 
     def encode() -> Iterator[FrameTokens]:
         for batch in timer.measure_items("decode", group_frames(frames, per_slice)):
