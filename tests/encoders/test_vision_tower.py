@@ -13,7 +13,6 @@ import torch
 from floc import encoders
 from floc.encoders import vision_tower
 from floc.encoders.vision_tower import PatchLayout, SquareLayout
-from floc.families import FAMILIES
 from floc.tokens import Frames
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc-video[hf]'")
@@ -301,6 +300,6 @@ def test_rejects_extreme_aspect_ratios() -> None:
 
 
 def test_centre_is_cropped_from_a_wide_frame() -> None:
-    layout = SquareLayout(24, 28, FAMILIES["llava_next_video"])
+    layout = SquareLayout(24, 28)
     assert layout.frame_size(640, 360) == (49, 28)
     assert layout.frame_size(360, 640) == (28, 49)

@@ -1,17 +1,7 @@
 """`Captured`: the tokens of a video that were kept for a model, in memory and in a file.
 
-A `.floc` file is a safetensors file, K kept of n = T*H*W tokens:
-
-    features   [K, D]  the input of the language model, in the model's dtype
-    indices    [K]     ascending flat index t*H*W + y*W + x: the position of each token in the prompt
-    order      [K]     positions in `indices`, most important first: a prefix is the answer for a smaller budget
-    gains      [K]     what each token added, in that order
-    deep.I     [K, D]  what the model adds to the tokens after layer I, if it does
-    times_s    [T]     time of the first frame of each slice, and last_s [T] of its last frame, if known
-
-and one metadata entry, "floc": JSON with format, shape [T, H, W], the model (kind, name, revision, a hash of its vision
-config and a sample of its weights), how prompts place the video (frames_per_slice, fps, duration_s), and how it was
-made (method, settings, coverage, nested, seconds, source, preprocessing, version).
+A `.floc` file is a safetensors file with the arrays of `Captured` as tensors, "deep.0" and so on for `deep`, and one
+metadata entry, "floc": JSON with the other values, the format and the version (docs/reference/files.md).
 """
 
 from __future__ import annotations
@@ -34,21 +24,21 @@ from floc.families.writers import SampledVideo
 from floc.files import write_atomic
 
 FORMAT = 1
-_TENSORS = ("features", "indices", "order", "gains")
+_TENSORS = {"features": 2, "indices": 1, "order": 1, "gains": 1}  # number of axes
 _TIMES = ("times_s", "last_s")
 _VALUES = ("nested", "frames_per_slice", "fps", "duration_s")
 
 
 @dataclass(frozen=True, eq=False)
 class Captured:
-    """The kept tokens of one video, ready for a model."""
+    """K tokens of T x H x W, kept of one video, ready for a model."""
 
     features: torch.Tensor  # [K, D] in the model's dtype
     indices: torch.Tensor  # [K] int64, ascending flat index t*H*W + y*W + x
     order: torch.Tensor  # [K] int64 positions in `indices`, most important first
     gains: torch.Tensor  # [K] float64, what each token added, in that order
     deep: tuple[torch.Tensor, ...]  # [K, D] each, what the model adds to the tokens in its first layers
-    shape: Shape  # slices, rows and columns of all tokens
+    shape: Shape  # T, H, W: slices, rows and columns of all tokens
     model: Identity
     made: Mapping[str, Any]  # method, settings, coverage, seconds and more; JSON-serialisable
     nested: bool  # whether `order` holds the answers for smaller budgets
@@ -80,11 +70,7 @@ class Captured:
         return f"Captured({len(self)} of {self.n} tokens, for {self.model}, method {self.made.get('method')!r})"
 
     def at(self, *, ratio: float | str | None = None, budget: int | None = None) -> Captured:
-        """Return the answer for a smaller budget, from the stored order; nothing is recomputed.
-
-        Args:
-            ratio, budget: exactly one; ratio is kept / total.
-        """
+        """Return the answer for a smaller ratio (kept / total) or budget; nothing is recomputed."""
         target = Budget.parse(ratio, budget, None)
         count = target.count(self.n)
         if count == len(self):
@@ -92,9 +78,7 @@ class Captured:
         if not self.nested:
             raise ValueError(f"method {self.made.get('method')!r} keeps no nested order; capture again at {target}")
         if count > len(self):
-            raise ValueError(
-                f"{target} needs {count} tokens, {len(self)} were kept; capture again with a larger budget"
-            )
+            raise ValueError(f"{target} needs {count} tokens, not {len(self)}; capture again with a larger budget")
         first = self.order[:count]
         places = first.sort().values
         return replace(
@@ -115,13 +99,11 @@ class Captured:
         Args:
             model: the model that the video was captured with.
             tokenizer: of the model, from `floc.integrations.transformers.tokenizer`.
-            question: text of the question.
             history: earlier questions with their answers, oldest first.
         """
         if self.times_s is None or self.fps is None:
             raise ValueError(
-                "this video was captured from prepared inputs, so its times are unknown; "
-                "prepare the question with the model's processor, and remove the pixels"
+                "its times are unknown; build the prompt with the model's processor, and remove the pixels"
             )
         duration_s = self.duration_s or 0.0
         video = SampledVideo(self.shape, self.times_s, self.frames_per_slice, self.fps, duration_s, self.last_s)
@@ -153,7 +135,7 @@ class Captured:
 
 
 def load(path: str | Path) -> Captured:
-    """Load a .floc file, written by `Captured.save`."""
+    """Load a .floc file."""
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
@@ -189,21 +171,19 @@ def require_consistent(video: Captured) -> None:
     shape = video.shape
     if len(shape) != 3 or not all(type(side) is int and 0 < side < 1 << 24 for side in shape):
         raise ValueError(f"shape {shape} is not slices, rows and columns")
-    k, n = len(video.indices), math.prod(shape)
-    kinds = {"features": (2, True), "indices": (1, False), "order": (1, False), "gains": (1, True)}
-    for name, (axes, is_float) in kinds.items():
+    k, n = len(video), video.n
+    for name, axes in _TENSORS.items():
         tensor = getattr(video, name)
         if tensor.ndim != axes or len(tensor) != k:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}, which does not fit {k} tokens")
-        if tensor.is_floating_point() != is_float or (not is_float and tensor.dtype != torch.int64):
+        if not (tensor.dtype == torch.int64 if name in ("indices", "order") else tensor.is_floating_point()):
             raise ValueError(f"{name} has dtype {tensor.dtype}")
     if video.features.shape[1] != video.model.hidden_size:
         raise ValueError(f"features have {video.features.shape[1]} values, the model takes {video.model.hidden_size}")
     if any(layer.shape != video.features.shape or layer.dtype != video.features.dtype for layer in video.deep):
         raise ValueError("deep features differ from the features in shape or dtype")
-    for tensor in (video.features, video.gains, *video.deep):
-        if not bool(torch.isfinite(tensor).all()):
-            raise ValueError("some values are not finite")
+    if not all(tensor.isfinite().all() for tensor in (video.features, video.gains, *video.deep)):
+        raise ValueError("some values are not finite")
     if not k or int(video.indices[0]) < 0 or int(video.indices[-1]) >= n or bool((video.indices.diff() <= 0).any()):
         raise ValueError(f"indices are not ascending within 0..{n - 1}")
     if not torch.equal(video.order.sort().values, torch.arange(k)):

@@ -40,16 +40,12 @@ class Identity:
     @classmethod
     def from_model(cls, model: Any) -> Identity:
         """Identify a transformers model; raise ValueError if its family is not supported."""
-        config = getattr(model, "config", None)
+        config: Any = getattr(model, "config", None)
         find_family(config)
-        assert config is not None
         vision = config.vision_config.to_dict()
+        vision = {name: vision[name] for name in _SHAPING_KEYS.split() if name in vision}
         hidden_size = config.get_text_config().hidden_size
-        shaping = {
-            "kind": config.model_type,
-            "vision": {name: vision[name] for name in sorted(_SHAPING_KEYS.split()) if name in vision},
-            "hidden_size": hidden_size,
-        }
+        shaping = {"kind": config.model_type, "vision": vision, "hidden_size": hidden_size}
         return cls(
             config.model_type,
             str(getattr(model, "name_or_path", "") or ""),
@@ -73,10 +69,8 @@ class Identity:
         if (self.kind, self.config) != (other.kind, other.config):
             raise ValueError(f"this video was captured for {self}, but the model is {other}; capture it again")
         if self.weights and other.weights and not _are_close(self.weights, other.weights):
-            raise ValueError(
-                f"this video was captured for {self}, but the vision encoder of this model has other weights; "
-                "capture it again with this model"
-            )
+            difference = "the vision encoder of this model has other weights"
+            raise ValueError(f"this video was captured for {self}, but {difference}; capture it again")
 
     def __str__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
@@ -84,7 +78,7 @@ class Identity:
 
 
 def _are_close(first: list[float], second: list[float]) -> bool:
-    """Return whether two samples are equal up to rounding; NaN equals nothing."""
+    """Compare two samples up to rounding; NaN equals nothing."""
     if len(first) != len(second):
         return False
     is_close = [abs(a - b) <= ROUNDING * max(abs(a), abs(b)) for a, b in zip(first, second, strict=True)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import chain, cycle
 from typing import Any
 
 import torch
@@ -18,16 +19,11 @@ from floc.families import FAMILIES
 from floc.families.pretrained import load_part, read_json
 from floc.families.writers import SampledVideo
 
-VIDEO_TYPE = 2  # of a video token in mm_token_type_ids
 VIDEO_LLAMA_3_MERGE = 2  # patches on a side of a video token; only its video processor knows it
 
 
 def tokenizer(source: str) -> Any:
-    """Load the tokenizer of a model, with the chat template that the model's processor would use.
-
-    Args:
-        source: folder or hub id.
-    """
+    """Load the tokenizer of a folder or hub id, with the chat template that the model's processor would use."""
     loaded = load_part("tokenizer", source, "asking a model")
     # A tokenizer reads chat_template.jinja itself. Its own template may be for text only, so these files come first.
     for file in ("processor_config.json", "chat_template.json"):
@@ -36,10 +32,7 @@ def tokenizer(source: str) -> Any:
             loaded.chat_template = template
             break
     if not loaded.chat_template:
-        raise ValueError(
-            f"{source}: has no chat template; put the model's chat_template.jinja beside its tokenizer, "
-            "or use a model that was tuned to answer questions"
-        )
+        raise ValueError(f"{source}: has no chat template; put the model's chat_template.jinja beside its tokenizer")
     return loaded
 
 
@@ -54,20 +47,16 @@ def prompt(
     """Build the inputs for a question about a video, without pixels.
 
     Args:
-        model_type: of the model's config.
+        model_type, config: of the model.
         tokenizer: of the model, from `tokenizer`.
-        config: of the model.
-        video: its grid and times.
-        question: text of the question.
         history: earlier questions about the video with their answers, oldest first.
 
     Returns:
         [1, L] `input_ids` and `attention_mask`, and those of the following that the model takes: [1, L]
         `mm_token_type_ids`, [1, 3] `video_grid_thw` in patches, [1] `second_per_grid_ts`, [1] `video_merge_sizes`.
     """
-    families = {name: family for name, family in FAMILIES.items() if family.write_video is not None}
-    check_choice("model type", model_type, families)
-    family = families[model_type]
+    check_choice("model type", model_type, [name for name, family in FAMILIES.items() if family.write_video])
+    family = FAMILIES[model_type]
     text = _apply_template(model_type, tokenizer, question, history)
     marker = getattr(tokenizer, "video_token", family.marker)
     if text.count(marker) != 1:
@@ -96,7 +85,7 @@ def prompt(
         )
     inputs = {"input_ids": ids, "attention_mask": encoded["attention_mask"]}
     if family.has_grid_positions:
-        inputs["mm_token_type_ids"] = is_video * VIDEO_TYPE
+        inputs["mm_token_type_ids"] = is_video * 2  # 0: text, 1: image
     if family.frames == "patches":
         merge = VIDEO_LLAMA_3_MERGE if family.takes_merge_sizes else config.vision_config.spatial_merge_size
         slices, rows, columns = video.shape
@@ -111,9 +100,8 @@ def prompt(
 def _apply_template(model_type: str, tokenizer: Any, question: str, history: Sequence[tuple[str, str]]) -> str:
     from jinja2 import TemplateError
 
-    texts = [*(text for turn in history for text in turn), question]
-    roles = ("user", "assistant")
-    turns = [{"role": roles[i % 2], "content": [{"type": "text", "text": text}]} for i, text in enumerate(texts)]
+    texts = zip(cycle(("user", "assistant")), [*chain(*history), question], strict=False)
+    turns = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in texts]
     turns[0]["content"] = [{"type": "video"}, *turns[0]["content"]]
     template = None
     if model_type == "smolvlm":  # the model's own template has no videos, so its processor uses another
@@ -122,5 +110,5 @@ def _apply_template(model_type: str, tokenizer: Any, question: str, history: Seq
         return tokenizer.apply_chat_template(turns, chat_template=template, tokenize=False, add_generation_prompt=True)
     except (TemplateError, TypeError) as error:
         raise ValueError(
-            f"the chat template does not support videos ({error}); use the template of the model's processor"
+            f"the template does not support videos ({error}); use that of the model's processor"
         ) from error

@@ -29,8 +29,7 @@ class Recipe:
         method = methods.make(self.method, dict(self.options))  # raises if a name is unknown
         if isinstance(self.options.get("block"), list | tuple):
             raise ValueError(
-                f"block={self.options['block']!r} lists first frames, which fit only one video, but a model reads any; "
-                "pass a number of frames, or 'scene'"
+                f"block={self.options['block']!r} lists first frames, which fit only one video; pass a count or 'scene'"
             )
         has_budget = (self.ratio, self.budget, self.coverage) != (None, None, None)
         if has_budget or not isinstance(method, methods.Native):

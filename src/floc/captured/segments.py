@@ -31,8 +31,7 @@ SEGMENT_FRAMES = 32  # segments are multiples of it, so that blocks of the usual
 
 def capture_kept(kept: Kept, model: Identity, deep: Sequence[torch.Tensor] = ()) -> Captured:
     """Create a segment, without times, from a `Kept` and deep features of the kept tokens, for a model."""
-    arrays = (kept.features, kept.indices, kept.order, kept.gains)
-    features, indices, order, gains = (torch.as_tensor(array) for array in arrays)
+    features, indices, order, gains = map(torch.as_tensor, (kept.features, kept.indices, kept.order, kept.gains))
     # for these, computing the coverage costs more than the selection
     is_cheap = not isinstance(kept.representation, AssignedRepresentation | NearestRepresentation)
     coverage = kept.coverage if is_cheap else None
@@ -47,12 +46,10 @@ class StreamSelector:
         self.recipe, self.model, self.stream, self.dim = recipe, model, stream, dim
 
     def add(self, encoded: FrameTokens) -> list[Captured]:
-        """Add frames."""
         self.stream.push(torch.cat(encoded.all, -1))
         return []
 
     def finish(self) -> list[Captured]:
-        """Return the selected tokens as one segment."""
         kept = self.stream.close()
         features, *deep = torch.as_tensor(kept.features).split(self.dim, -1)
         settings = {name: value for name, value in kept.settings.items() if name != "dim"}
@@ -66,19 +63,18 @@ class SegmentSelector:
     def __init__(self, recipe: Recipe, model: Identity, planned: int) -> None:
         self.recipe, self.model = recipe, model
         self.planned = planned  # expected slices of the video, to share out a budget; 0 if unknown
-        self.buffer: FrameTokens | None = None  # of one segment
+        self.buffer: list[torch.Tensor] = []  # tokens and deep features of one segment
         self.filled = 0  # slices in it
         self.tokens = self.kept = 0  # of finished segments
 
     def add(self, encoded: FrameTokens) -> list[Captured]:
         """Add frames, and return the segments that they complete."""
-        if self.buffer is None:
-            self.buffer = self._allocate(encoded)
+        self.buffer = self.buffer or self._allocate(encoded)
         segments = []
-        start, size = 0, len(self.buffer.tokens)
+        start, size = 0, len(self.buffer[0])
         while start < len(encoded.tokens):
             stop = min(len(encoded.tokens), start + size - self.filled)
-            for buffer, tokens in zip(self.buffer.all, encoded.all, strict=True):
+            for buffer, tokens in zip(self.buffer, encoded.all, strict=True):
                 buffer[self.filled : self.filled + stop - start] = tokens[start:stop]
             self.filled += stop - start
             start = stop
@@ -87,12 +83,10 @@ class SegmentSelector:
         return segments
 
     def finish(self) -> list[Captured]:
-        """Return the last segment, if frames are left."""
         return [self._select(is_last=True)] if self.filled else []
 
     def _select(self, *, is_last: bool) -> Captured:
-        assert self.buffer is not None
-        tokens, *deep = (layer[: self.filled] for layer in self.buffer.all)
+        tokens, *deep = (layer[: self.filled] for layer in self.buffer)
         self.filled = 0
         cells = tokens.shape[1] * tokens.shape[2]
         self.tokens += len(tokens) * cells
@@ -103,17 +97,15 @@ class SegmentSelector:
         self.kept += len(kept)
         return capture_kept(kept, self.model, [merge_values(layer.flatten(0, 2), kept) for layer in deep])
 
-    def _allocate(self, encoded: FrameTokens) -> FrameTokens:
+    def _allocate(self, encoded: FrameTokens) -> list[torch.Tensor]:
         """Allocate one segment at once: many small tensors between large ones would fragment the memory."""
         frames = segment_frames(encoded.tokens.shape[1] * encoded.tokens.shape[2], self.planned)
         budget, segments = self.recipe.budget, math.ceil(self.planned / frames)
         if budget is not None and budget < segments:
             raise ValueError(
-                f"a video of {self.planned} slices is compressed in {segments} segments, and each keeps a token: "
-                f"budget must be at least {segments}, got {budget}"
+                f"each of {segments} segments keeps a token: budget must be at least {segments}, got {budget}"
             )
-        tokens, *deep = (layer.new_empty(frames, *layer.shape[1:]) for layer in encoded.all)
-        return FrameTokens(tokens, tuple(deep))
+        return [layer.new_empty(frames, *layer.shape[1:]) for layer in encoded.all]
 
 
 def create_selector(
@@ -135,11 +127,11 @@ def segment_frames(cells: int, planned: int) -> int:
     (784, 928, 1088)
     """
     most = max(1, SEGMENT_TOKENS // cells)
-    if planned and planned <= most:
+    if 0 < planned <= most:
         return planned
     even = math.ceil(planned / math.ceil(planned / most)) if planned else most
     whole = math.ceil(even / SEGMENT_FRAMES) * SEGMENT_FRAMES
-    return whole if whole <= most else max(1, most // SEGMENT_FRAMES * SEGMENT_FRAMES or most)
+    return whole if whole <= most else most // SEGMENT_FRAMES * SEGMENT_FRAMES or most
 
 
 @dataclass(eq=False)

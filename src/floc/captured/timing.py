@@ -21,7 +21,6 @@ class StageTimer:
 
     @contextmanager
     def measure(self, stage: str) -> Iterator[None]:
-        """Time the with block."""
         started = time.perf_counter()
         try:
             yield

@@ -25,11 +25,9 @@ class FrameLayout(Protocol):
     @property
     def frames_per_token(self) -> int:
         """Frames of one slice of tokens: 1, or 2 if a model joins frames in pairs."""
-        ...
 
     def frame_size(self, width: int, height: int) -> tuple[int, int]:
         """Return the width and height in pixels to resize a video's frames to."""
-        ...
 
 
 class Encoder(FrameLayout, Protocol):
@@ -38,15 +36,12 @@ class Encoder(FrameLayout, Protocol):
     @property
     def name(self) -> str:
         """Its name in `get`."""
-        ...
 
     def crop(self, pixels: np.ndarray) -> np.ndarray:
         """Crop frames [B, height, width, 3] to the part that the grid of tokens covers."""
-        ...
 
     def __call__(self, pixels: np.ndarray) -> Array:
         """Encode [B, height, width, 3] uint8 frames as [B / frames_per_token, H, W, D] tokens in a 16-bit format."""
-        ...
 
 
 class FrameTokens(NamedTuple):
@@ -84,7 +79,10 @@ def get(name: str, *, device: str | None = None) -> Encoder:
     """
     name = resolve_name(name)
     if device is not None and name != "pixels":
-        _require_device(device)
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
+            raise ValueError(f"device {device!r} cannot be used here: {str(error).splitlines()[0]}") from None
     if name.startswith("hf:"):
         return import_module("floc.encoders.vision_tower").load(name, device)
     return import_module(f"floc.encoders.{name}").load(device)
@@ -107,13 +105,6 @@ def get_layout(name: str) -> FrameLayout:
     return import_module("floc.encoders.cells").CellLayout()
 
 
-def _require_device(device: str) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
-        raise ValueError(f"device {device!r} cannot be used here: {str(error).splitlines()[0]}") from None
-
-
 def default_device() -> str:
     """Return the first GPU if there is one, else the CPU."""
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -126,13 +117,10 @@ def encode(
     planned: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> VideoTokens:
-    """Encode a video while it is read, with one batch of its pixels and one copy of its tokens in memory.
-
-    Tokens are collected in host memory, since those of a long video may exceed the memory of a GPU.
+    """Encode a video while it is read, with one batch of its pixels and one copy of its tokens in host memory.
 
     Args:
         frames: batches of any size, in order; their width and height are from `encoder.frame_size`.
-        encoder: from `get`.
         planned: frames to reserve memory for; may be wrong.
         progress: called after every batch with the number of frames encoded so far.
     """
@@ -171,8 +159,13 @@ def group_frames(frames: Iterable[Frames], size: int) -> Iterator[Frames]:
     shape = None
     rest: Frames | None = None  # fewer than `size` frames
     for batch in frames:
-        _require_frames(batch, shape)
-        if not len(batch.pixels):
+        require_rgb(batch.pixels)
+        count = len(batch.pixels)
+        if len(batch.times_s) != count:
+            raise ValueError(f"every frame needs a time, got {count} frames and {len(batch.times_s)} times")
+        if shape is not None and batch.pixels.shape[1:] != shape:
+            raise ValueError(f"all frames of a video must have one size, got {batch.pixels.shape[1:]} after {shape}")
+        if not count:
             continue
         shape = batch.pixels.shape[1:]
         if rest is not None:
@@ -187,18 +180,17 @@ def group_frames(frames: Iterable[Frames], size: int) -> Iterator[Frames]:
         yield Frames(np.concatenate([rest.pixels, repeated]), rest.times_s)  # times of real frames only
 
 
+def require_multiples(pixels: np.ndarray, side: int) -> None:
+    """Raise ValueError unless the sides of frames [B, height, width, 3] uint8 are multiples of `side` pixels."""
+    require_rgb(pixels)
+    height, width = pixels.shape[1:3]
+    if height % side or width % side or not height or not width:
+        raise ValueError(
+            f"the sides of a frame must be multiples of {side} pixels, got {width} x {height}; use encoder.frame_size"
+        )
+
+
 def require_rgb(pixels: np.ndarray) -> None:
     """Raise ValueError unless frames are [B, height, width, 3] uint8."""
     if pixels.ndim != 4 or pixels.shape[-1] != 3 or pixels.dtype != np.uint8:
         raise ValueError(f"frames must be [B, height, width, 3] uint8 RGB, got {pixels.shape} {pixels.dtype}")
-
-
-def _require_frames(batch: Frames, shape: tuple[int, ...] | None) -> None:
-    pixels = batch.pixels
-    require_rgb(pixels)
-    if len(batch.times_s) != len(pixels):
-        raise ValueError(f"every frame needs a time, got {len(pixels)} frames and {len(batch.times_s)} times")
-    if shape is not None and pixels.shape[1:] != shape:
-        raise ValueError(
-            f"all frames of a video must have one size, got {pixels.shape[1:]} after {shape}; resize them on reading"
-        )

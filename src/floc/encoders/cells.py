@@ -6,8 +6,6 @@ import math
 
 import numpy as np
 
-from floc.encoders.base import require_rgb
-
 CELL = 32  # pixels on a side: the stride of MobileNetV2's last feature map
 MAX_CELLS = 144  # of a frame: 9 x 16 for a wide screen
 
@@ -37,14 +35,3 @@ class CellLayout:
 
     def crop(self, pixels: np.ndarray) -> np.ndarray:
         return pixels
-
-
-def require_cells(pixels: np.ndarray) -> None:
-    """Raise ValueError unless frames [B, height, width, 3] are uint8 and consist of whole cells."""
-    require_rgb(pixels)
-    height, width = pixels.shape[1:3]
-    if height % CELL or width % CELL or not height or not width:
-        raise ValueError(
-            f"the sides of a frame must be multiples of {CELL} pixels, got {width} x {height}; "
-            "use the encoder's frame_size(width, height)"
-        )

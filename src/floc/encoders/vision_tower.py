@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from floc._arrays import to_tensor
-from floc.encoders.base import FrameTokens, default_device
-from floc.families import FAMILIES, ModelFamily
+from floc.encoders.base import FrameTokens, default_device, require_multiples
+from floc.families import FAMILIES, ModelFamily, find_family
 from floc.families.pretrained import hide_progress, load_part, read_json
 
 STEP = 16  # frames encoded at a time: bounds the memory; even, so that pairs stay together
@@ -35,7 +35,6 @@ class PatchLayout:
     frames_per_token: int
     min_pixels: int  # of a frame
     max_pixels: int
-    takes_merge_sizes: bool = False
 
     def frame_size(self, width: int, height: int) -> tuple[int, int]:
         """Return the nearest size in whole tokens within the limits, with the same aspect: Qwen's `smart_resize`."""
@@ -52,22 +51,18 @@ class PatchLayout:
         return columns * side, rows * side
 
     def crop(self, pixels: np.ndarray) -> np.ndarray:
+        require_multiples(pixels, self.patch * self.merge)
         return pixels
 
     def encode(self, model: Any, images: torch.Tensor) -> FrameTokens:
         """Encode [F, 3, height, width] normalised frames as [F / frames_per_token, H, W, D] tokens."""
         frames, channels, height, width = images.shape
         side, per_slice = self.patch * self.merge, self.frames_per_token
-        if height % side or width % side:
-            raise ValueError(
-                f"the sides of a frame must be multiples of {side} pixels for this model, got {width} x {height}; "
-                "use the encoder's frame_size(width, height)"
-            )
         t, h, w = frames // per_slice, height // side, width // side
         patches = images.view(t, per_slice, channels, h, self.merge, self.patch, w, self.merge, self.patch)
         # the patches of a token are adjacent; values of a patch are ordered by channel, frame, row, column
         patches = patches.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(t * h * w * self.merge**2, -1)
-        return encode_patches(model, patches, (t, h, w), self.merge, takes_merge_sizes=self.takes_merge_sizes)
+        return encode_patches(model, patches, (t, h, w), self.merge)
 
 
 @dataclass(frozen=True)
@@ -76,53 +71,43 @@ class SquareLayout:
 
     side: int  # pixels
     resized: int | None  # shorter side before the centre is cropped; None if frames are squeezed into the square
-    family: ModelFamily
     frames_per_token: int = 1
 
     def frame_size(self, width: int, height: int) -> tuple[int, int]:
-        """Return the size of the square, or of the frame that it is cropped from."""
         if self.resized is None:
             return self.side, self.side
-        scale = self.resized / min(width, height)
-        short, long = self.resized, int(max(width, height) * scale)
+        short, long = self.resized, int(max(width, height) * (self.resized / min(width, height)))
         return (long, short) if width >= height else (short, long)
 
     def crop(self, pixels: np.ndarray) -> np.ndarray:
-        rows, columns = self._centre(*pixels.shape[1:3])
-        return pixels[:, rows, columns]
-
-    def encode(self, model: Any, images: torch.Tensor) -> FrameTokens:
-        """Encode [F, 3, height, width] normalised frames as [F, H, W, D] tokens."""
-        height, width = images.shape[-2:]
+        height, width = pixels.shape[1:3]
         expected = self.side if self.resized is None else self.resized
         if min(height, width) != expected or (self.resized is None and height != width):
             raise ValueError(
-                f"this model takes frames of {expected} pixels, got {width} x {height}; "
-                "use the encoder's frame_size(width, height)"
+                f"this model takes frames of {expected} pixels, got {width} x {height}; use encoder.frame_size"
             )
-        rows, columns = self._centre(height, width)
-        return encode_squares(self.family, model, images[..., rows, columns].contiguous())
-
-    def _centre(self, height: int, width: int) -> tuple[slice, slice]:
         top, left = (height - self.side) // 2, (width - self.side) // 2
-        return slice(top, top + self.side), slice(left, left + self.side)
+        return pixels[:, top : top + self.side, left : left + self.side]
+
+    def encode(self, model: Any, images: torch.Tensor) -> FrameTokens:
+        """Encode [F, 3, side, side] normalised frames as [F, H, W, D] tokens."""
+        return encode_squares(model, images)
 
 
-def encode_patches(
-    model: Any, patches: torch.Tensor, shape: tuple[int, int, int], merge: int, *, takes_merge_sizes: bool
-) -> FrameTokens:
+def encode_patches(model: Any, patches: torch.Tensor, shape: tuple[int, int, int], merge: int) -> FrameTokens:
     """Encode patches [P, values] as T x H x W tokens, with a model that takes `video_grid_thw`."""
     t, h, w = shape
     grid = torch.tensor([[t, h * merge, w * merge]], device=patches.device)
-    sizes = (torch.tensor([merge], device=patches.device),) if takes_merge_sizes else ()
+    sizes = [torch.tensor([merge], device=patches.device)] if find_family(model.config).takes_merge_sizes else []
     output = model.get_video_features(patches, grid, *sizes, return_dict=True)
     deep = getattr(output, "deepstack_features", None) or ()
     tokens, *layers = (_flatten(features).view(*shape, -1) for features in (output.pooler_output, *deep))
     return FrameTokens(tokens, tuple(layers))
 
 
-def encode_squares(family: ModelFamily, model: Any, images: torch.Tensor) -> FrameTokens:
+def encode_squares(model: Any, images: torch.Tensor) -> FrameTokens:
     """Encode frames [F, 3, side, side] as tokens, with a model that takes square frames."""
+    family = find_family(model.config)
     encode = model.get_image_features if family.takes_images else model.get_video_features
     output = encode(images if family.is_unbatched else images[None], return_dict=True)
     features = _flatten(output.pooler_output)
@@ -167,10 +152,9 @@ class VisionTower:
         """Encode [B, height, width, 3] uint8 frames as tokens and deep features, on the model's device."""
         if len(pixels) % self.frames_per_token:
             raise ValueError(
-                f"{self.name} joins {self.frames_per_token} frames, so it needs a multiple of "
-                f"{self.frames_per_token}, got {len(pixels)}; use floc.encoders.encode, which fills up the last group"
+                f"{self.name} joins {self.frames_per_token} frames, got {len(pixels)}; use floc.encoders.encode to pad"
             )
-        parts = []
+        pixels, parts = self.crop(pixels), []
         for start in range(0, len(pixels), STEP):
             batch = to_tensor(pixels[start : start + STEP]).to(self.mean.device)
             images = ((batch - self.mean) / self.std).permute(0, 3, 1, 2).contiguous()
@@ -182,7 +166,7 @@ class VisionTower:
 
 def load(name: str, device: str | None = None) -> VisionTower:
     """Load the encoder "hf:" with a folder or hub id."""
-    config = _load_config(name)
+    config = load_part("config", name.removeprefix("hf:"), f"the encoder {name!r}")
     layout, mean, std = _load_preprocessing(name, config)
     target = torch.device(device or default_device())
     model = _load_without_language(name, config).to(target)
@@ -191,36 +175,23 @@ def load(name: str, device: str | None = None) -> VisionTower:
 
 def load_layout(name: str) -> PatchLayout | SquareLayout:
     """Load the frame layout of "hf:" with a folder or hub id."""
-    return _load_preprocessing(name, _load_config(name))[0]
+    return _load_preprocessing(name, load_part("config", name.removeprefix("hf:"), f"the encoder {name!r}"))[0]
 
 
 def wrap_model(model: Any, source: str) -> VisionTower:
     """Create an encoder from a loaded model, with the preprocessing of its folder or hub id."""
-    if model.config.model_type not in _list_supported():
-        raise ValueError(
-            f"floc cannot prepare frames for a model of type {model.config.model_type!r}; pass the inputs that its "
-            f"processor returns for the video (supported types: {', '.join(_list_supported())})"
-        )
     layout, mean, std = _load_preprocessing(source, model.config)
     return VisionTower(source, model.base_model, layout, mean.to(model.device), std.to(model.device), is_half=False)
 
 
-def _list_supported() -> list[str]:
-    return [model_type for model_type, family in FAMILIES.items() if family.frames is not None]
-
-
-def _load_config(name: str) -> Any:
-    config = load_part("config", name.removeprefix("hf:"), f"the encoder {name!r}")
-    if config.model_type not in _list_supported():
-        raise ValueError(
-            f"{name}: a model of type {config.model_type!r} is not supported as an encoder; "
-            f"supported types: {', '.join(_list_supported())}"
-        )
-    return config
-
-
 def _load_preprocessing(name: str, config: Any) -> tuple[PatchLayout | SquareLayout, torch.Tensor, torch.Tensor]:
     """Read the layout, mean and std from the video preprocessor file, or from the one for images."""
+    supported = [model_type for model_type, family in FAMILIES.items() if family.frames is not None]
+    if config.model_type not in supported:
+        raise ValueError(
+            f"{name}: floc cannot prepare frames for a model of type {config.model_type!r}; pass the inputs that its "
+            f"processor returns for the video to floc.capture (supported types: {', '.join(supported)})"
+        )
     for file in PREPROCESSOR_FILES:
         settings = read_json(name.removeprefix("hf:"), file)
         if file == "processor_config.json":  # has the settings of all parts of a processor
@@ -247,14 +218,13 @@ def _read_normalisation(settings: Mapping[str, Any]) -> tuple[torch.Tensor, torc
 
 
 def _read_layout(family: ModelFamily, config: Any, settings: Mapping[str, Any]) -> PatchLayout | SquareLayout:
-    """Create the layout of a family from a model's config and the settings of its preprocessor file."""
     size = settings.get("size") or {}
     if family.frames == "squares":
         size = settings.get("max_image_size") or size
         crop = settings.get("crop_size") if settings.get("do_center_crop") else None
         if crop and "shortest_edge" in size:
-            return SquareLayout(_read_side(crop), size["shortest_edge"], family)
-        return SquareLayout(_read_side(size), None, family)
+            return SquareLayout(_read_side(crop), size["shortest_edge"])
+        return SquareLayout(_read_side(size), None)
     vision = config.vision_config
     min_pixels = settings.get("min_pixels") or size.get("shortest_edge")
     max_pixels = settings.get("max_pixels") or size.get("longest_edge")
@@ -264,7 +234,7 @@ def _read_layout(family: ModelFamily, config: Any, settings: Mapping[str, Any]) 
     if family.limits_whole_video:
         max_pixels = min(max_pixels, FRAME_TOKENS * (vision.patch_size * merge) ** 2)
     per_slice = getattr(vision, "temporal_patch_size", 1)
-    return PatchLayout(vision.patch_size, merge, per_slice, min_pixels, max_pixels, family.takes_merge_sizes)
+    return PatchLayout(vision.patch_size, merge, per_slice, min_pixels, max_pixels)
 
 
 def _read_side(size: Mapping[str, int]) -> int:
@@ -275,7 +245,6 @@ def _read_side(size: Mapping[str, int]) -> int:
 
 
 def _load_without_language(name: str, config: Any) -> Any:
-    """Load the multimodal model without its language model."""
     from transformers import AutoModelForImageTextToText
 
     text = config.text_config
@@ -286,8 +255,7 @@ def _load_without_language(name: str, config: Any) -> Any:
         loaded: Any = AutoModelForImageTextToText.from_pretrained(
             name.removeprefix("hf:"), config=config, dtype="auto", output_loading_info=True
         )
-    full, report = loaded
-    model = full.model
+    model, report = loaded[0].model, loaded[1]
     language = "text_model" if hasattr(model, "text_model") else "language_model"
     missing = [weight for weight in report["missing_keys"] if language not in weight and "lm_head" not in weight]
     if missing:

@@ -55,19 +55,18 @@ def assign_videos(counts: Sequence[int], sizes: Sequence[int]) -> list[list[int]
         for row in filled:
             videos[row] = [*range(len(sizes))]
         return videos
-    repeats = max(1, sum(counts) // max(1, sum(sizes)))
-    video = 0
+    ends = [0, *itertools.accumulate(sizes)]
+    repeats = max(1, sum(counts) // max(1, ends[-1]))
+    start = 0
     for first in range(0, len(filled), repeats):
         rows = filled[first : first + repeats]
-        row_videos: list[int] = []
-        while sum(sizes[i] for i in row_videos) < counts[rows[0]] and video < len(sizes):
-            row_videos.append(video)
-            video += 1
-        if any(counts[row] != sum(sizes[i] for i in row_videos) for row in rows) or len(rows) < repeats:
+        stop = start + counts[rows[0]]
+        if len(rows) < repeats or len({counts[row] for row in rows}) > 1 or stop not in ends:
             return None
         for row in rows:
-            videos[row] = row_videos
-    return videos if video == len(sizes) else None
+            videos[row] = [*range(ends.index(start), ends.index(stop))]
+        start = stop
+    return videos if start == ends[-1] else None
 
 
 def find_marked_videos(config: Any, ids: torch.Tensor) -> torch.Tensor:
@@ -80,10 +79,7 @@ def read_grids(config: Any, arguments: Arguments) -> list[Shape]:
     """Read the grids of videos from `video_grid_thw`, or from the vision encoder's last call."""
     mask = arguments.get("video_compression_mask")
     if mask is not None and not bool(mask.all()):
-        raise ValueError(
-            "video_compression_mask drops tokens before floc can select; "
-            "prepare the inputs with use_token_compression=False"
-        )
+        raise ValueError("video_compression_mask drops tokens; prepare the inputs with use_token_compression=False")
     grids, merges = arguments.get("video_grid_thw"), arguments.get("video_merge_sizes")
     if grids is not None:
         return _in_tokens(config, grids, merges)

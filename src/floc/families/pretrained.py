@@ -19,10 +19,8 @@ def load_part(part: Literal["config", "tokenizer"], source: str, purpose: str) -
     try:
         return loader.from_pretrained(source)
     except (OSError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"{source}: not a folder or hub id with a {part} that transformers {transformers.__version__} can load "
-            f"({first_line(error)})"
-        ) from error
+        wanted = f"a folder or hub id with a {part} that transformers {transformers.__version__} can load"
+        raise ValueError(f"{source}: not {wanted} ({first_line(error)})") from error
 
 
 def read_json(source: str, file: str, *, ignore_offline: bool = False) -> dict[str, Any]:

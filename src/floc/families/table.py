@@ -1,10 +1,7 @@
 """The table of model families: one entry says all that FLoC must know about a family.
 
-A transformers model replaces placeholder tokens by visual features, in order. An entry says how to find these tokens
-and the grid of each video, how a prompt about a video is written, and how frames are prepared.
-
-`floc.attach` and captures of prepared inputs need only the first part. `write_video` enables prompts (`floc ask`), and
-`frames` enables captures of video files. The tests run over this table; docs/reference/models.md shows how to add one.
+`floc.attach` and captures of prepared inputs need only where the tokens are. `write_video` enables prompts, `frames`
+captures of video files. The tests run over this table; docs/reference/models.md shows how to add an entry.
 """
 
 from __future__ import annotations
@@ -46,7 +43,6 @@ class ModelFamily:
 
     @property
     def takes_images(self) -> bool:
-        """Whether frames are passed as images."""
         return self.pixels == "pixel_values"
 
     def carries_pixels(self, arguments: Arguments) -> bool:
@@ -73,7 +69,7 @@ class ModelFamily:
             raise ValueError("floc needs input_ids to find the tokens of a video; pass them instead of inputs_embeds")
         mask = self.mask_tokens(config, ids, has_images=shapes is None)
         grids = self.read_grids(config, arguments) if shapes is None else shapes
-        extra = 0 if self.newline is None else 1
+        extra = int(self.newline is not None)
         counts = mask.sum(1).tolist()
         sizes = [math.prod(shape) + extra for shape in grids]
         rows = locate.assign_videos(counts, sizes)

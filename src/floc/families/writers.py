@@ -37,7 +37,6 @@ class SampledVideo:
 
     @property
     def tokens_per_slice(self) -> int:
-        """Rows times columns."""
         return self.shape[1] * self.shape[2]
 
     @property
@@ -115,8 +114,7 @@ def spell_number(n: int) -> str:
         return _UNITS.split()[n]
     if n < 100:
         return _TENS.split()[n // 10 - 2] + (f"-{spell_number(n % 10)}" if n % 10 else "")
-    if n < 1000:
-        return f"{spell_number(n // 100)} hundred" + (f" and {spell_number(n % 100)}" if n % 100 else "")
-    rest = n % 1000
+    size, name = (100, "hundred") if n < 1000 else (1000, "thousand")
+    count, rest = divmod(n, size)
     joint = " and " if rest < 100 else ", "
-    return f"{spell_number(n // 1000)} thousand" + (f"{joint}{spell_number(rest)}" if rest else "")
+    return f"{spell_number(count)} {name}" + (f"{joint}{spell_number(rest)}" if rest else "")

@@ -167,7 +167,7 @@ def test_video_of_one_frame(kind: str, models) -> None:
     if pixels == "pixel_values":
         with pytest.raises(ValueError, match="the inputs have 0"):
             floc.capture(bare, example.inputs, ratio=1)
-        encoded = encode_squares(FAMILIES[kind], bare.model, example.inputs[pixels].flatten(0, -4))
+        encoded = encode_squares(bare.model, example.inputs[pixels].flatten(0, -4))
         two = floc.capture(bare, create_prompt(kind).inputs, ratio=1)
         video = dataclasses.replace(
             two, features=encoded.tokens.flatten(0, 2), indices=torch.arange(9), order=torch.arange(9), shape=(1, 3, 3)

@@ -20,32 +20,25 @@ from floc.integrations.transformers.capture import capture
 from floc.integrations.transformers.replay import replay
 
 
-def load_model(source: str, device: str | None = None) -> Any:
-    """Load a video model from a folder or hub id."""
-    find_family(load_part("config", source, "asking a model"))
-    import transformers
-
-    target = device or default_device()
-    try:
-        with hide_progress():
-            model: Any = transformers.AutoModelForImageTextToText.from_pretrained(source, dtype="auto")
-        return model.to(target).eval()
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{source}: its weights cannot be loaded ({first_line(error)}); the folder needs the model's "
-            ".safetensors files"
-        ) from error
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
-        raise ValueError(f"{source}: the model cannot be moved to {target!r}: {first_line(error)}") from error
-
-
 class Session:
-    """A loaded model with its tokenizer, for questions about videos."""
+    """A model of a folder or hub id with its tokenizer, for questions about videos."""
 
     def __init__(self, source: str, device: str | None = None) -> None:
         self.source = source
         self.tokenizer = load_tokenizer(source)  # before the weights, so that errors show early
-        self.model = load_model(source, device)
+        find_family(load_part("config", source, "asking a model"))
+        import transformers
+
+        target = device or default_device()
+        try:
+            with hide_progress():
+                model: Any = transformers.AutoModelForImageTextToText.from_pretrained(source, dtype="auto")
+            self.model = model.to(target).eval()
+        except (OSError, ValueError) as error:
+            message = f"{source}: its weights cannot be loaded ({first_line(error)}); it needs .safetensors files"
+            raise ValueError(message) from error
+        except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
+            raise ValueError(f"{source}: the model cannot be moved to {target!r}: {first_line(error)}") from error
 
     def capture(self, video: Any, **settings: Any) -> Captured:
         """Capture a video; arguments are those of `floc.capture`."""
@@ -61,13 +54,7 @@ class Session:
     def ask(
         self, video: Captured, question: str, max_new_tokens: int, on_text: Callable[[str], object]
     ) -> dict[str, Any]:
-        """Ask one question about a captured video.
-
-        Args:
-            video: captured with this model.
-            question: text of the question.
-            max_new_tokens: limit on the tokens of the answer.
-            on_text: called with parts of the answer as they are generated.
+        """Ask one question about a captured video; `on_text` is called with parts of the answer as they are generated.
 
         Returns:
             The answer, the tokens of the prompt before and after compression, seconds by stage ("prefill" ends with the

@@ -33,20 +33,13 @@ class AttachHandle(DecoderHooks):
             if first is None:
                 kept = self.recipe(tokens)
                 self.last.append(kept.without_tokens())  # 50,000 tokens take a third of a gigabyte
-                selections.append(_create_selection(kept))
+                merged = (torch.as_tensor(kept.features), kept) if kept.merged else ()
+                is_cut = len(kept) < kept.n
+                selections.append(VideoSelection(torch.as_tensor(kept.indices), *merged) if is_cut else None)
             else:
                 selections.append(selections[first])
             grids.append(tokens)
         return selections
-
-
-def _create_selection(kept: Kept) -> VideoSelection | None:
-    if len(kept) == kept.n:
-        return None
-    indices = torch.as_tensor(kept.indices)
-    if not kept.merged:
-        return VideoSelection(indices)
-    return VideoSelection(indices, torch.as_tensor(kept.features), kept)
 
 
 def attach(
@@ -76,6 +69,4 @@ def attach(
         recipe: `floc.captured.recipe.Recipe` to use instead of the arguments of `floc.compress`.
         **options: of the method, such as `block`.
     """
-    if recipe is None:
-        recipe = Recipe(ratio, budget, coverage, method, options)
-    return AttachHandle(model, recipe, positions)
+    return AttachHandle(model, recipe or Recipe(ratio, budget, coverage, method, options), positions)

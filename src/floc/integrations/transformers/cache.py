@@ -67,8 +67,7 @@ class CacheLayout:
             return None
         if not isinstance(mask, torch.Tensor):
             raise TypeError(
-                f"floc cannot cut an attention mask of type {type(mask).__name__}; load the model with "
-                "attn_implementation='sdpa' or 'eager'"
+                f"floc cannot cut a mask of type {type(mask).__name__}; use attn_implementation='sdpa' or 'eager'"
             )
         if cut is not None:
             index = cut.columns[:, None, :, None].expand(-1, mask.shape[1], -1, mask.shape[-1])
@@ -96,8 +95,7 @@ class PromptLength:
         base = self.base()
         if base is None or not self.is_attached(base):
             raise RuntimeError(
-                "this cache holds a prompt that was shortened while floc was attached to its model; "
-                "attach floc again to continue, or use a new cache"
+                "this cache holds a prompt that floc shortened; attach floc again to continue, or use a new cache"
             )
         layout = self.layout.truncate(int(held))
         return held + (layout.length - layout.columns.shape[1])

@@ -35,20 +35,16 @@ def capture(
     progress: Callable[[float], None] | None = None,
     **options: object,
 ) -> Captured:
-    """Encode a video once, a few frames at a time, and keep the tokens that best represent it.
+    """Encode a video once, a few frames at a time, and keep the tokens that best represent it, for `floc.replay`.
 
-    At most one segment of the video's tokens is in memory (for a long video with a budget, about twice the budget), and
-    a few frames of a video file. `floc.replay` then answers any number of questions without the vision encoder.
+    At most one segment of the video's tokens is in memory; for a long video with a budget, about twice the budget.
 
     Args:
-        model: a video model of transformers.
         inputs: a video file; or frames from `floc.video.read`, of the size that the model takes; or the inputs that
-            the model's processor returns for one video, with `pixel_values_videos` (for models that take frames as
-            images, `pixel_values`).
+            the model's processor returns for one video.
         ratio, budget, coverage, method: as in `floc.compress`.
         fps, max_frames: sampling of a video file; None takes every frame.
-        source: folder or hub id with the model's preprocessor file, for files and frames. Default: where the model was
-            loaded from.
+        source: folder or hub id of the preprocessor file, for files and frames. Default: that of the model.
         progress: called with the share of the frames that is done.
         **options: of the method.
     """
@@ -63,11 +59,11 @@ def capture(
         source = source or model.name_or_path
         if not source:
             raise ValueError("the model does not say where it was loaded from; pass source=, its folder or hub id")
-        planned, encoded = _encode_frames(model, inputs, (fps, max_frames), source, timer, frames)
+        sampling = {"fps": fps, "max_frames": max_frames}
+        planned, encoded = _encode_frames(model, inputs, sampling, source, timer, frames)
     if budget is not None and not planned and recipe.streaming() is None:
         raise ValueError(
-            f"method {method!r} needs the length of the video to share out a budget; pass a file or a list of frames, "
-            "not an iterator"
+            f"method {method!r} needs the length of the video for a budget; pass a file or a list, not an iterator"
         )
     segments: list[Captured] = []
     selector = None
@@ -89,34 +85,27 @@ def capture(
 def _encode_frames(
     model: Any,
     inputs: str | Path | Iterable[Frames],
-    sampling: tuple[float | None, int | None],
+    sampling: dict[str, Any],
     source: str,
     timer: StageTimer,
     log: FrameLog,
 ) -> tuple[int, Iterator[FrameTokens]]:
-    """Encode a video file, or frames, and fill in the log.
-
-    Returns:
-        The expected number of slices, 0 if unknown, and their tokens, a few frames at a time.
-    """
+    """Encode a file or frames, and fill in the log; return the number of slices, 0 if unknown, and their tokens."""
     tower = wrap_model(model, source)
     per_slice = log.frames_per_slice = tower.frames_per_token
-    planned = 0
     frames: Iterable[Frames]
     if isinstance(inputs, (str, Path)):
         from floc.video import check_file, read
 
         path = Path(inputs)
         check_file(path)
-        fps, max_frames = sampling
-        frames = video = read(path, fps=fps, max_frames=max_frames, size=tower.frame_size, batch=STEP)
+        frames = video = read(path, **sampling, size=tower.frame_size, batch=STEP)
         planned = video.planned
         log.fps, log.duration_s = video.sampled_fps, float(video.duration_s)
         log.about = {"source": path.name, "preprocessing": {"size": [video.width, video.height]}}
     else:
         frames = inputs
-        if isinstance(frames, Sequence):
-            planned = sum(len(batch.times_s) for batch in frames)
+        planned = sum(len(batch.times_s) for batch in frames) if isinstance(frames, Sequence) else 0
 
     def encode() -> Iterator[FrameTokens]:
         for batch in timer.measure_items("decode", group_frames(frames, per_slice)):
@@ -134,23 +123,18 @@ def _encode_prepared(model: Any, inputs: Mapping[str, Any], timer: StageTimer) -
     family, model_type = find_family(model.config), model.config.model_type
     pixels = inputs.get(family.pixels)
     if pixels is None:
-        raise ValueError(
-            f"inputs for a model of type {model_type} must have {family.pixels}, got {', '.join(inputs) or 'nothing'}"
-        )
+        raise ValueError(f"inputs of {model_type} must have {family.pixels}, got {', '.join(inputs) or 'nothing'}")
     if family.takes_images and inputs.get("input_ids") is None:
         raise ValueError(f"input_ids are needed to find the frames of a {model_type} video; pass them too")
     shapes = family.read_grids(model.config, inputs)
     if len(shapes) != 1:
         raise ValueError(
-            f"capture takes one video at a time, but the inputs have {len(shapes)}; capture each alone, and pass the "
-            "list to floc.replay"
+            f"capture takes one video at a time, but the inputs have {len(shapes)}; capture each, and replay all"
         )
     ((slices, rows, columns),) = shapes
-    if family.takes_images and pixels.shape[:-3].numel() != slices:
-        raise ValueError(
-            f"the inputs have {pixels.shape[:-3].numel()} images, but the video has {slices} frames; prepare the video "
-            "alone"
-        )
+    images = pixels.shape[:-3].numel()
+    if family.takes_images and images != slices:
+        raise ValueError(f"the inputs have {images} images for {slices} frames; prepare the video alone")
 
     def encode() -> Iterator[FrameTokens]:
         base, per_slice = model.base_model, len(pixels) // slices  # of patches
@@ -158,13 +142,11 @@ def _encode_prepared(model: Any, inputs: Mapping[str, Any], timer: StageTimer) -
             stop = min(slices, start + STEP)
             with timer.measure("vision"), torch.no_grad():
                 if inputs.get("video_grid_thw") is None:
-                    encoded = encode_squares(family, base, pixels.flatten(0, -4)[start:stop])
+                    encoded = encode_squares(base, pixels.flatten(0, -4)[start:stop])
                 else:
                     patches = pixels[start * per_slice : stop * per_slice]
                     merge = math.isqrt(per_slice // (rows * columns))
-                    takes_merge_sizes = inputs.get("video_merge_sizes") is not None
-                    shape = (stop - start, rows, columns)
-                    encoded = encode_patches(base, patches, shape, merge, takes_merge_sizes=takes_merge_sizes)
+                    encoded = encode_patches(base, patches, (stop - start, rows, columns), merge)
             yield encoded
 
     return slices, encode()

@@ -11,7 +11,7 @@ import inspect
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Positions = Literal["keep", "compact"]
-POSITIONS = ("keep", "compact")
 
 
 class CallState(threading.local):
@@ -44,12 +43,7 @@ class DecoderHooks(ABC):
         """Select the tokens of each video of a prompt with embeddings [B, L, D]; None keeps all tokens."""
 
     def __init__(self, model: Any, positions: Positions, shapes: Sequence[Shape] | None = None) -> None:
-        """Args:
-        model: a video model of transformers, with or without its language head.
-        positions: "keep" the positions of the tokens, or make them "compact", without gaps.
-        shapes: grids of videos without pixels, in the order of the prompt; None if videos have pixels.
-        """
-        check_choice("positions", positions, POSITIONS)
+        check_choice("positions", positions, get_args(Positions))
         self.config = getattr(model, "config", None)
         self.family = find_family(self.config)
         if positions == "compact" and self.family.has_grid_positions:
@@ -60,14 +54,13 @@ class DecoderHooks(ABC):
         windows = set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - {"full_attention"}
         if windows:
             raise ValueError(
-                f"this model has layers with {' and '.join(sorted(windows))}, whose window would cover other tokens "
-                "if some are dropped; floc supports models with full attention"
+                f"this model has layers with {' and '.join(sorted(windows))}; floc supports models with full attention"
             )
         self.base, decoder = model.base_model, model.get_decoder()
         if is_attached(self.base):
             raise RuntimeError("floc is already attached to this model; detach it first, or leave its with block")
         self.positions = positions
-        self.shapes = shapes
+        self.shapes = shapes  # grids of videos without pixels, in the order of the prompt; None if they have pixels
         self.signature = inspect.signature(self.base.forward)
         self.call = CallState()
         self.hooks = [
@@ -95,12 +88,10 @@ class DecoderHooks(ABC):
         self.detach()
 
     def before_model(self, base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Remember the arguments of a call with videos."""
         arguments = self.signature.bind_partial(*args, **kwargs).arguments if args else kwargs
         self.call.arguments = {**arguments, "tower": self.call.tower} if self._has_videos(arguments) else None
 
     def after_model(self, *_: Any) -> None:
-        """Forget the arguments, also if the call failed."""
         self.call.arguments = None
 
     def before_tower(self, tower: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -121,8 +112,7 @@ class DecoderHooks(ABC):
         rows, length = kwargs["inputs_embeds"].shape[:2]
         if earlier is not None and len(earlier.columns) != rows:
             raise ValueError(
-                f"this cache holds a shortened prompt of {len(earlier.columns)} rows, but the call has {rows}; rows of "
-                "a shortened cache cannot be repeated or removed"
+                f"a shortened cache cannot change its rows: it has {len(earlier.columns)} rows, but the call has {rows}"
             )
         start = 0 if cache is None else int(cache.get_seq_length())  # of the prompt before this call
         if earlier is not None:
@@ -144,7 +134,6 @@ class DecoderHooks(ABC):
         return args, kwargs
 
     def after_decoder(self, decoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """Record on the cache what it holds."""
         layout, self.call.layout = self.call.layout, None
         if layout is None:
             return

@@ -19,10 +19,9 @@ class ReplayHandle(DecoderHooks):
 
     def __init__(self, model: Any, videos: Sequence[Captured], positions: Positions) -> None:
         identity = Identity.from_model(model)
-        for video in videos:
-            video.model.require(identity)
         self.selections = []
         for video in videos:
+            video.model.require(identity)
             indices, features, *deep = (part.to(model.device) for part in (video.indices, video.features, *video.deep))
             self.selections.append(VideoSelection(indices, features, deep=deep))
         super().__init__(model, positions, [video.shape for video in videos])
@@ -38,8 +37,7 @@ def replay(model: Any, video: Captured | Sequence[Captured], *, positions: Posit
         with floc.replay(model, video):
             answer = model.generate(**video.inputs(model, tokenizer, "What is on the table?"))
 
-    The inputs are those of the model's processor for the whole video, without the pixels; `Captured.inputs` builds
-    them. All rows of a batch may ask about the same videos.
+    Inputs are those of the model's processor for the whole video, without pixels. Rows may ask about the same videos.
 
     Args:
         model: the model that the videos were captured with.
