@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 COLUMNS = ("model", "frames", "tokens", "16:9", "kept", "cells", "done", "GPU h", "read h")
 GROUP = ("model", "max_frames", "fps", "ratio", "budget", "limit", "more", "lmms")  # what the cells of a row share
-OUTPUT = ("--output", "-o")
 Text = str | None
 
 
@@ -55,7 +54,7 @@ def evaluate(
     limit: Annotated[int | None, _option("N", "Questions per task, to try it out.", "all")] = None,
     gpus: Annotated[Text, _option("GPUS", "One process per entry: 0,1, or 0+1,2+3 for two GPUs each.", "all")] = None,
     output: Annotated[
-        Path, _option("FOLDER", "Folder of the results; finished cells are not run again.", "", *OUTPUT)
+        Path, _option("FOLDER", "Folder of the results; finished cells are not run again.", "", "--output", "-o")
     ] = Path("floc-eval"),
     retry: Annotated[bool, _option(None, "Run failed cells again.", "", "--retry")] = False,
     model_args: Annotated[str, _option("ARGS", "For lmms-eval's model: max_pixels=100352,positions=compact.")] = "",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from floc._checks import check_choice
@@ -33,31 +33,20 @@ class VideoModel:
     arguments: Mapping[str, object] = field(default_factory=dict)  # of the lmms-eval model
     is_loadable: bool = True  # transformers loads the repository without conversion
 
-    def with_arguments(self, more: Mapping[str, str]) -> VideoModel:
-        """Add or replace arguments, which may change the number of pixels.
-
-        >>> get("qwen2.5-vl-7b").with_arguments({"max_pixels": str(128 * 28**2)}).count_tokens(768)
-        49152
-        """
-        return replace(self, arguments={**self.arguments, **more})
-
     def count_tokens(self, frames: int, size: tuple[int, int] | None = None) -> int:
         """Count the visual tokens of a video of `size` (width, height), or the maximum over all sizes.
 
         >>> get("qwen2.5-vl-7b").count_tokens(768), get("qwen2.5-vl-7b").count_tokens(768, (1280, 720))
         (24576, 23040)
         """
-        return math.ceil(frames / self.frames_per_slice) * self._count_slice_tokens(size)
-
-    def _count_slice_tokens(self, size: tuple[int, int] | None) -> int:
+        slices = math.ceil(frames / self.frames_per_slice)
         if not self.patch:
-            return self.square_tokens
+            return slices * self.square_tokens
         side, max_pixels = self.patch * MERGE, int(str(self.arguments["max_pixels"]))
         if size is None:
-            return max_pixels // side**2
-        patches = PatchLayout(self.patch, MERGE, self.frames_per_slice, side**2, max_pixels)
-        width, height = patches.frame_size(*size)
-        return (width // side) * (height // side)
+            return slices * (max_pixels // side**2)
+        width, height = PatchLayout(self.patch, MERGE, self.frames_per_slice, side**2, max_pixels).frame_size(*size)
+        return slices * (width // side) * (height // side)
 
 
 def get(name: str) -> VideoModel:
