@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from floc import methods
+from floc import _version, methods
 from floc._checks import check_choice
 from floc.budget import Budget
 from floc.captured.recipe import Recipe
@@ -105,9 +105,9 @@ class Settings:
     @property
     def salt(self) -> str:
         """A hash of everything that changes the embeddings, for cache keys."""
-        from floc._version import __version__
-
-        key = json.dumps([__version__, self.ratio, self.tokens, self.method, dict(self.options)], sort_keys=True)
+        key = json.dumps(
+            [_version.__version__, self.ratio, self.tokens, self.method, dict(self.options)], sort_keys=True
+        )
         return hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
