@@ -132,7 +132,7 @@ def _format_status(status: EvalStatus, workers: int) -> str:
     if status.failed:
         parts.append(f"{status.failed} failed")
     left_s = status.estimate_left(workers)
-    if left_s is not None and status.to_do + len(status.running):
+    if left_s:
         parts.append(f"about {format_time(left_s)} left")
     running = [f"{cell.model} {cell.method} {cell.size} {cell.task}" for cell in list(status.running.values())]
     return "  ".join([*parts, *running])
@@ -175,6 +175,5 @@ def _show_plan(plan: dict[str, Any]) -> None:
 
 
 def _format_hours(cells: list[dict[str, Any]]) -> list[str]:
-    """Return the GPU hours and reading hours of cells, or "-" if a task has no estimate."""
     columns = ([cell[name] for cell in cells] for name in ("computing_s", "reading_s"))
-    return ["-" if None in seconds else f"{sum(seconds) / 3600:.1f}" for seconds in columns]
+    return ["-" if None in seconds else f"{sum(seconds) / 3600:.1f}" for seconds in columns]  # -: no estimate

@@ -63,11 +63,10 @@ def list_assumptions(names: Iterable[str]) -> list[str]:
     return [f"{' and '.join(names)}: {text}" for text, names in by_text.items()]
 
 
-def _limit_tokens(tokens: int, patch: int = 14) -> dict[str, Any]:
+def _limit(tokens: int, patch: int = 14) -> dict[str, Any]:
     """Return the fields of a Qwen-VL model with at most `tokens` tokens per slice of two frames."""
     pixels = (patch * MERGE) ** 2
-    arguments = {"min_pixels": 4 * pixels, "max_pixels": tokens * pixels}
-    return {"patch": patch, "frames_per_slice": 2, "arguments": arguments}
+    return dict(patch=patch, frames_per_slice=2, arguments=dict(min_pixels=4 * pixels, max_pixels=tokens * pixels))
 
 
 _LONG = (
@@ -79,20 +78,16 @@ _QWEN3 = "not in the paper: 768 frames and 24,576 tokens, like Qwen2.5-VL"
 _INTERNVL = "64 frames with one tile of 256 tokens each: the paper does not say how many frames it reads"
 _LLAVA = "14 x 14 tokens per frame, as in transformers; the paper has 13 x 13, 21,632 in total"
 _MODELS = (
-    VideoModel("qwen2.5-vl-7b", "floc_qwen2_5_vl", "Qwen/Qwen2.5-VL-7B-Instruct", 8.3, 768, _LONG, **_limit_tokens(64)),
-    VideoModel(
-        "qwen2.5-vl-32b", "floc_qwen2_5_vl", "Qwen/Qwen2.5-VL-32B-Instruct", 33.5, 768, _LONG, **_limit_tokens(64)
-    ),
+    VideoModel("qwen2.5-vl-7b", "floc_qwen2_5_vl", "Qwen/Qwen2.5-VL-7B-Instruct", 8.3, 768, _LONG, **_limit(64)),
+    VideoModel("qwen2.5-vl-32b", "floc_qwen2_5_vl", "Qwen/Qwen2.5-VL-32B-Instruct", 33.5, 768, _LONG, **_limit(64)),
     VideoModel("internvl3-8b", "floc_internvl3", "OpenGVLab/InternVL3-8B-hf", 7.9, 64, _INTERNVL, square_tokens=256),
-    VideoModel("qwen2-vl-2b", "floc_qwen2_vl", "Qwen/Qwen2-VL-2B-Instruct", 2.2, 256, _SHORT, **_limit_tokens(270)),
-    VideoModel("qwen2-vl-7b", "floc_qwen2_vl", "Qwen/Qwen2-VL-7B-Instruct", 8.3, 256, _SHORT, **_limit_tokens(270)),
+    VideoModel("qwen2-vl-2b", "floc_qwen2_vl", "Qwen/Qwen2-VL-2B-Instruct", 2.2, 256, _SHORT, **_limit(270)),
+    VideoModel("qwen2-vl-7b", "floc_qwen2_vl", "Qwen/Qwen2-VL-7B-Instruct", 8.3, 256, _SHORT, **_limit(270)),
     VideoModel(
         *("llava-video-7b", "floc_llava_video", "lmms-lab/LLaVA-Video-7B-Qwen2", 8.0, 128, _LLAVA),
         square_tokens=196,
         is_loadable=False,
     ),
-    VideoModel(
-        "qwen3-vl-8b", "floc_qwen3_vl", "Qwen/Qwen3-VL-8B-Instruct", 8.8, 768, _QWEN3, **_limit_tokens(64, patch=16)
-    ),
+    VideoModel("qwen3-vl-8b", "floc_qwen3_vl", "Qwen/Qwen3-VL-8B-Instruct", 8.8, 768, _QWEN3, **_limit(64, patch=16)),
 )
 MODELS = {model.name: model for model in _MODELS}

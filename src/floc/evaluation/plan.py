@@ -7,6 +7,7 @@ FLoC and DivPrune and 8 for clusterings.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -98,8 +99,7 @@ class PlanOptions:
     more: str = ""  # as in Cell
     lmms: str = ""
 
-    def check(self) -> None:
-        """Raise ValueError if an option is invalid."""
+    def __post_init__(self) -> None:
         for name in ("models", "methods", "ratios", "tasks"):
             if getattr(self, name) == []:
                 raise ValueError(f"{name} is an empty list; leave the option out for the defaults")
@@ -130,12 +130,17 @@ class PlanOptions:
                 if name in registry.options(method):
                     hint = f"write --methods {method}:{name}={value}"
                     raise ValueError(f"--model-args: {name} is an option of methods; {hint}")
-        _check_lmms_arguments(self.lmms)
+        try:
+            words = shlex.split(self.lmms)
+        except ValueError as error:
+            raise ValueError(f"--lmms: {error}; got {self.lmms!r}") from None
+        for word, own in itertools.product(words, LMMS_OWN):
+            if word.startswith("--") and own.startswith(word.partition("=")[0]):  # lmms-eval accepts abbreviations
+                raise ValueError(f"--lmms: floc eval sets {own} itself, see floc eval --help; got {self.lmms!r}")
 
 
 def plan_grid(options: PlanOptions) -> list[Cell]:
     """Plan every combination of model, task, ratio and method."""
-    options.check()
     return _unique(
         _create_cell(options, model, method, ratio, options.budget, task)
         for model in options.models or ("qwen2.5-vl-7b",)
@@ -148,7 +153,6 @@ def plan_grid(options: PlanOptions) -> list[Cell]:
 def plan_paper(name: str, options: PlanOptions) -> list[Cell]:
     """Plan the cells of a value of --paper. Options select from its tables, or add to them."""
     check_choice("--paper", name, PAPER)
-    options.check()
     rows = [row for table in PAPER[name] for row in paper.table(table).rows]
     names = _unique(row["model"] for row in rows)
     for model in options.models or ():
@@ -234,18 +238,6 @@ def _parse_arguments(text: str) -> dict[str, str]:
         if name in ("min_pixels", "max_pixels") and not (value.isascii() and value.isdigit()):
             raise ValueError(f"--model-args: {name} must be a whole number, got {value!r}")
     return {name: value for name, _, value in pairs}
-
-
-def _check_lmms_arguments(text: str) -> None:
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise ValueError(f"--lmms: {error}; got {text!r}") from None
-    for word in words:
-        name = word.partition("=")[0]
-        for own in LMMS_OWN:
-            if name.startswith("--") and own.startswith(name):  # lmms-eval accepts abbreviations
-                raise ValueError(f"--lmms: floc eval sets {own} itself, see floc eval --help; got {text!r}")
 
 
 def _unique(values: Iterable[Any]) -> list[Any]:

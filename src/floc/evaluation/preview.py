@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,7 +72,20 @@ class Download(NamedTuple):
 
 def find_downloads(cells: Iterable[Cell]) -> list[Download]:
     """Return what cells need and the cache of Hugging Face does not have."""
-    return list(dict.fromkeys(download for cell in cells for download in _find_downloads(cell)))
+    downloads = []
+    for cell in cells:
+        model, task = models.get(cell.model), TASKS.get(cell.task)
+        if cell.weights != model.repository:
+            if not (Path(cell.weights) / "config.json").is_file():
+                raise FileNotFoundError(f"{cell.weights} has no config.json; name a folder with a transformers model")
+        elif state := _get_cache_state(model.repository, "model") or ("" if model.is_loadable else "not converted"):
+            hint = "" if model.is_loadable else f"; convert them to transformers and pass --models {model.name}=FOLDER"
+            size = f"weights, about {2 * model.billions:.0f} GB{hint}"
+            downloads.append(Download(model.repository, "model", size, state))
+        if task is not None and (state := _get_cache_state(task.repository, "dataset")):
+            content = f"{task.title}, {task.questions:,} questions" + (f"; {task.access}" if task.access else "")
+            downloads.append(Download(task.repository, "dataset", content, state))
+    return list(dict.fromkeys(downloads))
 
 
 def check_downloads(cells: Iterable[Cell]) -> None:
@@ -87,19 +100,6 @@ def get_hub_cache() -> Path:
     """Return the cache folder of Hugging Face, by its own rules."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface"))
     return Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
-
-
-def _find_downloads(cell: Cell) -> Iterator[Download]:
-    model, task = models.get(cell.model), TASKS.get(cell.task)
-    if cell.weights != model.repository:
-        if not (Path(cell.weights) / "config.json").is_file():
-            raise FileNotFoundError(f"{cell.weights} has no config.json; name a folder with a transformers model")
-    elif state := _get_cache_state(model.repository, "model") or ("" if model.is_loadable else "not converted"):
-        hint = "" if model.is_loadable else f"; convert them to transformers and pass --models {model.name}=FOLDER"
-        yield Download(model.repository, "model", f"weights, about {2 * model.billions:.0f} GB{hint}", state)
-    if task is not None and (state := _get_cache_state(task.repository, "dataset")):
-        access = f"; {task.access}" if task.access else ""
-        yield Download(task.repository, "dataset", f"{task.title}, {task.questions:,} questions{access}", state)
 
 
 def _get_cache_state(repository: str, kind: str) -> str:

@@ -66,14 +66,10 @@ def run_cells(
     should_stop: Callable[[], bool] = lambda: False,
     on_finish: Callable[[Cell], object] = lambda cell: None,
 ) -> EvalStatus:
-    """Run the cells that are not done.
+    """Run the cells that are not done, and with `retry` those that failed.
 
     Args:
-        cells: the plan.
-        folder: where results are written.
-        command: builds the command of a cell.
         gpus: the GPUs of each worker: "0", "0+1" for two, "" for none.
-        retry: run failed cells again.
         on_poll: called with the status every 0.1 s.
         should_stop: whether to stop. Running cells are killed, and stay to do.
         on_finish: called with each cell that is done or failed.
@@ -127,7 +123,6 @@ def _start_process(cell: Cell, folder: ResultFolder, command: CommandBuilder, gp
 def _save_outcome(
     cell: Cell, folder: ResultFolder, status: EvalStatus, process: subprocess.Popen, *, gpus: str, seconds: float
 ) -> None:
-    """Save the result or the failure of a process that has ended."""
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
     command = process.args[2:]  # type: ignore[index]  # without the watchdog
     facts = {"seconds": seconds, "gpus": gpus, "date": date, "versions": _get_versions()}
