@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 COLUMNS = ("model", "frames", "tokens", "16:9", "kept", "cells", "done", "GPU h", "read h")
 GROUP = ("model", "max_frames", "fps", "ratio", "budget", "limit", "more", "lmms")  # what the cells of a row share
-OUTPUT = ("--output", "-o")
 Text = str | None
 
 
@@ -55,7 +54,7 @@ def evaluate(
     limit: Annotated[int | None, _option("N", "Questions per task, to try it out.", "all")] = None,
     gpus: Annotated[Text, _option("GPUS", "One process per entry: 0,1, or 0+1,2+3 for two GPUs each.", "all")] = None,
     output: Annotated[
-        Path, _option("FOLDER", "Folder of the results; finished cells are not run again.", "", *OUTPUT)
+        Path, _option("FOLDER", "Folder of the results; finished cells are not run again.", "", "--output", "-o")
     ] = Path("floc-eval"),
     retry: Annotated[bool, _option(None, "Run failed cells again.", "", "--retry")] = False,
     model_args: Annotated[str, _option("ARGS", "For lmms-eval's model: max_pixels=100352,positions=compact.")] = "",
@@ -133,7 +132,7 @@ def _format_status(status: EvalStatus, workers: int) -> str:
     if status.failed:
         parts.append(f"{status.failed} failed")
     left_s = status.estimate_left(workers)
-    if left_s is not None and status.to_do + len(status.running):
+    if left_s:
         parts.append(f"about {format_time(left_s)} left")
     running = [f"{cell.model} {cell.method} {cell.size} {cell.task}" for cell in list(status.running.values())]
     return "  ".join([*parts, *running])
@@ -176,6 +175,5 @@ def _show_plan(plan: dict[str, Any]) -> None:
 
 
 def _format_hours(cells: list[dict[str, Any]]) -> list[str]:
-    """Return the GPU hours and reading hours of cells, or "-" if a task has no estimate."""
     columns = ([cell[name] for cell in cells] for name in ("computing_s", "reading_s"))
-    return ["-" if None in seconds else f"{sum(seconds) / 3600:.1f}" for seconds in columns]
+    return ["-" if None in seconds else f"{sum(seconds) / 3600:.1f}" for seconds in columns]  # -: no estimate

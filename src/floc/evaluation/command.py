@@ -16,7 +16,7 @@ from floc.evaluation.plan import FULL, Cell
 
 # (cell, output folder, GPUs; none: the CPU) -> command
 CommandBuilder = Callable[[Cell, Path, Sequence[str]], list[str]]
-# qwen_vl_utils limits the tokens of a video to this share of MODEL_SEQ_LEN, and the default of that
+# qwen_vl_utils shrinks the frames of a video with more tokens than this share of MODEL_SEQ_LEN; the default of that
 VIDEO_SHARE, DEFAULT_SEQ_LEN = 0.9, 128_000
 
 
@@ -28,8 +28,9 @@ def check_lmms_eval() -> None:
 
 def build_command(cell: Cell, folder: Path, gpus: Sequence[str]) -> list[str]:
     """Return the command that runs a cell with lmms-eval and writes its results to a folder."""
+    length = math.ceil(cell.video_model.count_tokens(cell.max_frames) / VIDEO_SHARE)
     return [
-        *_set_environment(cell),
+        *(["env", f"MODEL_SEQ_LEN={length}"] if length > DEFAULT_SEQ_LEN else []),
         *(sys.executable, "-m", "lmms_eval"),
         *("--model", cell.video_model.lmms_model, "--model_args", _format_arguments(cell, gpus)),
         *("--tasks", cell.task, "--batch_size", "1", "--output_path", str(folder), "--log_samples"),
@@ -39,16 +40,7 @@ def build_command(cell: Cell, folder: Path, gpus: Sequence[str]) -> list[str]:
     ]
 
 
-def _set_environment(cell: Cell) -> list[str]:
-    """Raise the token limit of qwen_vl_utils for long videos. It would shrink their frames."""
-    tokens = cell.video_model.count_tokens(cell.max_frames)
-    if tokens <= DEFAULT_SEQ_LEN * VIDEO_SHARE:
-        return []
-    return ["env", f"MODEL_SEQ_LEN={math.ceil(tokens / VIDEO_SHARE)}"]
-
-
 def _format_arguments(cell: Cell, gpus: Sequence[str]) -> str:
-    """Return `--model_args`."""
     arguments: dict[str, object] = {"pretrained": cell.weights}
     arguments |= {"ratio": cell.ratio} if cell.budget is None else {"budget": cell.budget}
     if cell.method != FULL:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from floc._checks import check_choice
@@ -33,31 +33,20 @@ class VideoModel:
     arguments: Mapping[str, object] = field(default_factory=dict)  # of the lmms-eval model
     is_loadable: bool = True  # transformers loads the repository without conversion
 
-    def with_arguments(self, more: Mapping[str, str]) -> VideoModel:
-        """Add or replace arguments, which may change the number of pixels.
-
-        >>> get("qwen2.5-vl-7b").with_arguments({"max_pixels": str(128 * 28**2)}).count_tokens(768)
-        49152
-        """
-        return replace(self, arguments={**self.arguments, **more})
-
     def count_tokens(self, frames: int, size: tuple[int, int] | None = None) -> int:
         """Count the visual tokens of a video of `size` (width, height), or the maximum over all sizes.
 
         >>> get("qwen2.5-vl-7b").count_tokens(768), get("qwen2.5-vl-7b").count_tokens(768, (1280, 720))
         (24576, 23040)
         """
-        return math.ceil(frames / self.frames_per_slice) * self._count_slice_tokens(size)
-
-    def _count_slice_tokens(self, size: tuple[int, int] | None) -> int:
+        slices = math.ceil(frames / self.frames_per_slice)
         if not self.patch:
-            return self.square_tokens
+            return slices * self.square_tokens
         side, max_pixels = self.patch * MERGE, int(str(self.arguments["max_pixels"]))
         if size is None:
-            return max_pixels // side**2
-        patches = PatchLayout(self.patch, MERGE, self.frames_per_slice, side**2, max_pixels)
-        width, height = patches.frame_size(*size)
-        return (width // side) * (height // side)
+            return slices * (max_pixels // side**2)
+        width, height = PatchLayout(self.patch, MERGE, self.frames_per_slice, side**2, max_pixels).frame_size(*size)
+        return slices * (width // side) * (height // side)
 
 
 def get(name: str) -> VideoModel:
@@ -74,11 +63,10 @@ def list_assumptions(names: Iterable[str]) -> list[str]:
     return [f"{' and '.join(names)}: {text}" for text, names in by_text.items()]
 
 
-def _limit_tokens(tokens: int, patch: int = 14) -> dict[str, Any]:
+def _limit(tokens: int, patch: int = 14) -> dict[str, Any]:
     """Return the fields of a Qwen-VL model with at most `tokens` tokens per slice of two frames."""
     pixels = (patch * MERGE) ** 2
-    arguments = {"min_pixels": 4 * pixels, "max_pixels": tokens * pixels}
-    return {"patch": patch, "frames_per_slice": 2, "arguments": arguments}
+    return dict(patch=patch, frames_per_slice=2, arguments=dict(min_pixels=4 * pixels, max_pixels=tokens * pixels))
 
 
 _LONG = (
@@ -90,20 +78,16 @@ _QWEN3 = "not in the paper: 768 frames and 24,576 tokens, like Qwen2.5-VL"
 _INTERNVL = "64 frames with one tile of 256 tokens each: the paper does not say how many frames it reads"
 _LLAVA = "14 x 14 tokens per frame, as in transformers; the paper has 13 x 13, 21,632 in total"
 _MODELS = (
-    VideoModel("qwen2.5-vl-7b", "floc_qwen2_5_vl", "Qwen/Qwen2.5-VL-7B-Instruct", 8.3, 768, _LONG, **_limit_tokens(64)),
-    VideoModel(
-        "qwen2.5-vl-32b", "floc_qwen2_5_vl", "Qwen/Qwen2.5-VL-32B-Instruct", 33.5, 768, _LONG, **_limit_tokens(64)
-    ),
+    VideoModel("qwen2.5-vl-7b", "floc_qwen2_5_vl", "Qwen/Qwen2.5-VL-7B-Instruct", 8.3, 768, _LONG, **_limit(64)),
+    VideoModel("qwen2.5-vl-32b", "floc_qwen2_5_vl", "Qwen/Qwen2.5-VL-32B-Instruct", 33.5, 768, _LONG, **_limit(64)),
     VideoModel("internvl3-8b", "floc_internvl3", "OpenGVLab/InternVL3-8B-hf", 7.9, 64, _INTERNVL, square_tokens=256),
-    VideoModel("qwen2-vl-2b", "floc_qwen2_vl", "Qwen/Qwen2-VL-2B-Instruct", 2.2, 256, _SHORT, **_limit_tokens(270)),
-    VideoModel("qwen2-vl-7b", "floc_qwen2_vl", "Qwen/Qwen2-VL-7B-Instruct", 8.3, 256, _SHORT, **_limit_tokens(270)),
+    VideoModel("qwen2-vl-2b", "floc_qwen2_vl", "Qwen/Qwen2-VL-2B-Instruct", 2.2, 256, _SHORT, **_limit(270)),
+    VideoModel("qwen2-vl-7b", "floc_qwen2_vl", "Qwen/Qwen2-VL-7B-Instruct", 8.3, 256, _SHORT, **_limit(270)),
     VideoModel(
         *("llava-video-7b", "floc_llava_video", "lmms-lab/LLaVA-Video-7B-Qwen2", 8.0, 128, _LLAVA),
         square_tokens=196,
         is_loadable=False,
     ),
-    VideoModel(
-        "qwen3-vl-8b", "floc_qwen3_vl", "Qwen/Qwen3-VL-8B-Instruct", 8.8, 768, _QWEN3, **_limit_tokens(64, patch=16)
-    ),
+    VideoModel("qwen3-vl-8b", "floc_qwen3_vl", "Qwen/Qwen3-VL-8B-Instruct", 8.8, 768, _QWEN3, **_limit(64, patch=16)),
 )
 MODELS = {model.name: model for model in _MODELS}

@@ -28,8 +28,8 @@ class PaperTable:
     label: str  # in the LaTeX source
     caption: str
     unit: str
-    notes: tuple[str, ...]
-    rows: tuple[dict[str, Any], ...]
+    notes: list[str]
+    rows: list[dict[str, Any]]
 
     @property
     def title(self) -> str:
@@ -48,10 +48,7 @@ class PaperScore(NamedTuple):
 def tables() -> dict[str, PaperTable]:
     """Return all tables by name: table1 to table8."""
     document = json.loads(resources.files(__package__).joinpath("paper.json").read_text(encoding="utf-8"))
-    return {
-        name: PaperTable(name, item["label"], item["caption"], item["unit"], tuple(item["notes"]), tuple(item["rows"]))
-        for name, item in document["tables"].items()
-    }
+    return {name: PaperTable(name, **table) for name, table in document["tables"].items()}
 
 
 def table(name: str) -> PaperTable:

@@ -7,26 +7,24 @@ FLoC and DivPrune and 8 for clusterings.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from floc import methods as registry
-from floc._checks import check_choice
+from floc._checks import check_choice, check_count
 from floc.budget import Budget
 from floc.evaluation import models, paper
 from floc.evaluation.tasks import TASKS
 
 FULL = "full"  # no compression
-DEFAULT_MODELS = ("qwen2.5-vl-7b",)
-DEFAULT_METHODS = (FULL, "floc", "floc-paper", "frame_uniform", "random")
-DEFAULT_RATIOS = ("1/8", "1/16", "1/32")
 # model arguments that `floc eval` sets
 OWN = {"pretrained", "ratio", "budget", "coverage", "method", "block", "max_frames", "fps"}
 # arguments of lmms-eval that `floc eval` sets, or that would change the cell
@@ -58,17 +56,13 @@ class Cell:
     @property
     def video_model(self) -> models.VideoModel:
         """The model, with the cell's arguments."""
-        return models.get(self.model).with_arguments(_parse_arguments(self.more))
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """All fields, JSON-serialisable."""
-        return asdict(self)
+        model = models.get(self.model)
+        return replace(model, arguments={**model.arguments, **_parse_arguments(self.more)})
 
     @property
     def name(self) -> str:
         """A file name that is unique to the settings."""
-        digest = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:8]
+        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:8]
         return re.sub(r"[^\w.+-]+", "_", f"{self.model}-{self.method}-{self.size}-{self.task}") + f"-{digest}"
 
     @property
@@ -77,7 +71,7 @@ class Cell:
         return str(self.ratio if self.budget is None else self.budget)
 
     def count_kept(self, tokens: int) -> int:
-        """Return how many of `tokens` are kept."""
+        """Count how many of `tokens` are kept."""
         return Budget.parse(self.ratio, self.budget, None).count(tokens)
 
     def find_paper_score(self, part: str | None = None) -> paper.PaperScore | None:
@@ -105,8 +99,7 @@ class PlanOptions:
     more: str = ""  # as in Cell
     lmms: str = ""
 
-    def check(self) -> None:
-        """Raise ValueError if an option is invalid."""
+    def __post_init__(self) -> None:
         for name in ("models", "methods", "ratios", "tasks"):
             if getattr(self, name) == []:
                 raise ValueError(f"{name} is an empty list; leave the option out for the defaults")
@@ -125,57 +118,64 @@ class PlanOptions:
             Budget.parse(ratio, None, None)
         if self.budget is not None:
             Budget.parse(None, self.budget, None)
-        for name in ("max_frames", "limit"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        for name, unit in (("max_frames", "frames"), ("limit", "questions")):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), unit)
         if self.fps is not None and not 0 < self.fps < math.inf:
             raise ValueError(f"fps must be a finite number above 0, got {self.fps:g}")
-        _check_model_arguments(self.more)
-        _check_lmms_arguments(self.lmms)
+        for name, value in _parse_arguments(self.more).items():
+            if name in OWN:
+                raise ValueError(f"--model-args: {name} has its own option; see floc eval --help")
+            for method in registry.names():
+                if name in registry.options(method):
+                    hint = f"write --methods {method}:{name}={value}"
+                    raise ValueError(f"--model-args: {name} is an option of methods; {hint}")
+        try:
+            words = shlex.split(self.lmms)
+        except ValueError as error:
+            raise ValueError(f"--lmms: {error}; got {self.lmms!r}") from None
+        for word, own in itertools.product(words, LMMS_OWN):
+            if word.startswith("--") and own.startswith(word.partition("=")[0]):  # lmms-eval accepts abbreviations
+                raise ValueError(f"--lmms: floc eval sets {own} itself, see floc eval --help; got {self.lmms!r}")
 
 
 def plan_grid(options: PlanOptions) -> list[Cell]:
     """Plan every combination of model, task, ratio and method."""
-    options.check()
     return _unique(
         _create_cell(options, model, method, ratio, options.budget, task)
-        for model in options.models or DEFAULT_MODELS
+        for model in options.models or ("qwen2.5-vl-7b",)
         for task in options.tasks or TASKS
-        for ratio in (options.ratios or DEFAULT_RATIOS if options.budget is None else (None,))
-        for method in options.methods or DEFAULT_METHODS
+        for ratio in (options.ratios or ("1/8", "1/16", "1/32") if options.budget is None else (None,))
+        for method in options.methods or (FULL, "floc", "floc-paper", "frame_uniform", "random")
     )
 
 
 def plan_paper(name: str, options: PlanOptions) -> list[Cell]:
     """Plan the cells of a value of --paper. Options select from its tables, or add to them."""
     check_choice("--paper", name, PAPER)
-    options.check()
-    tables = [paper.table(table) for table in PAPER[name]]
-    rows = [row for table in tables for row in table.rows]
+    rows = [row for table in PAPER[name] for row in paper.table(table).rows]
+    names = _unique(row["model"] for row in rows)
     for model in options.models or ():
-        check_choice(f"model of --paper {name},", _parse_model(model)[0], _unique(row["model"] for row in rows))
+        check_choice(f"model of --paper {name},", _parse_model(model)[0], names)
     for task in options.tasks or ():
         check_choice(f"task of --paper {name},", task, _list_tasks(rows))
-    return _unique(cell for table in tables for cell in _plan_rows(table.rows, options))
-
-
-def _plan_rows(rows: Sequence[dict[str, Any]], options: PlanOptions) -> Iterator[Cell]:
-    for model in options.models or _unique(row["model"] for row in rows):
+    cells = []
+    for model in options.models or names:
         own = [row for row in rows if row["model"] == _parse_model(model)[0]]
         sizes = _unique((row.get("ratio"), row.get("budget")) for row in own if row["method"] != FULL)
         if options.ratios is not None or options.budget is not None:
             sizes = [(ratio, options.budget) for ratio in options.ratios or (None,)]
-        for task in _list_tasks(own):
-            if options.tasks is not None and task not in options.tasks:
-                continue
-            for ratio, budget in sizes:
-                for method in options.methods or _unique(row["method"] for row in own):
-                    yield _create_cell(options, model, method, ratio, budget, task)
+        cells += [
+            _create_cell(options, model, method, ratio, budget, task)
+            for task in _list_tasks(own)
+            if options.tasks is None or task in options.tasks
+            for ratio, budget in sizes
+            for method in options.methods or _unique(row["method"] for row in own)
+        ]
+    return _unique(cells)
 
 
 def _list_tasks(rows: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the tasks that rows have scores of, or of their parts."""
     return _unique(task.partition("/")[0] for row in rows for task in row["scores"])
 
 
@@ -225,13 +225,12 @@ def _get_block(method: str, requested: str | None) -> str | None:
 
 
 def _parse_model(model: str) -> tuple[str, str]:
-    """Split NAME=FOLDER into the name and the absolute path of the folder, which is empty without one."""
+    """Split NAME=FOLDER; the path is absolute, or empty for NAME alone."""
     name, _, folder = model.partition("=")
     return name, str(Path(folder).absolute()) if folder else ""
 
 
 def _parse_arguments(text: str) -> dict[str, str]:
-    """Parse model arguments, NAME=VALUE,NAME=VALUE."""
     pairs = [pair.strip().partition("=") for pair in text.split(",") if pair.strip()]
     for name, equals, value in pairs:
         if not (name and equals and value):
@@ -241,29 +240,5 @@ def _parse_arguments(text: str) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _check_model_arguments(text: str) -> None:
-    """Raise ValueError if model arguments are malformed, or contain what another option sets."""
-    for name, value in _parse_arguments(text).items():
-        if name in OWN:
-            raise ValueError(f"--model-args: {name} has its own option; see floc eval --help")
-        if method := next((method for method in registry.names() if name in registry.options(method)), None):
-            raise ValueError(f"--model-args: {name} is an option of methods; write --methods {method}:{name}={value}")
-
-
-def _check_lmms_arguments(text: str) -> None:
-    """Raise ValueError if arguments for lmms-eval are malformed, or contain what `floc eval` sets."""
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise ValueError(f"--lmms: {error}; got {text!r}") from None
-    for word in words:
-        name = word.partition("=")[0]
-        # lmms-eval accepts abbreviations
-        own = next((option for option in LMMS_OWN if name.startswith("--") and option.startswith(name)), None)
-        if own is not None:
-            raise ValueError(f"--lmms: floc eval sets {own} itself, see floc eval --help; got {text!r}")
-
-
 def _unique(values: Iterable[Any]) -> list[Any]:
-    """Remove duplicates and keep the order."""
     return list(dict.fromkeys(values))

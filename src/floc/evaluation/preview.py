@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,8 +44,7 @@ class TimeEstimate(NamedTuple):
 
 def estimate_time(cell: Cell) -> TimeEstimate | None:
     """Estimate how long a cell takes; None for a task that is not the paper's."""
-    task = TASKS.get(cell.task)
-    if task is None:
+    if (task := TASKS.get(cell.task)) is None:
         return None
     frames = cell.max_frames if cell.fps is None else max(1, min(cell.max_frames, round(cell.fps * task.mean_s)))
     tokens = cell.video_model.count_tokens(frames, WIDE)
@@ -57,8 +56,7 @@ def estimate_time(cell: Cell) -> TimeEstimate | None:
     return TimeEstimate(questions * question_s, questions * task.mean_s * READING_S)
 
 
-@dataclass(frozen=True)
-class Download:
+class Download(NamedTuple):
     """A repository that has to be downloaded, completed or converted."""
 
     repository: str
@@ -74,17 +72,28 @@ class Download:
 
 def find_downloads(cells: Iterable[Cell]) -> list[Download]:
     """Return what cells need and the cache of Hugging Face does not have."""
-    return list(dict.fromkeys(download for cell in cells for download in _find_downloads(cell)))
+    downloads = []
+    for cell in cells:
+        model, task = models.get(cell.model), TASKS.get(cell.task)
+        if cell.weights != model.repository:
+            if not (Path(cell.weights) / "config.json").is_file():
+                raise FileNotFoundError(f"{cell.weights} has no config.json; name a folder with a transformers model")
+        elif state := _get_cache_state(model.repository, "model") or ("" if model.is_loadable else "not converted"):
+            hint = "" if model.is_loadable else f"; convert them to transformers and pass --models {model.name}=FOLDER"
+            size = f"weights, about {2 * model.billions:.0f} GB{hint}"
+            downloads.append(Download(model.repository, "model", size, state))
+        if task is not None and (state := _get_cache_state(task.repository, "dataset")):
+            content = f"{task.title}, {task.questions:,} questions" + (f"; {task.access}" if task.access else "")
+            downloads.append(Download(task.repository, "dataset", content, state))
+    return list(dict.fromkeys(downloads))
 
 
 def check_downloads(cells: Iterable[Cell]) -> None:
     """Raise ValueError if something has to be downloaded first."""
     if downloads := find_downloads(cells):
         lines = "\n".join(f"  {download}" for download in downloads)
-        raise ValueError(
-            f"weights or datasets are missing in {get_hub_cache()}:\n{lines}\n"
-            "get them with the commands above (older releases: huggingface-cli)"
-        )
+        hint = "get them with the commands above (older releases: huggingface-cli)"
+        raise ValueError(f"weights or datasets are missing in {get_hub_cache()}:\n{lines}\n{hint}")
 
 
 def get_hub_cache() -> Path:
@@ -93,24 +102,8 @@ def get_hub_cache() -> Path:
     return Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
 
 
-def _find_downloads(cell: Cell) -> Iterator[Download]:
-    model, task = models.get(cell.model), TASKS.get(cell.task)
-    if cell.weights != model.repository:
-        if not (Path(cell.weights) / "config.json").is_file():
-            raise FileNotFoundError(f"{cell.weights} has no config.json; name a folder with a transformers model")
-    else:
-        state = _get_cache_state(model.repository, "model") or ("" if model.is_loadable else "not converted")
-        hint = "" if model.is_loadable else f"; convert them to transformers and pass --models {model.name}=FOLDER"
-        if state:
-            size = f"weights, about {2 * model.billions:.0f} GB"
-            yield Download(model.repository, "model", size + hint, state)
-    if task is not None and (state := _get_cache_state(task.repository, "dataset")):
-        access = f"; {task.access}" if task.access else ""
-        yield Download(task.repository, "dataset", f"{task.title}, {task.questions:,} questions{access}", state)
-
-
 def _get_cache_state(repository: str, kind: str) -> str:
-    """Return "missing", "incomplete", or "" for a repository that is in the cache."""
+    """Return "missing", "incomplete", or "" if the cache has all of a repository."""
     folder = get_hub_cache() / f"{kind}s--{repository.replace('/', '--')}"
     snapshots = [path for path in (folder / "snapshots").glob("*") if any(path.iterdir())]
     if not snapshots:
@@ -120,7 +113,6 @@ def _get_cache_state(repository: str, kind: str) -> str:
 
 
 def _has_weights(snapshot: Path) -> bool:
-    """Return whether a snapshot has all files of its weights index, or the single file of weights without an index."""
     index = snapshot / "model.safetensors.index.json"
     if not index.exists():
         return (snapshot / "model.safetensors").exists()
@@ -131,15 +123,10 @@ def preview_plan(
     cells: Sequence[Cell], folder: ResultFolder, command: CommandBuilder, worker: str = "0"
 ) -> dict[str, Any]:
     """Return a plan with tokens, times, commands and downloads, JSON-serialisable."""
+    gpus = split_gpus(worker)
+    states = [{"state": folder.get_state(cell), "command": command(cell, folder.get_run(cell), gpus)} for cell in cells]
     return {
-        "cells": [
-            {
-                **_preview_cell(cell),
-                "state": folder.get_state(cell),
-                "command": command(cell, folder.get_run(cell), split_gpus(worker)),
-            }
-            for cell in cells
-        ],
+        "cells": [{**_preview_cell(cell), **state} for cell, state in zip(cells, states, strict=True)],
         "assumed": models.list_assumptions(dict.fromkeys(cell.model for cell in cells)),
         "estimate": ESTIMATE,
         "missing": [{"repository": each.repository, "get": str(each)} for each in find_downloads(cells)],
@@ -150,12 +137,12 @@ def _preview_cell(cell: Cell) -> dict[str, Any]:
     tokens, film_tokens = (cell.video_model.count_tokens(cell.max_frames, size) for size in (None, WIDE))
     score, times = cell.find_paper_score(), estimate_time(cell)
     return {
-        **cell.settings,
+        **asdict(cell),
         "name": cell.name,
         "tokens": tokens,  # at most
         "kept": cell.count_kept(tokens),
         "film_tokens": film_tokens,  # of a 16:9 video
         "film_kept": cell.count_kept(film_tokens),
-        **(times or TimeEstimate(None, None))._asdict(),  # type: ignore[arg-type]
+        **(dict.fromkeys(TimeEstimate._fields) if times is None else times._asdict()),
         "paper": None if score is None else score.value,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
 from statistics import fmean
@@ -31,18 +32,11 @@ def build_report(folder: ResultFolder) -> dict[str, Any]:
     """Return all results, failures and notes, JSON-serialisable."""
     cells = sorted(map(_add_paper_scores, folder.read_results()), key=_get_order)
     failed = [{**item["cell"], "reason": item["failure"], "log": item["log"]} for item in folder.read_failures()]
-    names = {cell["model"] for cell in cells}
     tables = {score["table"] for cell in cells for score in (cell, *cell["parts"].values())}
-    notes = [
-        *NOTES,
-        *(f"Assumed: {text}." for text in models.list_assumptions(name for name in models.MODELS if name in names)),
-        *(
-            f"{table.title} of the paper: {note}"
-            for table in paper.tables().values()
-            if table.name in tables
-            for note in table.notes
-        ),
-    ]
+    assumed = models.list_assumptions(dict.fromkeys(cell["model"] for cell in cells))
+    notes = [*NOTES, *(f"Assumed: {text}." for text in assumed)]
+    for table in paper.tables().values():
+        notes += [f"{table.title} of the paper: {note}" for note in table.notes if table.name in tables]
     return {"cells": cells, "failed": failed, "notes": notes}
 
 
@@ -65,12 +59,10 @@ def format_report(document: dict[str, Any]) -> str:
     if any(cell["selection"] for cell in cells):
         blocks += ["## What was kept", _format_costs(cells)]
     if failed:
-        rows = [
-            (cell["model"], cell["method"], _get_size(cell), cell["task"], cell["reason"], cell["log"])
-            for cell in failed
-        ]
+        head = ["model", "method", "kept", "task", "reason", "log"]
+        rows = [[_get_size(cell) if name == "kept" else cell[name] for name in head] for cell in failed]
         escaped = [[text.replace("|", "\\|").replace("\n", " ") for text in row] for row in rows]
-        blocks += ["## Failed", markdown_table(["model", "method", "kept", "task", "reason", "log"], escaped)]
+        blocks += ["## Failed", markdown_table(head, escaped)]
     blocks += ["## Notes", "\n".join(f"- {note}" for note in document["notes"])]
     return "\n\n".join(blocks) + "\n"
 
@@ -78,14 +70,13 @@ def format_report(document: dict[str, Any]) -> str:
 def _add_paper_scores(result: dict[str, Any]) -> dict[str, Any]:
     cell = Cell(**result["cell"])
     names = ("score", "error", "questions", "lmms_eval", "selection", "seconds", "date")
-    parts = {
-        name: {**part, **_compare(part["score"], cell.find_paper_score(name))} for name, part in result["parts"].items()
-    }
-    comparison = _compare(result["score"], cell.find_paper_score())
-    return {**cell.settings, **{name: result[name] for name in names}, **comparison, "parts": parts}
+    parts = {name: {**part, **_compare(cell, part["score"], name)} for name, part in result["parts"].items()}
+    numbers = {name: result[name] for name in names}
+    return {**asdict(cell), **numbers, **_compare(cell, result["score"]), "parts": parts}
 
 
-def _compare(score: float, published: paper.PaperScore | None) -> dict[str, Any]:
+def _compare(cell: Cell, score: float, part: str | None = None) -> dict[str, Any]:
+    published = cell.find_paper_score(part)
     if published is None:
         return {"paper": None, "table": None, "difference": None}
     return {"paper": published.value, "table": published.table, "difference": score - published.value}
@@ -117,7 +108,7 @@ def _format_accuracies(cells: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _format_row(by_task: dict[str, dict[str, Any]], tasks: Sequence[str]) -> list[str]:
-    """Return score and paper's score of each task, and the means of both if no task is missing."""
+    """Return the score and the paper's score of each task, and the means of both if no task is missing."""
     texts = [text for task in tasks for text in _format_scores(by_task.get(task))]
     if len(by_task) < len(tasks):
         return [*texts, "", ""]
@@ -127,7 +118,6 @@ def _format_row(by_task: dict[str, dict[str, Any]], tasks: Sequence[str]) -> lis
 
 
 def _format_scores(cell: dict[str, Any] | None) -> tuple[str, str]:
-    """Return the score with its error, and the paper's score."""
     if cell is None:
         return "", ""
     score = f"{cell['score']:.2f}" + ("" if cell["error"] is None else f" ± {cell['error']:.2f}")

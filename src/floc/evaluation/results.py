@@ -17,28 +17,19 @@ import json
 import math
 import os
 import re
-import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Literal
 
+from floc._checks import is_number
 from floc.evaluation.plan import Cell
 from floc.evaluation.tasks import TASKS, Task
 from floc.files import write_atomic
 
-CellState = Literal["done", "failed", "to do"]
-# costs that `floc.integrations.lmms_eval` logs per sample; of seconds the median, since the first sample compiles
-COSTS: dict[str, Callable[[list[float]], float]] = {
-    "tokens": fmean,
-    "kept": fmean,
-    "coverage": fmean,
-    "select_s": median,
-    "total_s": median,
-}
-REASON_CHARACTERS = 400
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+# costs that `floc.integrations.lmms_eval` logs per sample
+COSTS = ("tokens", "kept", "coverage", "select_s", "total_s")
 
 
 class NoResultsError(ValueError):
@@ -51,7 +42,7 @@ class ResultFolder:
 
     path: Path
 
-    def get_state(self, cell: Cell) -> CellState:
+    def get_state(self, cell: Cell) -> Literal["done", "failed", "to do"]:
         """Return whether a cell is done, failed, or to do."""
         if self._get_path("results", cell).exists():
             return "done"
@@ -65,21 +56,14 @@ class ResultFolder:
         """Return the folder that a cell's run writes to."""
         return self.path / "runs" / cell.name
 
-    def create_run(self, cell: Cell) -> Path:
-        """Create the folder that a cell's run writes to, without files of an earlier run."""
-        path = self.get_run(cell)
-        shutil.rmtree(path, ignore_errors=True)
-        path.mkdir(parents=True)
-        return path
-
     def save_result(self, cell: Cell, result: dict[str, Any]) -> None:
         """Write a cell's result, which makes it done."""
-        write_json(self._get_path("results", cell), {"cell": cell.settings, **result})
+        write_json(self._get_path("results", cell), {"cell": asdict(cell), **result})
         self._get_path("failed", cell).unlink(missing_ok=True)
 
     def save_failure(self, cell: Cell, failure: dict[str, Any]) -> None:
         """Write why a cell failed."""
-        write_json(self._get_path("failed", cell), {"cell": cell.settings, "log": str(self.get_log(cell)), **failure})
+        write_json(self._get_path("failed", cell), {"cell": asdict(cell), "log": str(self.get_log(cell)), **failure})
 
     def read_results(self) -> list[dict[str, Any]]:
         """Read all finished cells."""
@@ -95,19 +79,16 @@ class ResultFolder:
         try:
             import fcntl
         except ImportError as error:
-            raise ImportError(
-                "floc eval needs fcntl, which only Linux and macOS have; use --dry-run elsewhere"
-            ) from error
+            message = "floc eval needs fcntl, which only Linux and macOS have; use --dry-run elsewhere"
+            raise ImportError(message) from error
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "lock").open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
-                owner = file.read().strip() or "unknown"
-                raise ValueError(
-                    f"{self.path} is in use by process {owner}; wait for it, or use another folder with --output"
-                ) from None
+                owner = f"{self.path} is in use by process {file.read().strip() or 'unknown'}"
+                raise ValueError(f"{owner}; wait for it, or use another folder with --output") from None
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
@@ -118,7 +99,7 @@ class ResultFolder:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write a JSON file atomically."""
+    """Write a JSON file atomically, and create its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, lambda temporary: temporary.write_text(json.dumps(document, indent=1) + "\n"))
 
@@ -133,12 +114,7 @@ def _read_cell(path: Path) -> dict[str, Any]:
 
 
 def read_run(folder: Path, task: str) -> dict[str, Any]:
-    """Read the results of a run of lmms-eval.
-
-    Returns:
-        A JSON-serialisable dict: score in percent, its standard error, number of questions, scores of parts,
-        lmms-eval's own numbers, and the mean costs of the samples.
-    """
+    """Read the results of a run of lmms-eval: scores, lmms-eval's own numbers, and the mean costs of the samples."""
     files = sorted(folder.rglob("*_results.json"))
     if not files:
         raise NoResultsError(f"no results in {folder}")
@@ -146,7 +122,7 @@ def read_run(folder: Path, task: str) -> dict[str, Any]:
     (document,) = _read_json([newest.read_text(encoding="utf-8")], newest)
     if task not in document.get("results", {}):
         raise NoResultsError(f"{newest} has no results for {task}")
-    numbers = {key.partition(",")[0]: value for key, value in document["results"][task].items() if _is_number(value)}
+    numbers = {key.partition(",")[0]: value for key, value in document["results"][task].items() if is_number(value)}
     log = newest.with_name(newest.name.replace("_results.json", f"_samples_{task}.jsonl"))
     if not log.exists():
         raise NoResultsError(f"{log}, the log of the answers, is missing")
@@ -193,24 +169,24 @@ def _score(is_correct: list[bool]) -> dict[str, Any]:
 
 
 def _average_costs(samples: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Average the costs over samples; None if no sample has any."""
     counts = [count for sample in samples for count in sample.get("token_counts") or ()]
     costs = [count["floc"] for count in counts if count and "floc" in count]
     if not costs:
         return None
-    values = {name: [cost[name] for cost in costs if _is_number(cost.get(name))] for name in COSTS}
-    return {"samples": len(costs), **{name: COSTS[name](numbers) for name, numbers in values.items() if numbers}}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    values = {name: [cost[name] for cost in costs if is_number(cost.get(name))] for name in COSTS}
+    averages = {
+        name: median(numbers) if name.endswith("_s") else fmean(numbers)  # the first sample compiles: median of seconds
+        for name, numbers in values.items()
+        if numbers
+    }
+    return {"samples": len(costs), **averages}
 
 
 def find_failure_reason(log: Path) -> str:
     """Return one line of a run's log that says why it failed: the end of the last traceback, or the last line."""
-    lines = [_COLOURS.sub("", line).rstrip() for line in log.read_text(errors="replace").splitlines()]
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in log.read_text(errors="replace").splitlines()]
     lines = [line for line in lines if line.strip()]
     starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     if starts:
         lines = [next((line for line in lines[starts[-1] + 1 :] if not line.startswith(" ")), lines[-1])]
-    return lines[-1].strip()[:REASON_CHARACTERS] if lines else "no output"
+    return lines[-1].strip()[:400] if lines else "no output"

@@ -41,15 +41,9 @@ _TASKS = (
     Task("mlvu_dev", "MLVU", "sy1998/MLVU_dev", 2174, 930, "mlvu_percetion_score", part="task_type"),
     Task(
         *("longvideobench_val_v", "LongVideoBench", "longvideobench/LongVideoBench", 1337, 473, "lvb_acc"),
-        answer="parsed_pred",
-        part="duration_group",
-        access="accept its terms on its page, then run `hf auth login`",
+        *("parsed_pred", "answer", "duration_group", "accept its terms on its page, then run `hf auth login`"),
     ),
-    Task(
-        *("egoschema_subset", "EgoSchema", "lmms-eval/egoschema", 500, 180, "score"),
-        answer="pred",
-        right="ground_truth",
-    ),
+    Task("egoschema_subset", "EgoSchema", "lmms-eval/egoschema", 500, 180, "score", "pred", "ground_truth"),
 )
 TASKS = {task.name: task for task in _TASKS}
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from floc.integrations.vllm import VLLM_MODELS, VLLM_VERSIONS, plugin, register
-from floc.integrations.vllm.support import check_model, check_version
 
 QWEN = "Qwen2_5_VLForConditionalGeneration"
 
@@ -260,7 +259,8 @@ def test_rejects_other_values_of_the_switch(fake: Any, monkeypatch: pytest.Monke
         register()
 
 
-def test_error_names_supported_models() -> None:
-    check_version("0.28.0")
-    with pytest.raises(ValueError, match=r"Qwen2VLForConditionalGeneration, Qwen2_5_VL.* and Qwen3VLMoe"):
-        check_model("InternVLChatModel")
+def test_error_names_supported_models(fake: Any) -> None:
+    plugin.check_version("0.28.0")
+    register()
+    with pytest.raises(ValueError, match=r"InternVLChatModel in vLLM; it supports Qwen2VL.*, Qwen2_5_VL.*, Qwen3VLMoe"):
+        fake.arguments(architecture="InternVLChatModel", floc={"ratio": "1/8"}).create_engine_config()

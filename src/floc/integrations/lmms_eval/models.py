@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -105,13 +106,8 @@ def _share_progress_bar(function: Any, total: int, *, is_hidden: bool) -> Iterat
     """Show one progress bar for all samples, although the wrapped `function` creates one per call."""
     with tqdm(total=total, disable=is_hidden, desc="Model Responding") as bar:
         shared = SimpleNamespace(update=bar.update, close=lambda: None)
-        names = function.__func__.__globals__
-        original = names["tqdm"]
-        names["tqdm"] = lambda *args, **kwargs: shared
-        try:
+        with override_attribute(sys.modules[function.__module__], "tqdm", lambda *args, **kwargs: shared):
             yield
-        finally:
-            names["tqdm"] = original
 
 
 def _use_prompts_of_wrapped_models() -> None:

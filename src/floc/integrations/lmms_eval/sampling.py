@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,8 +58,7 @@ def override_qwen(model: Any, sampling: FrameSampling) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def override_internvl(model: Any, sampling: FrameSampling) -> Iterator[None]:
+def override_internvl(model: Any, sampling: FrameSampling) -> AbstractContextManager[None]:
     """Override `sample_frames` of InternVL's video processor."""
     processor = model.processor.video_processor
     original = processor.sample_frames
@@ -67,12 +66,10 @@ def override_internvl(model: Any, sampling: FrameSampling) -> Iterator[None]:
     def sample_frames(metadata: Any, num_frames: int | None = None, fps: float | None = None, **more: Any) -> Any:
         return original(metadata, num_frames=sampling.count(metadata.total_num_frames, metadata.fps), **more)
 
-    with override_attribute(processor, "sample_frames", sample_frames):
-        yield
+    return override_attribute(processor, "sample_frames", sample_frames)
 
 
-@contextmanager
-def override_llava(model: Any, sampling: FrameSampling) -> Iterator[None]:
+def override_llava(model: Any, sampling: FrameSampling) -> AbstractContextManager[None]:
     """Override `load_video` of lmms-eval's LLaVA."""
     original = model.load_video
 
@@ -82,8 +79,7 @@ def override_llava(model: Any, sampling: FrameSampling) -> Iterator[None]:
         video = read(video_path if isinstance(video_path, str) else video_path[0], fps=None, max_frames=None)
         return original(video_path, sampling.count(video.planned, video.native_fps))
 
-    with override_attribute(model, "load_video", load_video):
-        yield
+    return override_attribute(model, "load_video", load_video)
 
 
 @contextmanager

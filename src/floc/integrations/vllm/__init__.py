@@ -4,8 +4,7 @@ vLLM loads the plugin through the entry point `vllm.general_plugins`. It does no
 `--additional-config '{"floc": {...}}'` is given. See `docs/vllm.md`.
 """
 
-from floc.integrations.vllm.plugin import register
+from floc.integrations.vllm.plugin import VLLM_MODELS, VLLM_VERSIONS, register
 from floc.integrations.vllm.settings import Settings
-from floc.integrations.vllm.support import VLLM_MODELS, VLLM_VERSIONS
 
 __all__ = ["VLLM_MODELS", "VLLM_VERSIONS", "Settings", "register"]

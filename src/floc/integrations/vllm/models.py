@@ -16,17 +16,8 @@ from vllm.model_executor.models import qwen2_5_vl, qwen2_vl, qwen3_vl, qwen3_vl_
 from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.multimodal.processing import PromptUpdateDetails
 
+from floc.integrations.vllm import positions as mrope
 from floc.integrations.vllm.plugin import get_settings
-from floc.integrations.vllm.positions import (
-    MediaItem,
-    append_positions,
-    check_placeholders,
-    compute_delta,
-    compute_framed_positions,
-    compute_grid_positions,
-    compute_prompt_positions,
-    fill_positions,
-)
 from floc.integrations.vllm.selection import select_indices, warm_up
 from floc.integrations.vllm.settings import Settings
 
@@ -69,7 +60,7 @@ class ShortPromptMixin:
         processed = super().apply(_salt_hashes(inputs, settings.salt), *args, **kwargs)  # type: ignore[misc]
         config = self.info.get_hf_config()  # type: ignore[attr-defined]
         spans = [(span.offset, span.length) for ranges in processed["mm_placeholders"].values() for span in ranges]
-        check_placeholders(processed["prompt_token_ids"], (config.image_token_id, config.video_token_id), spans)
+        mrope.check_placeholders(processed["prompt_token_ids"], (config.image_token_id, config.video_token_id), spans)
         return processed
 
     @property
@@ -129,14 +120,15 @@ class ShortVideoMixin:
         return self._add_positions(embeds, grid, timing, ranks.broadcast(indices))  # all ranks keep the same tokens
 
     def _get_timing(self, video_input: Any, video: int) -> Any:
-        """Return the distance in time between two frames of a video, in positions."""
+        """Return how many positions two frames of a video are apart."""
         pace = getattr(self.config.vision_config, "tokens_per_second", 1.0)  # type: ignore[attr-defined]
         seconds = video_input.get("second_per_grid_ts")
-        return pace * 1.0 if seconds is None else pace * float(seconds[video])
+        return pace * (1.0 if seconds is None else float(seconds[video]))
 
     def _add_positions(self, embeds: torch.Tensor, grid: Grid, timing: Any, indices: torch.Tensor) -> torch.Tensor:
         """Return the embeddings for a video's placeholders, positions appended."""
-        return append_positions(embeds[indices], compute_grid_positions(*grid, timing)[:, indices.cpu().numpy()])
+        positions = mrope.compute_grid_positions(*grid, timing)[:, indices.cpu().numpy()]
+        return mrope.append_positions(embeds[indices], positions)
 
     def _postprocess_video_embeds_evs(self, video_embeds_split: Any, video_input: Any) -> Any:
         if self.floc is None:
@@ -155,13 +147,14 @@ class ShortVideoMixin:
     def get_mrope_input_positions(self, input_tokens: list[int], mm_features: list[Any]) -> tuple[torch.Tensor, int]:
         if self.floc is None:
             return super().get_mrope_input_positions(input_tokens, mm_features)  # type: ignore[misc]
-        positions, delta = compute_prompt_positions(len(input_tokens), self._iter_media(input_tokens, mm_features))
+        media = self._iter_media(input_tokens, mm_features)
+        positions, delta = mrope.compute_prompt_positions(len(input_tokens), media)
         return torch.from_numpy(positions), delta
 
-    def _iter_media(self, input_tokens: list[int], mm_features: list[Any]) -> Iterator[MediaItem]:
+    def _iter_media(self, input_tokens: list[int], mm_features: list[Any]) -> Iterator[mrope.MediaItem]:
         lengths = {feature.mm_position.offset: feature.mm_position.length for feature in mm_features}
         for offset, *grid in self.iter_mm_grid_thw(mm_features):  # type: ignore[attr-defined]
-            yield MediaItem(offset, lengths[offset], compute_grid_positions(*grid))
+            yield mrope.MediaItem(offset, lengths[offset], mrope.compute_grid_positions(*grid))
 
     def recompute_mrope_positions(
         self,
@@ -171,11 +164,13 @@ class ShortVideoMixin:
         num_computed_tokens: int,
     ) -> tuple[Sequence[torch.Tensor], torch.Tensor, int]:
         if not multimodal_embeddings:
-            return multimodal_embeddings, mrope_positions, compute_delta(mrope_positions)
+            return multimodal_embeddings, mrope_positions, mrope.compute_delta(mrope_positions)
         ids = torch.as_tensor(input_ids, device=mrope_positions.device)
         config = self.config  # type: ignore[attr-defined]
         is_visual = (ids == config.image_token_id) | (ids == config.video_token_id)
-        return fill_positions(mrope_positions, is_visual, num_computed_tokens, multimodal_embeddings, self.embed_width)
+        return mrope.fill_positions(
+            mrope_positions, is_visual, num_computed_tokens, multimodal_embeddings, self.embed_width
+        )
 
 
 class TimestampedVideoMixin(ShortVideoMixin):
@@ -205,8 +200,11 @@ class TimestampedVideoMixin(ShortVideoMixin):
         span_embeds[~is_text] = embeds[indices]
         span_embeds[is_text, : self.compared_width] = self.get_language_model().embed_input_ids(ids[is_text])  # type: ignore[attr-defined]
         leads = self._count_leads(ids.tolist())
-        positions = compute_framed_positions(leads, rows, columns)[:, _mask_remaining(leads, cells, kept)]
-        return append_positions(span_embeds, positions, leads[0])
+        is_visual = np.concatenate([np.repeat([False, True, False], [lead, cells, 1]) for lead in leads])
+        remains = ~is_visual  # all text, and the kept visual tokens
+        remains[np.flatnonzero(is_visual)[kept]] = True
+        positions = mrope.compute_framed_positions(leads, rows, columns)[:, remains]
+        return mrope.append_positions(span_embeds, positions, leads[0])
 
     def _count_leads(self, ids: list[int]) -> list[int]:
         """Count the text tokens before the visual tokens of each frame, the vision start token included."""
@@ -216,25 +214,18 @@ class TimestampedVideoMixin(ShortVideoMixin):
         )
         return (starts - np.append(-1, ends[:-1])).tolist()
 
-    def _iter_media(self, input_tokens: list[int], mm_features: list[Any]) -> Iterator[MediaItem]:
+    def _iter_media(self, input_tokens: list[int], mm_features: list[Any]) -> Iterator[mrope.MediaItem]:
         merge = self.config.vision_config.spatial_merge_size  # type: ignore[attr-defined]
         for feature in sorted(mm_features, key=lambda feature: feature.mm_position.offset):
             offset, length = feature.mm_position.offset, feature.mm_position.length
             _, height, width = feature.data[f"{feature.modality}_grid_thw"].data.tolist()
             rows, columns = height // merge, width // merge
             if feature.modality == "image":
-                yield MediaItem(offset, length, compute_grid_positions(1, rows, columns, 1.0))
+                grid = mrope.compute_grid_positions(1, rows, columns, 1.0)
             else:
                 leads = self._count_leads(input_tokens[offset : offset + length])
-                yield MediaItem(offset, length, compute_framed_positions(leads, rows, columns))
-
-
-def _mask_remaining(leads: list[int], cells: int, kept: np.ndarray) -> np.ndarray:
-    """Return [L] bool over a video's text and visual tokens: True for all text and for the kept visual tokens."""
-    is_visual = np.concatenate([np.repeat([False, True, False], [lead, cells, 1]) for lead in leads])
-    remains = ~is_visual
-    remains[np.flatnonzero(is_visual)[kept]] = True
-    return remains
+                grid = mrope.compute_framed_positions(leads, rows, columns)
+            yield mrope.MediaItem(offset, length, grid)
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -15,11 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from floc.integrations.vllm.settings import LOG, Settings
-from floc.integrations.vllm.support import VLLM_MODELS, check_model, check_version
 
+VLLM_VERSIONS = ("0.28", "0.32")  # releases that pass the engine tests
+# architecture in a model's config.json -> class that replaces vLLM's
+VLLM_MODELS = {
+    "Qwen2VLForConditionalGeneration": "floc.integrations.vllm.models:Qwen2VL",
+    "Qwen2_5_VLForConditionalGeneration": "floc.integrations.vllm.models:Qwen2_5_VL",
+    "Qwen3VLForConditionalGeneration": "floc.integrations.vllm.models:Qwen3VL",
+    "Qwen3VLMoeForConditionalGeneration": "floc.integrations.vllm.models:Qwen3VLMoe",
+}
 SWITCH = "FLOC_VLLM"
 ACTIVE = "FLOC_VLLM_ACTIVE"  # set for the processes that an engine with FLoC starts
-TEXT_DRAFTS = (None, "ngram", "suffix")  # speculative decoding without embeddings
 NAME = "floc"  # the key in --additional-config and in the model's config
 
 
@@ -61,6 +67,15 @@ def activate() -> None:
     work_around_cpu_faults()
 
 
+def check_version(version: str) -> None:
+    """Raise RuntimeError unless `version` of vLLM is supported."""
+    if ".".join(version.split(".")[:2]) not in VLLM_VERSIONS:
+        raise RuntimeError(
+            f"the floc plugin supports vLLM {' and '.join(VLLM_VERSIONS)}, but {version} is installed: install a "
+            "supported release, or unset FLOC_VLLM and remove floc from --additional-config to run without the plugin"
+        )
+
+
 def work_around_cpu_faults() -> None:
     """Work around two faults of vLLM on CPUs.
 
@@ -91,7 +106,7 @@ def get_settings(model_config: Any) -> Settings | None:
 
 
 def _create_engine_config(create: Callable[..., Any], arguments: Any, *args: Any, **kwargs: Any) -> Any:
-    """Read FLoC's settings from the engine's arguments before vLLM does."""
+    """Read FLoC's settings from the engine's arguments, then let vLLM create its config."""
     given = (arguments.additional_config or {}).get(NAME)
     rate = arguments.video_pruning_rate
     if given is None and not is_switched_on():
@@ -136,19 +151,21 @@ def _resolve_settings(arguments: Any, given: object) -> Settings:
 
 def _check_config(config: Any) -> None:
     """Raise ValueError if the engine uses something that does not work with compressed videos."""
-    check_model(config.model_config.architecture)
+    architecture = config.model_config.architecture
+    if architecture not in VLLM_MODELS:
+        raise ValueError(
+            f"floc does not support {architecture} in vLLM; it supports {', '.join(VLLM_MODELS)}. "
+            "For other models use floc.attach with transformers, or serve without a pruning rate"
+        )
     stages = config.parallel_config.pipeline_parallel_size
     if stages > 1:
-        raise ValueError(
-            f"--pipeline-parallel-size {stages}: vLLM gives the positions of kept tokens to the first stage only; "
-            "leave it out"
-        )
+        reason = "vLLM gives the positions of kept tokens to the first stage only; leave it out"
+        raise ValueError(f"--pipeline-parallel-size {stages}: {reason}")
     if config.parallel_config.distributed_executor_backend == "ray":
-        raise ValueError(
-            "--distributed-executor-backend ray: vLLM does not pass the floc settings to workers on Ray; use mp"
-        )
+        reason = "vLLM does not pass the floc settings to workers on Ray; use mp"
+        raise ValueError(f"--distributed-executor-backend ray: {reason}")
     draft = getattr(config.speculative_config, "method", None)
-    if draft not in TEXT_DRAFTS:
+    if draft not in (None, "ngram", "suffix"):  # speculative decoding without embeddings
         raise ValueError(
             f"--speculative-config with method {draft}: vLLM shifts the embeddings of draft models by one token, so "
             "kept tokens would get wrong positions; use ngram or suffix"

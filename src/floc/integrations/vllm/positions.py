@@ -159,5 +159,5 @@ def fill_positions(
 
 
 def compute_delta(positions: torch.Tensor) -> int:
-    """Return position minus index of the tokens after a prompt."""
+    """Return position minus index of the tokens after a prompt of [3, L] positions."""
     return int(positions[:, -1].max()) + 1 - positions.shape[1]

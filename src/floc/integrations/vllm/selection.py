@@ -7,7 +7,6 @@ import os
 import time
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
@@ -25,12 +24,14 @@ def select_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: 
     count = settings.count(len(embeds))
     if count == len(embeds):
         return torch.arange(count, device=embeds.device)
-    if _are_equal(embeds):
-        _run_trial(embeds, shape, settings)
-        indices = _space_evenly(count, embeds)
-    elif not embeds.isfinite().all():
-        LOG.warning("a video has embeddings that are not finite: floc keeps evenly spaced tokens of it")
-        indices = _space_evenly(count, embeds)
+    # all tokens are equal in the dummy video of vLLM's memory profiling
+    is_dummy = torch.equal(embeds[0], embeds[-1]) and bool((embeds == embeds[0]).all())
+    if is_dummy or not embeds.isfinite().all():
+        if is_dummy:
+            _run_trial(embeds, shape, settings)
+        else:
+            LOG.warning("a video has embeddings that are not finite: floc keeps evenly spaced tokens of it")
+        indices = torch.arange(count, device=embeds.device) * len(embeds) // count
     else:
         is_short = len(embeds) ** 2 * embeds.shape[1] <= ONE_THREAD_WORK
         with use_one_thread() if is_short else nullcontext():
@@ -38,7 +39,7 @@ def select_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: 
     if len(indices) != count:
         raise RuntimeError(f"method {settings.method!r} kept {len(indices)} of {shape} tokens instead of {count}")
     if settings.record is not None:
-        write_record(Path(settings.record), shape, indices, time.perf_counter() - started)
+        _write_record(settings.record, shape, indices, time.perf_counter() - started)
     return indices
 
 
@@ -46,11 +47,6 @@ def warm_up(settings: Settings, dim: int, dtype: torch.dtype, device: torch.devi
     """Select once from noise, so that everything is compiled before the first video."""
     noise = torch.randn(64 * 4, dim, generator=torch.Generator().manual_seed(0)).to(device, dtype)
     replace(settings, ratio="1/8", tokens=None, record=None).recipe.indices(noise.view(64, 2, 2, dim))
-
-
-def _are_equal(embeds: torch.Tensor) -> bool:
-    """Return whether all tokens are equal, as in the dummy video of vLLM's memory profiling."""
-    return torch.equal(embeds[0], embeds[-1]) and bool((embeds == embeds[0]).all())
 
 
 def _run_trial(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Settings) -> None:
@@ -63,11 +59,7 @@ def _run_trial(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Sett
         settings.recipe.indices(noise.view(*shape, -1))
 
 
-def _space_evenly(count: int, embeds: torch.Tensor) -> torch.Tensor:
-    return torch.arange(count, device=embeds.device) * len(embeds) // count
-
-
-def write_record(path: Path, shape: tuple[int, int, int], indices: torch.Tensor, seconds: float) -> None:
+def _write_record(path: str, shape: tuple[int, int, int], indices: torch.Tensor, seconds: float) -> None:
     """Append a line on one video in a single write, since processes share the file. Failure is only a warning."""
     line = json.dumps({"shape": list(shape), "kept": indices.tolist(), "seconds": round(seconds, 6)}) + "\n"
     try:

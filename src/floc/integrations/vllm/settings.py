@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from floc import methods
+from floc import _version, methods
 from floc._checks import check_choice
 from floc.budget import Budget
 from floc.captured.recipe import Recipe
@@ -34,7 +34,7 @@ class Settings:
     record: str | None = None  # file that gets one line of JSON per compressed video
 
     def __post_init__(self) -> None:
-        check_method(self.method)
+        _check_method(self.method)
         if not isinstance(self.record, str | None):
             raise TypeError(f"record must be a file path, got {self.record!r}")
         for option in self.options:
@@ -105,22 +105,20 @@ class Settings:
     @property
     def salt(self) -> str:
         """A hash of everything that changes the embeddings, for cache keys."""
-        from floc._version import __version__
-
-        key = json.dumps([__version__, self.ratio, self.tokens, self.method, dict(self.options)], sort_keys=True)
+        key = json.dumps(
+            [_version.__version__, self.ratio, self.tokens, self.method, dict(self.options)], sort_keys=True
+        )
         return hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
-def check_method(method: str) -> None:
+def _check_method(method: str) -> None:
     """Raise ValueError if `method` merges tokens or cannot keep an arbitrary count."""
-    if _keeps_any_count(method):
-        return
-    facts = methods.facts(method)
-    reason = "merges tokens" if facts.kind == "merge" else f"keeps at least {facts.floor}"
-    usable = ", ".join(filter(_keeps_any_count, methods.names()))
-    raise ValueError(
-        f"vLLM needs a method that keeps any number of tokens, but {method!r} {reason}; use one of {usable}"
-    )
+    if not _keeps_any_count(method):
+        facts = methods.facts(method)
+        reason = "merges tokens" if facts.kind == "merge" else f"keeps at least {facts.floor}"
+        usable = ", ".join(filter(_keeps_any_count, methods.names()))
+        needed = "vLLM needs a method that keeps any number of tokens"
+        raise ValueError(f"{needed}, but {method!r} {reason}; use one of {usable}")
 
 
 def _keeps_any_count(method: str) -> bool:
