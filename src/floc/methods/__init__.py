@@ -1,7 +1,8 @@
 """Compression methods: one file each, one call, `(grid, budget) -> Kept`."""
 
-from floc.methods.base import Facts, Method, Naming, Native, Reaching, Streaming
+from floc.methods.base import Method, Naming, Native, Reaching, Streaming
 from floc.methods.registry import (
+    Facts,
     Spec,
     defaults,
     describe,

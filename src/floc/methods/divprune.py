@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,7 +10,6 @@ import torch
 from floc import blocks, scenes
 from floc.blocks import BlockSpec
 from floc.kept import Kept
-from floc.methods.base import Facts
 from floc.methods.registry import register
 from floc.ranking import Ranking
 from floc.representatives import TILE_BYTES, normalize
@@ -21,7 +19,7 @@ from floc.tokens import TokenGrid
 MATRIX_BYTES = 1 << 30  # the largest cosine matrix to store; above it, rows are computed when needed
 
 
-@register("divprune")
+@register("divprune", "Alvar et al., DivPrune, CVPR 2025", "select")
 @dataclass(frozen=True)
 class DivPrune:
     """Keep the most diverse tokens: each pick is the token farthest from all tokens picked before it.
@@ -36,8 +34,6 @@ class DivPrune:
     - The cosine with a zero vector is 0. The program fails on zero vectors.
     - A ratio that asks for half a token rounds up, as in all methods here. The program rounds halves to even.
     """
-
-    facts: ClassVar[Facts] = Facts("Alvar et al., DivPrune, CVPR 2025", "select")
 
     block: BlockSpec = 32
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
 from floc.kept import Kept
-from floc.methods.base import Facts
 from floc.methods.budgets import check_floor
 from floc.methods.frames import compare_cells
 from floc.methods.registry import register
@@ -19,7 +17,13 @@ from floc.tokens import TokenGrid
 DROPPED = -1
 
 
-@register("dycoke")
+@register(
+    "dycoke",
+    "Tao et al., DyCoke, 2024",
+    "select",
+    floor="the first frame of every 4 (25%)",
+    searched=("merging_ratio",),
+)
 @dataclass(frozen=True)
 class DyCoke:
     """Keep the first frame of every 4, and in the other three the tokens least similar to the same cell before.
@@ -43,10 +47,6 @@ class DyCoke:
     - The program outputs the tokens of a pruned frame by similarity. Here they are in video order; `order` holds the
       order of the program.
     """
-
-    facts: ClassVar[Facts] = Facts(
-        "Tao et al., DyCoke, 2024", "select", floor="the first frame of every 4 (25%)", searched=("merging_ratio",)
-    )
 
     merging_ratio: float = 0.7  # the fraction of a pruned frame that is dropped
     window: int = 4  # frames; lengths other than 4 are processed as with `sound`

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from floc import blocks
 from floc._arrays import Array, to_tensor
 from floc._checks import check_choice
 from floc.kept import Kept
-from floc.methods.base import Facts
 from floc.methods.density import compute_distances, rank_points
 from floc.methods.frames import average_frames
 from floc.methods.registry import register
@@ -28,7 +27,13 @@ TILE_FRAMES = 8  # frames of short segments merged together
 
 
 # compared by identity: its options may be arrays
-@register("fastvid")
+@register(
+    "fastvid",
+    "Shen et al., FastVID, 2025",
+    "merge",
+    needs="attention (attn=) and frame vectors (frame_global=) of the vision encoder",
+    searched=("retention_ratio",),
+)
 @dataclass(frozen=True, eq=False)
 class FastVid:
     """Keep the most salient tokens of each frame, and merge the rest of a segment into a few anchor tokens.
@@ -61,13 +66,6 @@ class FastVid:
     - A token absorbed by the anchors of several frames is represented by the most similar of them before merging, a
       token that was not absorbed by the most similar kept token.
     """
-
-    facts: ClassVar[Facts] = Facts(
-        "Shen et al., FastVID, 2025",
-        "merge",
-        needs="attention (attn=) and frame vectors (frame_global=) of the vision encoder",
-        searched=("retention_ratio",),
-    )
 
     retention_ratio: float = 0.1  # a frame's quota / its tokens
     dyseg_c: int = 8  # the least number of segments

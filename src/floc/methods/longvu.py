@@ -5,20 +5,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
 
 from floc.kept import Kept
-from floc.methods.base import Facts
 from floc.methods.budgets import check_floor
 from floc.methods.frames import compare_cells
 from floc.methods.registry import register
 from floc.tokens import TokenGrid
 
 
-@register("longvu")
+@register(
+    "longvu",
+    "Shen et al., LongVU, 2024",
+    "select",
+    floor="the first frame of every 8 (12.5%)",
+    searched=("threshold", "max_visual_len"),
+)
 @dataclass(frozen=True)
 class LongVU:
     """Keep the first frame of every 8, and in the others the tokens least similar to the same cell of that frame.
@@ -35,13 +39,6 @@ class LongVU:
     of every window to fit. `max_visual_len` does this; it is off by default and cannot be combined with a budget. The
     program's frame selection and its use of the question are not included.
     """
-
-    facts: ClassVar[Facts] = Facts(
-        "Shen et al., LongVU, 2024",
-        "select",
-        floor="the first frame of every 8 (12.5%)",
-        searched=("threshold", "max_visual_len"),
-    )
 
     threshold: float = 0.8
     window: int = 8  # frames

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,13 +12,12 @@ import torch.nn.functional as F
 
 from floc._checks import check_choice
 from floc.kept import Kept
-from floc.methods.base import Facts
 from floc.methods.registry import register
 from floc.methods.tiles import split_tiles, to_float
 from floc.tokens import TokenGrid
 
 
-@register("pooling")
+@register("pooling", "average pooling", "merge", exact=False, searched=("adaptive_size", "stride", "frames"))
 @dataclass(frozen=True)
 class Pooling:
     """Replace neighbouring cells by their mean, so that every frame has the same coarser grid.
@@ -36,10 +34,6 @@ class Pooling:
     Tokens of a frame that was left out are represented by the nearest pooled frame in time, and those of a last row
     or column left out by `ceil=False` by the row or column before.
     """
-
-    facts: ClassVar[Facts] = Facts(
-        "average pooling", "merge", exact=False, searched=("adaptive_size", "stride", "frames")
-    )
 
     adaptive_size: Sequence[int] | None = None  # rows and columns of the pooled grid
     stride: int | None = None  # or the side of a pooled cell, in source cells

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
 
 from floc.kept import Kept
-from floc.methods.base import Facts
 from floc.methods.budgets import check_floor
 from floc.methods.density import cluster_points
 from floc.methods.frames import average_frames
@@ -18,7 +16,13 @@ from floc.methods.tiles import split_tiles, to_float
 from floc.tokens import TokenGrid
 
 
-@register("prunevid")
+@register(
+    "prunevid",
+    "Huang et al., PruneVid, 2024",
+    "merge",
+    floor="one token for each frame and for each scene's static part",
+    searched=("cluster_ratio",),
+)
 @dataclass(frozen=True)
 class PruneVid:
     """Average static cells over the frames of a scene, then merge similar tokens of each frame.
@@ -40,13 +44,6 @@ class PruneVid:
     - Tokens are in video order: a merged token takes the position of its cluster's centre, static ones in the first
       frame of the scene. The program outputs them scene by scene, static tokens first.
     """
-
-    facts: ClassVar[Facts] = Facts(
-        "Huang et al., PruneVid, 2024",
-        "merge",
-        floor="one token for each frame and for each scene's static part",
-        searched=("cluster_ratio",),
-    )
 
     tau: float = 0.8  # a cell with a higher mean cosine in a scene is static
     temporal_segment_ratio: float = 0.25  # clusters of frames / frames

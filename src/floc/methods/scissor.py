@@ -16,12 +16,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 
 from floc.kept import Kept
-from floc.methods.base import Facts
 from floc.methods.budgets import find_parameter
 from floc.methods.components import find_components, sum_groups
 from floc.methods.linkage import FrameTrees
@@ -37,7 +35,7 @@ PASSES = 64  # over the nodes, at most, in a search; usually one is enough
 ALL, NONE = -1.01, 1.05  # thresholds below and above every cosine, including rounding
 
 
-@register("scissor")
+@register("scissor", "Sun et al., LLaVA-Scissor, 2025", "merge", exact=False, searched=("tau",))
 @dataclass(frozen=True)
 class Scissor:
     """Merge tokens connected by a chain of similar tokens, first within each frame, then over the video.
@@ -57,8 +55,6 @@ class Scissor:
       `epsilon`, its error tolerance (0.05 there), enables the sampling, with a `seed`. Frames are never sampled.
     - The cosine with a zero vector is 0.
     """
-
-    facts: ClassVar[Facts] = Facts("Sun et al., LLaVA-Scissor, 2025", "merge", exact=False, searched=("tau",))
 
     tau: float = 0.9  # tokens with a higher cosine are joined
     epsilon: float | None = None  # join only neighbours of a sample of ln(count) / epsilon^2 means; None: join all

@@ -12,14 +12,13 @@ import numpy as np
 import torch
 
 from floc.methods import clusters
-from floc.methods.base import Facts
 from floc.methods.registry import register
 from floc.representatives import normalize
 
 STARTS = 10  # of k-means in the embedding, scikit-learn's default
 
 
-@register("spectral")
+@register("spectral", "spectral clustering in scikit-learn", "select", searched=("n_clusters",))
 @dataclass(frozen=True)
 class Spectral(clusters.ClusterMethod):
     """Keep the token nearest to the mean of each spectral cluster.
@@ -39,7 +38,6 @@ class Spectral(clusters.ClusterMethod):
     budget, duplicates last.
     """
 
-    facts: ClassVar[Facts] = Facts("spectral clustering in scikit-learn", "select", searched=("n_clusters",))
     name: ClassVar[str] = "spectral"
     matrices: ClassVar[int] = 5
     # Much of the work holds Python's lock: on 16 cores a video took 8.2 s with one thread, 6.5 with two, 8.8 with four

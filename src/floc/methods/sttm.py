@@ -8,13 +8,12 @@ each threshold then takes only index operations on [T, N], so a search for a bud
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from floc.kept import Kept
-from floc.methods.base import Facts
 from floc.methods.budgets import check_floor, find_parameter
 from floc.methods.components import find_components, sum_groups
 from floc.methods.registry import register
@@ -26,7 +25,14 @@ LOWEST = 1e-6  # temporal threshold: at 0 and below the published program skips 
 NEVER = 1.05  # above every cosine, including rounding
 
 
-@register("sttm")
+@register(
+    "sttm",
+    "Hyun et al., STTM, 2025",
+    "merge",
+    exact=False,
+    floor="about the root cells of one frame",
+    searched=("spatial_threshold", "temporal_threshold"),
+)
 @dataclass(frozen=True)
 class STTM:
     """Merge similar neighbours within each frame in a quadtree, then similar nodes of consecutive frames.
@@ -50,14 +56,6 @@ class STTM:
     their coarsest level. The cosine with a zero vector is 0. Only its default variant is included (unweighted means,
     fast pairing).
     """
-
-    facts: ClassVar[Facts] = Facts(
-        "Hyun et al., STTM, 2025",
-        "merge",
-        exact=False,
-        floor="about the root cells of one frame",
-        searched=("spatial_threshold", "temporal_threshold"),
-    )
 
     spatial_threshold: float = 0.85  # least cosine of a cell with its quarters to stay whole
     temporal_threshold: float = 0.55  # least cosine of two nodes to be joined over time
