@@ -16,9 +16,8 @@ from floc._arrays import Array, to_tensor
 from floc._checks import check_choice
 from floc.kept import Kept
 from floc.methods.density import compute_distances, rank_points
-from floc.methods.frames import average_frames
+from floc.methods.frames import average_frames, split_tiles, to_float
 from floc.methods.registry import register
-from floc.methods.tiles import split_tiles, to_float
 from floc.representatives import find_nearest
 from floc.tokens import TokenGrid
 
@@ -167,7 +166,9 @@ class FastVid:
         """Keep [T] salient tokens and [T] anchors."""
         cells = grid.n // grid.shape[0]
         # as published, anchors absorb only their own frame if their number is the undivided quota of a frame
-        own_only = (anchors == int(quota * self.stprune_d)) | segments.all_anchored
+        own_only = (anchors == int(quota * self.stprune_d)) | (segments.anchored_frames == segments.lengths)[
+            segments.segment
+        ]
         own_only &= self.variant == "onevision"
         salient, anchors = _fit_anchors(segments, salient, anchors, cells)
         is_salient = np.zeros((grid.shape[0], cells), bool)
@@ -197,11 +198,7 @@ class FastVid:
         is_anchor: np.ndarray,
         own_only: np.ndarray,
     ) -> tuple[torch.Tensor, np.ndarray]:
-        """Merge tokens into anchors.
-
-        Args:
-            is_salient, is_anchor: [T, N] bool.
-            own_only: [T] bool, whether the anchors of a frame absorb only that frame.
+        """Merge [T, N] tokens into anchors; those of frames with `own_only`, [T] bool, absorb only their own frame.
 
         Returns:
             [A, D] the merged anchors, and [n] the most similar of the anchors that absorbed each token, or -1.
@@ -252,22 +249,14 @@ class _FrameSegments(NamedTuple):
     is_anchored: np.ndarray  # [T] bool, whether a frame may have anchors
     anchored_frames: np.ndarray  # [S] how many frames of each may have anchors
 
-    @property
-    def all_anchored(self) -> np.ndarray:
-        """Whether all frames of a frame's segment may have anchors: [T] bool."""
-        return (self.anchored_frames == self.lengths)[self.segment]
-
 
 def _plan_tiles(
     grid: TokenGrid, segments: _FrameSegments, counts: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield a few frames at a time, [t], with the frames that have anchors in their segments, [f].
+    """Yield a few frames at a time, [t], with the frames of their segments that have anchors, [f], by [T] counts.
 
     Short segments are processed together, although their tokens then meet anchors of other segments for nothing; long
     ones are split to bound memory.
-
-    Args:
-        counts: [T] anchors of each frame.
     """
     cells = grid.n // grid.shape[0]
     anchor_frames = np.flatnonzero(counts)
@@ -282,11 +271,7 @@ def _plan_tiles(
 
 
 def _share_quota(segments: _FrameSegments, quota: int, share: float, extra: int) -> tuple[np.ndarray, np.ndarray]:
-    """Share the quota of each segment among its frames without loss; the first frames get `extra` salient tokens.
-
-    Returns:
-        [T] salient tokens and [T] anchors.
-    """
+    """Share each segment's quota among its frames without loss, `extra` to the first: [T] salient, [T] anchors."""
     total = quota * segments.lengths
     context = np.floor(total * share).astype(np.int64)  # [S]
     frames = np.arange(len(segments.segment))

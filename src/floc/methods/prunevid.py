@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,9 +11,8 @@ import torch
 from floc.kept import Kept
 from floc.methods.budgets import check_floor
 from floc.methods.density import cluster_points
-from floc.methods.frames import average_frames
+from floc.methods.frames import average_frames, split_tiles, to_float
 from floc.methods.registry import register
-from floc.methods.tiles import split_tiles, to_float
 from floc.tokens import TokenGrid
 
 
@@ -148,10 +148,8 @@ class _TokenGroups:
         # counts step at fractions of group sizes, which 40 bisections resolve
         for _ in range(40):
             middle = (low + high) / 2
-            if self.count_clusters(middle, untouched).sum() <= budget:
-                low = middle
-            else:
-                high = middle
+            is_within = self.count_clusters(middle, untouched).sum() <= budget
+            low, high = (middle, high) if is_within else (low, middle)
         counts = self.count_clusters(low, untouched)
         # just below a step, the groups that it gives one more are those with the largest fraction left over
         growing = np.flatnonzero(self.count_clusters(high, untouched) > counts)
@@ -237,24 +235,19 @@ def make_contiguous(labels: np.ndarray) -> np.ndarray:
     longest = np.zeros(labels.max() + 1, np.int64)
     np.maximum.at(longest, labels[starts], lengths)
     stray = (lengths < longest[labels[starts]]) | (lengths == 1)
-    runs: list[list[int]] = []  # label and length; adjacent strays are one run with the label -1
-    for label, length in zip(np.where(stray, -1, labels[starts]).tolist(), lengths.tolist(), strict=True):
-        _append_run(runs, label, length)
-    joined: list[list[int]] = []
-    for i, (label, length) in enumerate(runs):
+    run_labels = np.where(stray, -1, labels[starts])
+    first = np.flatnonzero(np.diff(run_labels, prepend=-2))  # adjacent strays are one run
+    runs = np.stack([run_labels[first], np.add.reduceat(lengths, first)], 1).tolist()
+    joined = [[0, 0]]  # label and length
+    for (label, length), right in itertools.pairwise([*runs, [0, 0]]):
+        left = joined[-1]
         if label < 0:
-            left = joined[-1] if joined else [0, 0]
-            right = runs[i + 1] if i + 1 < len(runs) else [0, 0]
             label = right[0] if right[1] > left[1] else left[0]
-        _append_run(joined, label, length)
-    return np.repeat([label for label, _ in joined], [length for _, length in joined])
-
-
-def _append_run(runs: list[list[int]], label: int, length: int) -> None:
-    if runs and runs[-1][0] == label:
-        runs[-1][1] += length
-    else:
-        runs.append([label, length])
+        if label == left[0]:
+            left[1] += length
+        else:
+            joined.append([label, length])
+    return np.repeat(*np.transpose(joined))
 
 
 def _cluster(
