@@ -1,5 +1,4 @@
-"""DyCoke's first stage (Tao et al., "DyCoke: Dynamic Compression of Tokens for Fast Video Large Language Models",
-2024)."""
+"""DyCoke (Tao et al., "DyCoke: Dynamic Compression of Tokens for Fast Video Large Language Models", 2024), stage 1."""
 
 from __future__ import annotations
 
@@ -71,9 +70,8 @@ class DyCoke:
             # at least one frame longer: a window of 4 may have failed only because of the unpruned third frame
             window = max(window + 1, math.ceil(t / max(1, budget // cells)))
             reference = self._find_references(t, window)
-        floor = _count_whole(reference) * cells
-        reason = f"{_count_whole(reference)} of {t} frames whole, the first of every {window}"
-        reason += "" if self.widen or self.strict else " (fewer with widen=True)"
+        whole, hint = _count_whole(reference), "" if self.widen or self.strict else " (fewer with widen=True)"
+        floor, reason = whole * cells, f"{whole} of {t} frames whole, the first of every {window}{hint}"
         check_floor("dycoke", budget, floor, grid.n, reason, nearest=self.nearest)
         pruned = _find_pruned(reference)
         quota, extra = divmod(max(0, budget - floor), max(1, len(pruned)))

@@ -1,5 +1,4 @@
-"""LongVU's spatial token compression (Shen et al., "LongVU: Spatiotemporal Adaptive Compression for Long
-Video-Language Understanding", 2024)."""
+"""LongVU (Shen et al., "LongVU: Spatiotemporal Adaptive Compression for Long Video-Language Understanding", 2024)."""
 
 from __future__ import annotations
 
@@ -95,7 +94,6 @@ def _find_threshold(ascending: torch.Tensor, count: int) -> float:
 def _truncate(picks: np.ndarray, window_tokens: int, limit: int) -> np.ndarray:
     """Cut the same number of tokens from the end of every window, then the end of the whole, to fit the limit."""
     window = picks // window_tokens
-    sizes = np.bincount(window)
-    excess = max(0, len(picks) - limit)
-    until_end = np.cumsum(sizes)[window] - np.arange(len(picks))  # 1 for the last token of a window
-    return picks[until_end > math.ceil(excess / len(sizes))][:limit]
+    ends = np.bincount(window).cumsum()
+    until_end = ends[window] - np.arange(len(picks))  # 1 for the last token of a window
+    return picks[until_end > math.ceil(max(0, len(picks) - limit) / len(ends))][:limit]

@@ -151,8 +151,7 @@ def _to_python(value: object) -> object:
 
 def stays_on(method: Method, device: torch.device) -> bool:
     """Return whether a method works on `device` without synchronising, as reported by its optional `stays_on`."""
-    reports = getattr(method, "stays_on", None)
-    return reports is not None and reports(device)
+    return getattr(method, "stays_on", lambda _: False)(device)
 
 
 class Spec(NamedTuple):
