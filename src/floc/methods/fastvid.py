@@ -109,9 +109,8 @@ class FastVid:
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         if budget == grid.n:
             return replace(grid.keep_all(), settings={"retention_ratio": 1.0})
-        frames = grid.shape[0]
-        cells = grid.n // frames
-        quota, extra = divmod(budget, frames)
+        cells = grid.n // grid.shape[0]
+        quota, extra = divmod(budget, grid.shape[0])
         segments = self._find_segments(grid)
         kept = self._merge(grid, segments, *_share_quota(segments, quota, self.stprune_d, extra), quota)
         ratio = quota / cells
@@ -132,7 +131,7 @@ class FastVid:
         from_last = (starts + lengths - 1)[segment] - np.arange(frames)
         is_anchored = from_last % self.dtm_p == 0
         return _FrameSegments(
-            starts, lengths, segment, is_anchored, np.add.reduceat(is_anchored.astype(np.int64), starts)
+            starts, lengths, segment, is_anchored, np.add.reduceat(is_anchored, starts, dtype=np.int64)
         )
 
     def _compute_salience(self, grid: TokenGrid) -> torch.Tensor:
@@ -166,10 +165,8 @@ class FastVid:
         """Keep [T] salient tokens and [T] anchors."""
         cells = grid.n // grid.shape[0]
         # as published, anchors absorb only their own frame if their number is the undivided quota of a frame
-        own_only = (anchors == int(quota * self.stprune_d)) | (segments.anchored_frames == segments.lengths)[
-            segments.segment
-        ]
-        own_only &= self.variant == "onevision"
+        all_anchored = (segments.anchored_frames == segments.lengths)[segments.segment]
+        own_only = ((anchors == int(quota * self.stprune_d)) | all_anchored) & (self.variant == "onevision")
         salient, anchors = _fit_anchors(segments, salient, anchors, cells)
         is_salient = np.zeros((grid.shape[0], cells), bool)
         if salient.any():

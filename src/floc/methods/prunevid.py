@@ -109,17 +109,15 @@ class PruneVid:
                     x = to_float(grid.gather(rows.ravel())).view(*rows.shape, -1)
                 centres, cluster, cluster_means = _cluster(x, size[:, 0], count[:, 0], self.k)
                 is_member = np.arange(members.shape[1]) < size
-                of_group = np.broadcast_to(group[:, None], members.shape)
-                cluster_of[of_group[is_member], members[is_member]] = (before[group, None] + cluster)[is_member]
+                of_group = np.repeat(group, size[:, 0])
+                cluster_of[of_group, members[is_member]] = (before[group, None] + cluster)[is_member]
                 is_cluster = np.arange(centres.shape[1]) < count
                 numbers = (before[group, None] + np.arange(centres.shape[1]))[is_cluster]
                 centre_cells = np.take_along_axis(members, centres, 1)
                 indices[numbers] = (groups.frame[group, None] * cells + centre_cells)[is_cluster]
                 merged[torch.from_numpy(numbers).to(device)] = cluster_means
         by_index = np.argsort(indices)
-        place = np.empty_like(by_index)
-        place[by_index] = np.arange(len(by_index))
-        represents = place[cluster_of[groups.group_of, np.arange(cells)]].ravel()
+        represents = np.argsort(by_index)[cluster_of[groups.group_of, np.arange(cells)]].ravel()
         return grid.merge(indices[by_index], merged[torch.from_numpy(by_index).to(device)], represents)
 
 

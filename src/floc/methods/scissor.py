@@ -123,18 +123,17 @@ def _compare(trees: FrameTrees, low: float, high: float) -> _ThresholdWindow | N
         throughout = (since <= low) & (until > high)
         part = (~throughout & (since < until) & (since <= high) & (until > low)).nonzero()[:, 0]
         partial.append(tuple(array[part] for array in (a, b, since, until)))
-        if sum(len(edges[0]) for edges in partial) > MAX_EDGES:
+        if sum(len(pairs[0]) for pairs in partial) > MAX_EDGES:
             return None
         a, b = torch.stack([a, b])[:, throughout.nonzero()[:, 0]]
         degree += _count_edges(a, b, len(x))
         constant.append(torch.stack([a, b])[:, (root[a] != root[b]).nonzero()[:, 0]])
-        if i + step >= len(x) or sum(edges.shape[1] for edges in constant) > MAX_EDGES // 4:
+        if i + step >= len(x) or sum(pairs.shape[1] for pairs in constant) > MAX_EDGES // 4:
             a, b = torch.cat(constant, 1)
             root = find_components(len(x), root[a], root[b])[root]
             constant = []
-    return _ThresholdWindow(
-        nodes, death, birth, root, degree, *(torch.cat(edges) for edges in zip(*partial, strict=True))
-    )
+    edges = (torch.cat(arrays) for arrays in zip(*partial, strict=True))
+    return _ThresholdWindow(nodes, death, birth, root, degree, *edges)
 
 
 def _compare_at(trees: FrameTrees, tau: float) -> _ThresholdWindow:
@@ -186,7 +185,7 @@ def _guess_window(trees: FrameTrees, budget: int) -> tuple[float, float]:
     least, _ = _bracket(trees.count, budget)  # there are no more components than nodes
     x, high = trees.rows, NONE
     for _ in range(4):
-        low, over = _bracket_sample(_compare_sample(x), len(x), budget)
+        low, over = _bracket_sample(x, budget)
         low = max(low, least)
         high = max(min(high, over), low + 0.002)
         if trees.count(high) > 0.75 * len(x):
@@ -195,16 +194,12 @@ def _guess_window(trees: FrameTrees, budget: int) -> tuple[float, float]:
     return low, min(high, NONE)
 
 
-def _compare_sample(x: torch.Tensor) -> torch.Tensor:
-    """Return the cosines of evenly spaced rows of [n, D] with all: [SAMPLE, n]."""
-    count = min(SAMPLE, len(x))
-    sample = torch.arange(count, device=x.device) * len(x) // count
+def _bracket_sample(x: torch.Tensor, budget: int) -> tuple[float, float]:
+    """Estimate thresholds at which [n, D] nodes have fewer and more components than a budget, from a few of them."""
+    n, count = len(x), min(SAMPLE, len(x))
+    sample = torch.arange(count, device=x.device) * n // count
     norm = torch.linalg.vector_norm(x, dim=-1).clamp_min(1e-12)
-    return x[sample] @ x.T / norm[sample, None] / norm
-
-
-def _bracket_sample(cosine: torch.Tensor, n: int, budget: int) -> tuple[float, float]:
-    """Estimate thresholds at which n nodes have fewer and more components than a budget, from [SAMPLE, n] cosines."""
+    cosine = x[sample] @ x.T / norm[sample, None] / norm  # [count, n]
 
     def upper(tau: float) -> int:
         return math.ceil(n * float((1 / (cosine > tau).sum(1).clamp_min(1)).mean()))

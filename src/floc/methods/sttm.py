@@ -243,9 +243,8 @@ class _CellCosines:
             cell = self.cells[i].expand(len(quarter), -1)
             scores[i - 1] = quarter.scatter_reduce(1, cell, quarter, "amin", include_self=False).gather(1, cell)
         if self.has_partial:
-            scores = torch.where(
-                self.is_partial[:, None], torch.minimum(scores, self._compare_corners(x, norm)), scores
-            )
+            lower = torch.minimum(scores, self._compare_corners(x, norm))
+            scores = torch.where(self.is_partial[:, None], lower, scores)
         return scores, across.transpose(0, 1)
 
     def _multiply(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
