@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from floc.methods import density, tiles
+from floc.methods import density, frames
 
 
 def cluster_by_definition(x: np.ndarray, clusters: int, k: int) -> tuple[list[int], list[int]]:
@@ -30,7 +30,7 @@ def cluster_by_definition(x: np.ndarray, clusters: int, k: int) -> tuple[list[in
 @pytest.mark.parametrize("cache", [1 << 23, 1, 2000])
 @pytest.mark.parametrize("k", [1, 4, 7, 100])
 def test_clusters_padded_groups_of_different_sizes(k: int, cache: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "CPU_BYTES", cache)  # all rows in one tile, one per tile, a few per tile
+    monkeypatch.setattr(frames, "CPU_BYTES", cache)  # all rows in one tile, one per tile, a few per tile
     rng = np.random.default_rng(k)
     sizes, counts = np.array([1, 2, 5, 17, 23, 23]), np.array([1, 1, 5, 4, 1, 23])
     x = (rng.standard_normal((6, 23, 12)) + 5 * rng.standard_normal(12)).astype(np.float32)

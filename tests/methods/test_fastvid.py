@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import floc
-from floc.methods import fastvid, tiles
+from floc.methods import fastvid, frames
 from floc.synthetic import film
 
 VARIANTS = {"onevision": "", "llava-video": "lv_"}
@@ -174,7 +174,7 @@ def test_matches_published_program(read_golden, case: str, variant: str) -> None
 def test_matches_definition(
     shape: tuple[int, int, int], options: dict, cache: int, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tiles, "CPU_BYTES", cache)  # one tile or many
+    monkeypatch.setattr(frames, "CPU_BYTES", cache)  # one tile or many
     tokens = film(*shape, dim=24, seed=sum(shape), scenes=2, shot_frames=6, dtype=np.float32)
     kept = floc.compress(tokens, method="fastvid", variant=variant, **options)
     quota = int(shape[1] * shape[2] * options["retention_ratio"])
@@ -304,8 +304,8 @@ def test_quota_of_whole_frames_keeps_everything() -> None:
 def test_tiling_of_segments_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = film(40, 2, 4, dim=16, seed=4, scenes=3, shot_frames=5, dtype=np.float32)
     expected = floc.compress(tokens, budget=100, method="fastvid")
-    for frames in (1, 3, 40):
-        monkeypatch.setattr(fastvid, "TILE_FRAMES", frames)
+    for tile_frames in (1, 3, 40):
+        monkeypatch.setattr(fastvid, "TILE_FRAMES", tile_frames)
         kept = floc.compress(tokens, budget=100, method="fastvid")
         np.testing.assert_array_equal(kept.represents, expected.represents)
         np.testing.assert_allclose(kept.features, expected.features, atol=1e-6)

@@ -55,7 +55,7 @@ def test_budget_matches_published_program_with_its_threshold(read_golden, case: 
 def test_keeps_first_frames_and_tokens_below_threshold(
     shape: tuple[int, int, int], window: int, threshold: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frames, "CPU_BYTES", 300)  # several tiles
+    monkeypatch.setattr(frames, "PRODUCT_BYTES", 300)  # several tiles
     tokens = make_tokens(shape)
     later = compute_cosines(tokens, window)
     expected = [i for i in range(np.prod(shape)) if later.get(i, -9) < threshold]

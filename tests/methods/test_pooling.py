@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import floc
-from floc.methods import tiles
+from floc.methods import frames
 
 WAYS = {
     "avg_stride2_floor": {"stride": 2, "ceil": False},
@@ -51,7 +51,7 @@ def test_matches_reference_outputs(read_golden, case: str) -> None:
 def test_adaptive_pooling_averages_rows_and_columns(
     shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tiles, "CPU_BYTES", 600)  # several tiles
+    monkeypatch.setattr(frames, "CPU_BYTES", 600)  # several tiles
     t, h, w = shape
     tokens = make_tokens(*shape)
     for rows in range(1, h + 1):

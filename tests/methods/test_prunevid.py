@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import floc
-from floc.methods import prunevid, tiles
+from floc.methods import frames, prunevid
 from floc.synthetic import film
 from floc.tokens import TokenGrid
 
@@ -159,7 +159,7 @@ def test_matches_published_program(read_golden, case: str) -> None:
 def test_matches_definition(
     shape: tuple[int, int, int], options: dict, cache: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tiles, "CPU_BYTES", cache)  # one tile or many
+    monkeypatch.setattr(frames, "CPU_BYTES", cache)  # one tile or many
     tokens = film(*shape, dim=24, seed=sum(shape), scenes=2, shot_frames=6, dtype=np.float32)
     assert_matches(floc.compress(tokens, method="prunevid", **options), merge_by_definition(tokens, **options))
 

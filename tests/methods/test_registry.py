@@ -233,7 +233,7 @@ def test_parses_options_as_python_values_or_text() -> None:
 
 def test_registered_methods_are_listed_and_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("floc.methods.registry._registry", {"random": floc.methods.get("random")})
-    floc.methods.register("other")(floc.methods.get("random"))
+    floc.methods.register("other", "paper", "select")(floc.methods.get("random"))
     assert floc.methods.names() == ["other", "random"]
     assert floc.methods.make("other", {"seed": np.int64(3)}) == floc.methods.make("random", {"seed": 3})
     with pytest.raises(ValueError, match="unknown method 'othr': did you mean 'other'"):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import floc
-from floc.methods import tiles
+from floc.methods import frames
 from floc.synthetic import film
 
 
@@ -243,7 +243,7 @@ def test_dtype_and_layout_do_not_change_the_result(dtype: torch.dtype) -> None:
 def test_tiles_compare_frames_across_their_boundaries(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = film(17, 7, 6, dim=32, shot_frames=5, dtype=np.float32)
     whole = floc.compress(tokens, method="sttm", spatial_threshold=0.8, temporal_threshold=0.8)
-    monkeypatch.setattr(tiles, "CPU_BYTES", 3 * 7 * 6 * 32 * 4)
+    monkeypatch.setattr(frames, "CPU_BYTES", 3 * 7 * 6 * 32 * 4)
     parts = floc.compress(tokens, method="sttm", spatial_threshold=0.8, temporal_threshold=0.8)
     np.testing.assert_array_equal(parts.indices, whole.indices)
     np.testing.assert_allclose(parts.features, whole.features, atol=1e-6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -10,25 +10,11 @@ from floc.kept import Kept
 from floc.tokens import TokenGrid
 
 
-class Facts(NamedTuple):
-    """Static properties of a method."""
-
-    paper: str  # citation in one line
-    kind: Literal["select", "merge"]
-    exact: bool = True  # False: the method may keep fewer tokens than the budget
-    floor: str = ""  # the fewest tokens the method can keep, in words
-    needs: str = ""  # optional inputs besides the tokens
-    searched: tuple[str, ...] = ()  # options that a budget determines; passing both is an error
-
-
 class Method(Protocol):
     """Compresses a grid to a budget."""
 
-    facts: ClassVar[Facts]
-
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         """Keep `budget` tokens, 1 <= budget <= grid.n."""
-        ...
 
 
 @runtime_checkable
@@ -37,7 +23,6 @@ class Native(Method, Protocol):
 
     def native(self, grid: TokenGrid) -> Kept:
         """Keep the tokens that the method's options select."""
-        ...
 
 
 @runtime_checkable
@@ -46,7 +31,6 @@ class Reaching(Method, Protocol):
 
     def reaching(self, grid: TokenGrid, coverage: float) -> Kept:
         """Keep the fewest tokens that reach `coverage`."""
-        ...
 
 
 @runtime_checkable
@@ -55,7 +39,6 @@ class Streaming(Method, Protocol):
 
     def streaming(self) -> dict[str, Any] | None:
         """Return the options of an equivalent `floc.Stream`, or None if there is none."""
-        ...
 
 
 @runtime_checkable
@@ -64,4 +47,3 @@ class Naming(Method, Protocol):
 
     def indices(self, grid: TokenGrid, budget: int) -> torch.Tensor:
         """Return the flat indices of the kept tokens: [K] int64, ascending, on the tokens' device."""
-        ...

@@ -6,12 +6,7 @@ from collections.abc import Callable
 
 
 def check_floor(method: str, budget: int, floor: int, n: int, reason: str, *, nearest: bool) -> None:
-    """Raise ValueError if a budget is below the fewest of `n` tokens that a method can keep.
-
-    Args:
-        reason: what the method always keeps, for the message.
-        nearest: accept the floor in place of a smaller budget.
-    """
+    """Raise ValueError if a budget is below the fewest of `n` tokens that a method can keep, unless `nearest`."""
     if budget < floor and not nearest:
         raise ValueError(
             f"{method} keeps {reason}: at least {floor} of {n} tokens (ratio {floor / n:.3g}); "

@@ -21,7 +21,7 @@ from floc.blocks import BlockSpec
 from floc.kept import Kept
 from floc.tokens import TokenGrid
 
-Select = Callable[[torch.Tensor, int], np.ndarray]
+Select = Callable[[torch.Tensor, int], np.ndarray]  # [n, D] tokens of a block and a count k < n -> [k] picks
 
 FEATURE_STEP = 512  # features of a block converted to float64 at a time
 # Squared distances are differences of products in float64. Below this fraction of the tokens' squared lengths, a few
@@ -77,7 +77,6 @@ class ClusterMethod:
         return ("sklearn.cluster",)
 
     def _select(self, tokens: torch.Tensor, k: int) -> np.ndarray:
-        """Select [k] of the [n, D] tokens of a block, k < n."""
         raise NotImplementedError
 
 
@@ -86,13 +85,8 @@ def select_in_blocks(
 ) -> np.ndarray:
     """Select tokens in every block and return their flat indices: [budget] int64, ascending.
 
-    Blocks run on their own threads. The libraries' thread pools are limited to one thread: in blocks of a few hundred
-    tokens their threads mostly wait for each other, and the order of their sums would depend on how many there are.
-
-    Args:
-        spans: the frames of each block.
-        select: maps the [n, D] tokens of a block and a count k < n to [k] picks.
-        threads: blocks to process at a time; None: as many as torch has threads.
+    Up to `threads` blocks run at a time. The libraries' thread pools are limited to one thread: in blocks of a few
+    hundred tokens their threads mostly wait, and the order of their sums would depend on how many there are.
     """
     cells = grid.shape[1] * grid.shape[2]
     sizes = [(span.stop - span.start) * cells for span in spans]
@@ -160,20 +154,14 @@ def find_duplicates(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if len(np.unique(x.sum(1, dtype=np.float64))) == len(x):  # the usual case, without duplicates
         return np.arange(len(x)), np.arange(len(x))
     rows = np.ascontiguousarray(x + 0.0)  # -0.0 and 0.0 are equal but have different bytes
-    _, first, group = np.unique(
-        rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel(), return_index=True, return_inverse=True
-    )
-    return first, group
+    keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
+    return np.unique(keys, return_index=True, return_inverse=True)[1:]
 
 
 def select_representatives(x: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
-    """Select k tokens: in each cluster the member nearest to the mean, the lowest index on ties.
+    """Select k of [n, D] tokens: in each cluster of [n] labels the member nearest to the mean, the first on ties.
 
     If there are fewer than k clusters, the tokens farthest from their cluster's representative follow, duplicates last.
-
-    Args:
-        x: [n, D] float32.
-        labels: [n] int, the cluster of each token.
 
     >>> select_representatives(np.array([[0.0], [1.0], [5.0], [1.5], [5.0]]), np.array([1, 1, 0, 1, 0]), 3).tolist()
     [2, 1, 0]
@@ -183,7 +171,7 @@ def select_representatives(x: np.ndarray, labels: np.ndarray, k: int) -> np.ndar
     starts = counts.cumsum() - counts
     steps = [slice(start, start + FEATURE_STEP) for start in range(0, x.shape[1], FEATURE_STEP)]
     distance = np.zeros(len(x))
-    # float64 differences: the two members of a pair are then exactly equally far from their mean
+    # in float64 the two members of a pair are exactly equally far from their mean
     for step in steps:
         members = x[order, step].astype(np.float64)
         members -= np.repeat(np.add.reduceat(members, starts, axis=0) / counts[:, None], counts, axis=0)
@@ -196,7 +184,6 @@ def select_representatives(x: np.ndarray, labels: np.ndarray, k: int) -> np.ndar
     for step in steps:
         difference = x[:, step].astype(np.float64) - x[picks[labels], step]
         distance += np.square(difference, out=difference).sum(1)
-    is_duplicate = np.ones(len(x), bool)
-    is_duplicate[find_duplicates(x)[0]] = False
+    is_duplicate = ~np.isin(np.arange(len(x)), find_duplicates(x)[0])
     rest = np.setdiff1d(np.arange(len(x)), picks)
     return np.concatenate([picks, rest[np.lexsort((-distance[rest], is_duplicate[rest]))][: k - len(picks)]])

@@ -29,15 +29,12 @@ def find_components(size: int, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor
 def sum_groups(
     rows: torch.Tensor, members: torch.Tensor, sizes: torch.Tensor, weights: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return the (weighted) sum of each group's rows, [K, D], always added in the order of the members.
-
-    A scattered sum would add in any order on a GPU.
+    """Return the (weighted) sum of each group's rows, [K, D]; a scattered sum would add in any order on a GPU.
 
     Args:
         rows: [n, D] float32.
-        members: [M] int64 row numbers, group after group.
+        members: [M] int64 row numbers, group after group; `weights`, [M] float32, belong to them.
         sizes: [K] int64, members of each group.
-        weights: [M] float32.
 
     >>> sum_groups(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([2, 0, 1]), torch.tensor([2, 1])).tolist()
     [[5.0], [2.0]]

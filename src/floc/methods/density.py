@@ -1,15 +1,14 @@
 """Density-peak clustering (DPC-kNN): dense points that are far from any denser point become cluster centres.
 
 Many small groups are clustered at once: `x`, [B, M, D] in float32 or float64, holds one group per row, padded to the
-largest; `sizes`, [B] int64, gives the number of real points, at least 1. A few kernels then process a whole video
-without a loop over its frames.
+largest; `sizes`, [B] int64, gives the number of real points, at least 1.
 """
 
 from __future__ import annotations
 
 import torch
 
-from floc.methods.tiles import split_tiles
+from floc.methods.frames import split_tiles
 
 ROUNDING = 8  # error of a squared distance, in units in the last place
 
@@ -63,12 +62,7 @@ def rank_points(squared: torch.Tensor, sizes: torch.Tensor, k: int) -> torch.Ten
 def cluster_points(
     x: torch.Tensor, sizes: torch.Tensor, counts: torch.Tensor, most: int, k: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cluster the points of each group around its first ranked points.
-
-    Args:
-        counts: [B] int64, clusters of each group, 1 <= counts <= sizes.
-        most: the largest count.
-        k: neighbours that a density is computed from.
+    """Cluster the points of each group around its [B] `counts`, at most `most`, first ranked points.
 
     Returns:
         [B, most] the centres by rank, and [B, M] the rank of the centre nearest to each point; `most` for padding.

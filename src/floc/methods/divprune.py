@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 
 from floc import blocks, scenes
+from floc._tiles import TILE_BYTES, iterate_tiles
 from floc.blocks import BlockSpec
 from floc.kept import Kept
-from floc.methods.base import Facts
 from floc.methods.registry import register
 from floc.ranking import Ranking
-from floc.representatives import TILE_BYTES, normalize
+from floc.representatives import normalize
 from floc.selection.engine import History, Solution
 from floc.tokens import TokenGrid
 
 MATRIX_BYTES = 1 << 30  # the largest cosine matrix to store; above it, rows are computed when needed
 
 
-@register("divprune")
+@register("divprune", "Alvar et al., DivPrune, CVPR 2025", "select")
 @dataclass(frozen=True)
 class DivPrune:
     """Keep the most diverse tokens: each pick is the token farthest from all tokens picked before it.
@@ -36,8 +35,6 @@ class DivPrune:
     - The cosine with a zero vector is 0. The program fails on zero vectors.
     - A ratio that asks for half a token rounds up, as in all methods here. The program rounds halves to even.
     """
-
-    facts: ClassVar[Facts] = Facts("Alvar et al., DivPrune, CVPR 2025", "select")
 
     block: BlockSpec = 32
 
@@ -67,33 +64,28 @@ def _select_farthest(x: torch.Tensor, k: int) -> Solution:
         row = matrix[picks[i]] if matrix is not None else x @ x[picks[i]]
         closest = row.clone() if i == 0 else torch.maximum(closest, row, out=closest)
         closest[picks[: i + 1]] = torch.inf  # never pick a token twice, even if only duplicates are left
-    history = History(*_trace_representatives(x, x[picks]))
-    return Solution(picks.cpu().numpy(), distances.double().cpu().numpy(), None, history)
+    return Solution(picks.cpu().numpy(), distances.double().cpu().numpy(), None, _trace_representatives(x, x[picks]))
 
 
 def _find_closest(x: torch.Tensor, matrix: torch.Tensor | None) -> torch.Tensor:
     """Return each token's highest cosine with another token: [n]."""
-    step = max(1, TILE_BYTES // (4 * len(x)))
     closest = []
-    for start in range(0, len(x), step):
-        tile = (matrix[start : start + step] if matrix is not None else x[start : start + step] @ x.T).clone()
-        tile[torch.arange(len(tile)), torch.arange(start, start + len(tile))] = -torch.inf
-        closest.append(tile.max(1).values)
+    for tile in iterate_tiles(len(x), 4 * len(x), TILE_BYTES):
+        cosine = matrix[tile].clone() if matrix is not None else x[tile] @ x.T
+        cosine.diagonal(tile.start).fill_(-torch.inf)
+        closest.append(cosine.max(1).values)
     return torch.cat(closest)
 
 
-def _trace_representatives(x: torch.Tensor, picked: torch.Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return every change of a token's representative: [E] token, [E] rank of the pick, [E] cosine, sorted by rank."""
-    tokens, ranks, cosines = [], [], []
-    step = max(1, TILE_BYTES // (4 * len(picked)))
-    for start in range(0, len(x), step):
-        best = (picked @ x[start : start + step].T).cummax(0).values  # [k, step]
+def _trace_representatives(x: torch.Tensor, picked: torch.Tensor) -> History:
+    """Return every change of a token's representative, sorted by the rank of the pick."""
+    changes = []
+    for tile in iterate_tiles(len(x), 4 * len(picked), TILE_BYTES):
+        best = (picked @ x[tile].T).cummax(0).values  # [k, tile]
         better = torch.ones_like(best, dtype=torch.bool)
         better[1:] = best[1:] > best[:-1]
-        changes = better.nonzero(as_tuple=True)
-        ranks.append(changes[0])
-        tokens.append(start + changes[1])
-        cosines.append(best[changes].double())
-    token, rank, cosine = (torch.cat(parts).cpu().numpy() for parts in (tokens, ranks, cosines))
+        ranks, tokens = better.nonzero(as_tuple=True)
+        changes.append((tile.start + tokens, ranks, best[ranks, tokens].double()))
+    token, rank, cosine = (torch.cat(parts).cpu().numpy() for parts in zip(*changes, strict=True))
     by_rank = np.argsort(rank, kind="stable")
-    return token[by_rank], rank[by_rank], cosine[by_rank]
+    return History(token[by_rank], rank[by_rank], cosine[by_rank])

@@ -1,16 +1,13 @@
-"""DyCoke's first stage (Tao et al., "DyCoke: Dynamic Compression of Tokens for Fast Video Large Language Models",
-2024)."""
+"""DyCoke (Tao et al., "DyCoke: Dynamic Compression of Tokens for Fast Video Large Language Models", 2024), stage 1."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
 from floc.kept import Kept
-from floc.methods.base import Facts
 from floc.methods.budgets import check_floor
 from floc.methods.frames import compare_cells
 from floc.methods.registry import register
@@ -19,7 +16,13 @@ from floc.tokens import TokenGrid
 DROPPED = -1
 
 
-@register("dycoke")
+@register(
+    "dycoke",
+    "Tao et al., DyCoke, 2024",
+    "select",
+    floor="the first frame of every 4 (25%)",
+    searched=("merging_ratio",),
+)
 @dataclass(frozen=True)
 class DyCoke:
     """Keep the first frame of every 4, and in the other three the tokens least similar to the same cell before.
@@ -44,10 +47,6 @@ class DyCoke:
       order of the program.
     """
 
-    facts: ClassVar[Facts] = Facts(
-        "Tao et al., DyCoke, 2024", "select", floor="the first frame of every 4 (25%)", searched=("merging_ratio",)
-    )
-
     merging_ratio: float = 0.7  # the fraction of a pruned frame that is dropped
     window: int = 4  # frames; lengths other than 4 are processed as with `sound`
     sound: bool = False  # prune the last window like all others
@@ -71,9 +70,8 @@ class DyCoke:
             # at least one frame longer: a window of 4 may have failed only because of the unpruned third frame
             window = max(window + 1, math.ceil(t / max(1, budget // cells)))
             reference = self._find_references(t, window)
-        floor = _count_whole(reference) * cells
-        reason = f"{_count_whole(reference)} of {t} frames whole, the first of every {window}"
-        reason += "" if self.widen or self.strict else " (fewer with widen=True)"
+        whole, hint = _count_whole(reference), "" if self.widen or self.strict else " (fewer with widen=True)"
+        floor, reason = whole * cells, f"{whole} of {t} frames whole, the first of every {window}{hint}"
         check_floor("dycoke", budget, floor, grid.n, reason, nearest=self.nearest)
         pruned = _find_pruned(reference)
         quota, extra = divmod(max(0, budget - floor), max(1, len(pruned)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,11 +15,9 @@ from floc import blocks
 from floc._arrays import Array, to_tensor
 from floc._checks import check_choice
 from floc.kept import Kept
-from floc.methods.base import Facts
 from floc.methods.density import compute_distances, rank_points
-from floc.methods.frames import average_frames
+from floc.methods.frames import average_frames, split_tiles, to_float
 from floc.methods.registry import register
-from floc.methods.tiles import split_tiles, to_float
 from floc.representatives import find_nearest
 from floc.tokens import TokenGrid
 
@@ -28,7 +26,13 @@ TILE_FRAMES = 8  # frames of short segments merged together
 
 
 # compared by identity: its options may be arrays
-@register("fastvid")
+@register(
+    "fastvid",
+    "Shen et al., FastVID, 2025",
+    "merge",
+    needs="attention (attn=) and frame vectors (frame_global=) of the vision encoder",
+    searched=("retention_ratio",),
+)
 @dataclass(frozen=True, eq=False)
 class FastVid:
     """Keep the most salient tokens of each frame, and merge the rest of a segment into a few anchor tokens.
@@ -61,13 +65,6 @@ class FastVid:
     - A token absorbed by the anchors of several frames is represented by the most similar of them before merging, a
       token that was not absorbed by the most similar kept token.
     """
-
-    facts: ClassVar[Facts] = Facts(
-        "Shen et al., FastVID, 2025",
-        "merge",
-        needs="attention (attn=) and frame vectors (frame_global=) of the vision encoder",
-        searched=("retention_ratio",),
-    )
 
     retention_ratio: float = 0.1  # a frame's quota / its tokens
     dyseg_c: int = 8  # the least number of segments
@@ -112,9 +109,8 @@ class FastVid:
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         if budget == grid.n:
             return replace(grid.keep_all(), settings={"retention_ratio": 1.0})
-        frames = grid.shape[0]
-        cells = grid.n // frames
-        quota, extra = divmod(budget, frames)
+        cells = grid.n // grid.shape[0]
+        quota, extra = divmod(budget, grid.shape[0])
         segments = self._find_segments(grid)
         kept = self._merge(grid, segments, *_share_quota(segments, quota, self.stprune_d, extra), quota)
         ratio = quota / cells
@@ -135,7 +131,7 @@ class FastVid:
         from_last = (starts + lengths - 1)[segment] - np.arange(frames)
         is_anchored = from_last % self.dtm_p == 0
         return _FrameSegments(
-            starts, lengths, segment, is_anchored, np.add.reduceat(is_anchored.astype(np.int64), starts)
+            starts, lengths, segment, is_anchored, np.add.reduceat(is_anchored, starts, dtype=np.int64)
         )
 
     def _compute_salience(self, grid: TokenGrid) -> torch.Tensor:
@@ -169,8 +165,8 @@ class FastVid:
         """Keep [T] salient tokens and [T] anchors."""
         cells = grid.n // grid.shape[0]
         # as published, anchors absorb only their own frame if their number is the undivided quota of a frame
-        own_only = (anchors == int(quota * self.stprune_d)) | segments.all_anchored
-        own_only &= self.variant == "onevision"
+        all_anchored = (segments.anchored_frames == segments.lengths)[segments.segment]
+        own_only = ((anchors == int(quota * self.stprune_d)) | all_anchored) & (self.variant == "onevision")
         salient, anchors = _fit_anchors(segments, salient, anchors, cells)
         is_salient = np.zeros((grid.shape[0], cells), bool)
         if salient.any():
@@ -199,11 +195,7 @@ class FastVid:
         is_anchor: np.ndarray,
         own_only: np.ndarray,
     ) -> tuple[torch.Tensor, np.ndarray]:
-        """Merge tokens into anchors.
-
-        Args:
-            is_salient, is_anchor: [T, N] bool.
-            own_only: [T] bool, whether the anchors of a frame absorb only that frame.
+        """Merge [T, N] tokens into anchors; those of frames with `own_only`, [T] bool, absorb only their own frame.
 
         Returns:
             [A, D] the merged anchors, and [n] the most similar of the anchors that absorbed each token, or -1.
@@ -254,22 +246,14 @@ class _FrameSegments(NamedTuple):
     is_anchored: np.ndarray  # [T] bool, whether a frame may have anchors
     anchored_frames: np.ndarray  # [S] how many frames of each may have anchors
 
-    @property
-    def all_anchored(self) -> np.ndarray:
-        """Whether all frames of a frame's segment may have anchors: [T] bool."""
-        return (self.anchored_frames == self.lengths)[self.segment]
-
 
 def _plan_tiles(
     grid: TokenGrid, segments: _FrameSegments, counts: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield a few frames at a time, [t], with the frames that have anchors in their segments, [f].
+    """Yield a few frames at a time, [t], with the frames of their segments that have anchors, [f], by [T] counts.
 
     Short segments are processed together, although their tokens then meet anchors of other segments for nothing; long
     ones are split to bound memory.
-
-    Args:
-        counts: [T] anchors of each frame.
     """
     cells = grid.n // grid.shape[0]
     anchor_frames = np.flatnonzero(counts)
@@ -284,11 +268,7 @@ def _plan_tiles(
 
 
 def _share_quota(segments: _FrameSegments, quota: int, share: float, extra: int) -> tuple[np.ndarray, np.ndarray]:
-    """Share the quota of each segment among its frames without loss; the first frames get `extra` salient tokens.
-
-    Returns:
-        [T] salient tokens and [T] anchors.
-    """
+    """Share each segment's quota among its frames without loss, `extra` to the first: [T] salient, [T] anchors."""
     total = quota * segments.lengths
     context = np.floor(total * share).astype(np.int64)  # [S]
     frames = np.arange(len(segments.segment))

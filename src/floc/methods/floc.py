@@ -20,7 +20,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +30,6 @@ from floc._checks import check_at_least, check_choice, is_positive_int
 from floc._system import check_memory
 from floc.blocks import BlockSpec
 from floc.kept import Kept
-from floc.methods.base import Facts
 from floc.methods.registry import register
 from floc.ranking import DeviceRanking, Ranking
 from floc.second_pass import SecondPass
@@ -40,12 +39,10 @@ from floc.selection.objective import METRICS, SCALE, Metric, Similarity
 from floc.tokens import TokenGrid
 
 
-@register("floc")
+@register("floc", "Cho et al., FLoC, ICLR 2026, with a second pass and detail beyond it", "select")
 @dataclass(frozen=True)
 class Floc:
     """Keep the tokens that best represent all others."""
-
-    facts: ClassVar[Facts] = Facts("Cho et al., FLoC, ICLR 2026, with a second pass and detail beyond it", "select")
 
     # frames selected from together; "scene": blocks follow scenes; the first frame of each block; None: the whole video
     block: BlockSpec = 32
@@ -102,12 +99,10 @@ class Floc:
         return run.grid.keep_ranked(ranking, count)
 
 
-@register("floc-paper")
+@register("floc-paper", "Cho et al., FLoC, ICLR 2026", "select")
 @dataclass(frozen=True)
 class FlocPaper(Floc):
     """The paper's method: blocks of 32 frames, plain cosines, one pass."""
-
-    facts: ClassVar[Facts] = Facts("Cho et al., FLoC, ICLR 2026", "select")
 
     dedupe: float = 1
     detail: float = 1

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from floc._checks import check_choice
 from floc.kept import Kept
-from floc.methods.base import Facts
 from floc.methods.budgets import check_floor
 from floc.methods.registry import register
 from floc.tokens import TokenGrid
 
 
-@register("frame_uniform")
+@register("frame_uniform", "uniform frame sampling", "select", exact=False, floor="one frame")
 @dataclass(frozen=True)
 class FrameUniform:
     """Keep all tokens of evenly spaced frames.
@@ -24,8 +22,6 @@ class FrameUniform:
     one frame is an error; with `nearest`, one frame is kept instead. `spacing="ends"` includes the first and the last
     frame, `spacing="middles"` takes the middle frames of equal intervals.
     """
-
-    facts: ClassVar[Facts] = Facts("uniform frame sampling", "select", exact=False, floor="one frame")
 
     spacing: str = "ends"  # or "middles"
     nearest: bool = False

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from floc.methods import clusters
-from floc.methods.base import Facts
 from floc.methods.registry import register
 
 TOLERANCE = 1e-4  # scikit-learn's default
@@ -17,7 +16,7 @@ RIDGE = 1e-11  # relative to the largest square: a hundred times the rounding of
 MIN_PROJECTED = 1 << 19  # values in a block above which projecting pays; smaller blocks take milliseconds anyway
 
 
-@register("kmeans")
+@register("kmeans", "k-means++ and Lloyd's algorithm in scikit-learn", "select", searched=("n_clusters",))
 @dataclass(frozen=True)
 class KMeans(clusters.ClusterMethod):
     """Keep the token nearest to the mean of each k-means cluster.
@@ -34,9 +33,6 @@ class KMeans(clusters.ClusterMethod):
     cluster's representative fill the budget, duplicates last.
     """
 
-    facts: ClassVar[Facts] = Facts(
-        "k-means++ and Lloyd's algorithm in scikit-learn", "select", searched=("n_clusters",)
-    )
     name: ClassVar[str] = "kmeans"
 
     def _select(self, tokens: torch.Tensor, k: int) -> np.ndarray:

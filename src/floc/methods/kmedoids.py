@@ -11,13 +11,12 @@ import torch
 
 from floc._checks import check_choice
 from floc.methods import clusters
-from floc.methods.base import Facts
 from floc.methods.registry import register
 
 MAX_ALTERNATIONS = 300
 
 
-@register("kmedoids")
+@register("kmedoids", "Schubert and Rousseeuw, FasterPAM, Information Systems 2021", "select", searched=("n_clusters",))
 @dataclass(frozen=True)
 class KMedoids(clusters.ClusterMethod):
     """Keep the medoids: the tokens with the smallest sum of distances from all tokens to their nearest medoid.
@@ -41,9 +40,6 @@ class KMedoids(clusters.ClusterMethod):
     index.
     """
 
-    facts: ClassVar[Facts] = Facts(
-        "Schubert and Rousseeuw, FasterPAM, Information Systems 2021", "select", searched=("n_clusters",)
-    )
     name: ClassVar[str] = "kmedoids"
     package: ClassVar[str] = "the kmedoids package"
     matrices: ClassVar[int] = 3

@@ -83,9 +83,7 @@ def _link(cosine: torch.Tensor) -> tuple[torch.Tensor, ...]:
     device = cosine.device
     frames = torch.arange(t, device=device)
     order = torch.zeros((t, n), dtype=torch.int64, device=device)
-    link = torch.full(
-        (t, n + 1), -torch.inf, device=device
-    )  # highest cosine with any token visited before; -inf at ends
+    link = torch.full((t, n + 1), -torch.inf, device=device)  # highest cosine with a visited token; -inf at ends
     visited = torch.zeros((t, n), dtype=torch.bool, device=device)
     best = cosine[:, 0]
     for i in range(1, n):

@@ -1,24 +1,27 @@
-"""LongVU's spatial token compression (Shen et al., "LongVU: Spatiotemporal Adaptive Compression for Long
-Video-Language Understanding", 2024)."""
+"""LongVU (Shen et al., "LongVU: Spatiotemporal Adaptive Compression for Long Video-Language Understanding", 2024)."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
 
 from floc.kept import Kept
-from floc.methods.base import Facts
 from floc.methods.budgets import check_floor
 from floc.methods.frames import compare_cells
 from floc.methods.registry import register
 from floc.tokens import TokenGrid
 
 
-@register("longvu")
+@register(
+    "longvu",
+    "Shen et al., LongVU, 2024",
+    "select",
+    floor="the first frame of every 8 (12.5%)",
+    searched=("threshold", "max_visual_len"),
+)
 @dataclass(frozen=True)
 class LongVU:
     """Keep the first frame of every 8, and in the others the tokens least similar to the same cell of that frame.
@@ -35,13 +38,6 @@ class LongVU:
     of every window to fit. `max_visual_len` does this; it is off by default and cannot be combined with a budget. The
     program's frame selection and its use of the question are not included.
     """
-
-    facts: ClassVar[Facts] = Facts(
-        "Shen et al., LongVU, 2024",
-        "select",
-        floor="the first frame of every 8 (12.5%)",
-        searched=("threshold", "max_visual_len"),
-    )
 
     threshold: float = 0.8
     window: int = 8  # frames
@@ -98,7 +94,6 @@ def _find_threshold(ascending: torch.Tensor, count: int) -> float:
 def _truncate(picks: np.ndarray, window_tokens: int, limit: int) -> np.ndarray:
     """Cut the same number of tokens from the end of every window, then the end of the whole, to fit the limit."""
     window = picks // window_tokens
-    sizes = np.bincount(window)
-    excess = max(0, len(picks) - limit)
-    until_end = np.cumsum(sizes)[window] - np.arange(len(picks))  # 1 for the last token of a window
-    return picks[until_end > math.ceil(excess / len(sizes))][:limit]
+    ends = np.bincount(window).cumsum()
+    until_end = ends[window] - np.arange(len(picks))  # 1 for the last token of a window
+    return picks[until_end > math.ceil(max(0, len(picks) - limit) / len(ends))][:limit]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +13,12 @@ import torch.nn.functional as F
 
 from floc._checks import check_choice
 from floc.kept import Kept
-from floc.methods.base import Facts
+from floc.methods.frames import split_tiles, to_float
 from floc.methods.registry import register
-from floc.methods.tiles import split_tiles, to_float
 from floc.tokens import TokenGrid
 
 
-@register("pooling")
+@register("pooling", "average pooling", "merge", exact=False, searched=("adaptive_size", "stride", "frames"))
 @dataclass(frozen=True)
 class Pooling:
     """Replace neighbouring cells by their mean, so that every frame has the same coarser grid.
@@ -36,10 +35,6 @@ class Pooling:
     Tokens of a frame that was left out are represented by the nearest pooled frame in time, and those of a last row
     or column left out by `ceil=False` by the row or column before.
     """
-
-    facts: ClassVar[Facts] = Facts(
-        "average pooling", "merge", exact=False, searched=("adaptive_size", "stride", "frames")
-    )
 
     adaptive_size: Sequence[int] | None = None  # rows and columns of the pooled grid
     stride: int | None = None  # or the side of a pooled cell, in source cells
@@ -60,9 +55,8 @@ class Pooling:
         frame_budget = budget // frames
         rows = min(h, frame_budget, max(1, math.floor(h * math.sqrt(budget / grid.n) + 0.5)))
         size = (rows, min(w, frame_budget // rows))
-        sized = replace(self, adaptive_size=size, stride=None, frames=None if frames == t else frames)
-        settings = {"adaptive_size": size, "stride": None, "frames": sized.frames}
-        return replace(sized.native(grid), settings=settings)
+        settings: dict[str, Any] = {"adaptive_size": size, "stride": None, "frames": None if frames == t else frames}
+        return replace(replace(self, **settings).native(grid), settings=settings)
 
     def native(self, grid: TokenGrid) -> Kept:
         """Pool to the size that the options set."""
@@ -71,18 +65,16 @@ class Pooling:
         frames = self._select_frames(t)
         device = grid.tokens.device
         index = torch.from_numpy(frames).to(device)
-        merged = torch.cat(
-            [
-                self._pool(to_float(grid.tokens.detach().index_select(0, index[tile])), rows, columns)
-                for tile in split_tiles(len(frames), 4 * h * w * grid.dim, device)
-            ]
-        )
+        merged = [
+            self._pool(to_float(grid.tokens.detach().index_select(0, index[tile])), rows, columns)
+            for tile in split_tiles(len(frames), 4 * h * w * grid.dim, device)
+        ]
         top, row = self._map_sources(h, rows)
         left, column = self._map_sources(w, columns)
         indices = (frames[:, None, None] * h + top[:, None]) * w + left
         frame = np.searchsorted(frames[:-1] + frames[1:], 2 * np.arange(t))  # the nearest, the earlier of two
         represents = (frame[:, None, None] * rows + row[:, None]) * columns + column
-        return grid.merge(indices.ravel(), merged.reshape(-1, grid.dim), represents.ravel())
+        return grid.merge(indices.ravel(), torch.cat(merged).reshape(-1, grid.dim), represents.ravel())
 
     def _pooled_size(self, h: int, w: int) -> tuple[int, int]:
         if self.stride is not None:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
 
 from floc.kept import Kept
-from floc.methods.base import Facts
 from floc.methods.budgets import check_floor
 from floc.methods.density import cluster_points
-from floc.methods.frames import average_frames
+from floc.methods.frames import average_frames, split_tiles, to_float
 from floc.methods.registry import register
-from floc.methods.tiles import split_tiles, to_float
 from floc.tokens import TokenGrid
 
 
-@register("prunevid")
+@register(
+    "prunevid",
+    "Huang et al., PruneVid, 2024",
+    "merge",
+    floor="one token for each frame and for each scene's static part",
+    searched=("cluster_ratio",),
+)
 @dataclass(frozen=True)
 class PruneVid:
     """Average static cells over the frames of a scene, then merge similar tokens of each frame.
@@ -40,13 +44,6 @@ class PruneVid:
     - Tokens are in video order: a merged token takes the position of its cluster's centre, static ones in the first
       frame of the scene. The program outputs them scene by scene, static tokens first.
     """
-
-    facts: ClassVar[Facts] = Facts(
-        "Huang et al., PruneVid, 2024",
-        "merge",
-        floor="one token for each frame and for each scene's static part",
-        searched=("cluster_ratio",),
-    )
 
     tau: float = 0.8  # a cell with a higher mean cosine in a scene is static
     temporal_segment_ratio: float = 0.25  # clusters of frames / frames
@@ -112,17 +109,15 @@ class PruneVid:
                     x = to_float(grid.gather(rows.ravel())).view(*rows.shape, -1)
                 centres, cluster, cluster_means = _cluster(x, size[:, 0], count[:, 0], self.k)
                 is_member = np.arange(members.shape[1]) < size
-                of_group = np.broadcast_to(group[:, None], members.shape)
-                cluster_of[of_group[is_member], members[is_member]] = (before[group, None] + cluster)[is_member]
+                of_group = np.repeat(group, size[:, 0])
+                cluster_of[of_group, members[is_member]] = (before[group, None] + cluster)[is_member]
                 is_cluster = np.arange(centres.shape[1]) < count
                 numbers = (before[group, None] + np.arange(centres.shape[1]))[is_cluster]
                 centre_cells = np.take_along_axis(members, centres, 1)
                 indices[numbers] = (groups.frame[group, None] * cells + centre_cells)[is_cluster]
                 merged[torch.from_numpy(numbers).to(device)] = cluster_means
         by_index = np.argsort(indices)
-        place = np.empty_like(by_index)
-        place[by_index] = np.arange(len(by_index))
-        represents = place[cluster_of[groups.group_of, np.arange(cells)]].ravel()
+        represents = np.argsort(by_index)[cluster_of[groups.group_of, np.arange(cells)]].ravel()
         return grid.merge(indices[by_index], merged[torch.from_numpy(by_index).to(device)], represents)
 
 
@@ -151,10 +146,8 @@ class _TokenGroups:
         # counts step at fractions of group sizes, which 40 bisections resolve
         for _ in range(40):
             middle = (low + high) / 2
-            if self.count_clusters(middle, untouched).sum() <= budget:
-                low = middle
-            else:
-                high = middle
+            is_within = self.count_clusters(middle, untouched).sum() <= budget
+            low, high = (middle, high) if is_within else (low, middle)
         counts = self.count_clusters(low, untouched)
         # just below a step, the groups that it gives one more are those with the largest fraction left over
         growing = np.flatnonzero(self.count_clusters(high, untouched) > counts)
@@ -240,24 +233,19 @@ def make_contiguous(labels: np.ndarray) -> np.ndarray:
     longest = np.zeros(labels.max() + 1, np.int64)
     np.maximum.at(longest, labels[starts], lengths)
     stray = (lengths < longest[labels[starts]]) | (lengths == 1)
-    runs: list[list[int]] = []  # label and length; adjacent strays are one run with the label -1
-    for label, length in zip(np.where(stray, -1, labels[starts]).tolist(), lengths.tolist(), strict=True):
-        _append_run(runs, label, length)
-    joined: list[list[int]] = []
-    for i, (label, length) in enumerate(runs):
+    run_labels = np.where(stray, -1, labels[starts])
+    first = np.flatnonzero(np.diff(run_labels, prepend=-2))  # adjacent strays are one run
+    runs = np.stack([run_labels[first], np.add.reduceat(lengths, first)], 1).tolist()
+    joined = [[0, 0]]  # label and length
+    for (label, length), right in itertools.pairwise([*runs, [0, 0]]):
+        left = joined[-1]
         if label < 0:
-            left = joined[-1] if joined else [0, 0]
-            right = runs[i + 1] if i + 1 < len(runs) else [0, 0]
             label = right[0] if right[1] > left[1] else left[0]
-        _append_run(joined, label, length)
-    return np.repeat([label for label, _ in joined], [length for _, length in joined])
-
-
-def _append_run(runs: list[list[int]], label: int, length: int) -> None:
-    if runs and runs[-1][0] == label:
-        runs[-1][1] += length
-    else:
-        runs.append([label, length])
+        if label == left[0]:
+            left[1] += length
+        else:
+            joined.append([label, length])
+    return np.repeat(*np.transpose(joined))
 
 
 def _cluster(

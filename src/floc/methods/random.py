@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
 from floc._checks import is_int
 from floc.kept import Kept
-from floc.methods.base import Facts
 from floc.methods.registry import register
 from floc.tokens import TokenGrid
 
 
-@register("random")
+@register("random", "uniform random sampling", "select")
 @dataclass(frozen=True)
 class Random:
     """Keep tokens drawn at random, without replacement.
@@ -22,8 +20,6 @@ class Random:
     Keeps the first `budget` entries of a permutation by torch's CPU generator. The result is therefore the same on
     every device, and a smaller budget keeps a subset of a larger one.
     """
-
-    facts: ClassVar[Facts] = Facts("uniform random sampling", "select")
 
     seed: int = 0
 

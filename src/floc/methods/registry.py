@@ -1,9 +1,4 @@
-"""The registry of compression methods.
-
-A method is a frozen dataclass in a module of this package. Its fields are its options, its `facts` describe it, and
-calling it compresses a grid: `(grid, budget) -> Kept`. The registry imports every module of the package on first use,
-so a new method needs only a new file.
-"""
+"""The registry of compression methods: frozen dataclasses, one file each, whose fields are the options."""
 
 from __future__ import annotations
 
@@ -15,23 +10,38 @@ from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
 from floc._checks import check_choice
-from floc.methods.base import Facts, Method, Native
+from floc.methods.base import Method, Native
 
-_registry: dict[str, type] = {}
 M = TypeVar("M", bound=type)
 
 
-def register(name: str) -> Callable[[M], M]:
-    """Return a class decorator that registers a method under `name`."""
+class Facts(NamedTuple):
+    """Static properties of a method."""
+
+    paper: str  # citation in one line
+    kind: Literal["select", "merge"]
+    exact: bool = True  # False: the method may keep fewer tokens than the budget
+    floor: str = ""  # the fewest tokens the method can keep, in words
+    needs: str = ""  # optional inputs besides the tokens
+    searched: tuple[str, ...] = ()  # options that a budget determines; passing both is an error
+
+
+_registry: dict[str, type] = {}
+_facts: dict[str, Facts] = {}
+
+
+def register(name: str, paper: str, kind: Literal["select", "merge"], **properties: Any) -> Callable[[M], M]:
+    """Return a class decorator that registers a method under `name`; see `Facts` for the other arguments."""
 
     def add(cls: M) -> M:
         _registry[name] = cls
+        _facts[name] = Facts(paper, kind, **properties)
         return cls
 
     return add
@@ -73,7 +83,8 @@ def defaults(name: str) -> dict[str, object]:
 
 def facts(name: str) -> Facts:
     """Return the static properties of a method."""
-    return get(name).facts
+    get(name)  # raises if there is none
+    return _facts[name]
 
 
 def describe(name: str) -> str:
@@ -140,8 +151,7 @@ def _to_python(value: object) -> object:
 
 def stays_on(method: Method, device: torch.device) -> bool:
     """Return whether a method works on `device` without synchronising, as reported by its optional `stays_on`."""
-    reports = getattr(method, "stays_on", None)
-    return reports is not None and reports(device)
+    return getattr(method, "stays_on", lambda _: False)(device)
 
 
 class Spec(NamedTuple):
@@ -172,10 +182,8 @@ def parse(text: str) -> Spec:
 
 
 def _parse_value(text: str) -> object:
-    if text.lower() in ("none", "true", "false"):
-        return {"none": None, "true": True, "false": False}[text.lower()]
     try:
-        return ast.literal_eval(text)
+        return ast.literal_eval(text.title() if text.lower() in ("none", "true", "false") else text)
     except (ValueError, SyntaxError):
         return text
 

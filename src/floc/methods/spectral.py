@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Real
 from typing import ClassVar
 
 import numpy as np
 import torch
 
+from floc._checks import is_number
 from floc.methods import clusters
-from floc.methods.base import Facts
 from floc.methods.registry import register
 from floc.representatives import normalize
 
 STARTS = 10  # of k-means in the embedding, scikit-learn's default
 
 
-@register("spectral")
+@register("spectral", "spectral clustering in scikit-learn", "select", searched=("n_clusters",))
 @dataclass(frozen=True)
 class Spectral(clusters.ClusterMethod):
     """Keep the token nearest to the mean of each spectral cluster.
@@ -39,7 +38,6 @@ class Spectral(clusters.ClusterMethod):
     budget, duplicates last.
     """
 
-    facts: ClassVar[Facts] = Facts("spectral clustering in scikit-learn", "select", searched=("n_clusters",))
     name: ClassVar[str] = "spectral"
     matrices: ClassVar[int] = 5
     # Much of the work holds Python's lock: on 16 cores a video took 8.2 s with one thread, 6.5 with two, 8.8 with four
@@ -51,7 +49,7 @@ class Spectral(clusters.ClusterMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (isinstance(self.gamma, Real) and 0 < self.gamma < math.inf):
+        if not (is_number(self.gamma) and 0 < self.gamma < math.inf):
             raise ValueError(f"gamma must be a number above 0, got {self.gamma!r}")
 
     def _list_modules(self) -> tuple[str, ...]:
@@ -79,10 +77,7 @@ def cluster_spectrally(x: torch.Tensor, k: int, gamma: float, seed: int) -> np.n
 
 
 def make_seeding(points: np.ndarray) -> Callable[..., np.ndarray]:
-    """Return an `init` function for k-means that draws the starts of scikit-learn's k-means++ on [n, D] points.
-
-    All distances are computed once, not in every step of every start.
-    """
+    """Return an `init` function that draws scikit-learn's k-means++ starts from [n, D] points, in less time."""
     distance = clusters.compute_squared_distances(torch.from_numpy(points - points.mean(0))).numpy()
 
     def seed(x: np.ndarray, k: int, random_state: np.random.RandomState) -> np.ndarray:

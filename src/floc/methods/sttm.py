@@ -1,24 +1,18 @@
-"""STTM (Hyun et al., 2025): a quadtree in every frame, then groups of similar nodes over time.
-
-Cells are means of tokens. The products of the tokens of a root cell with each other, and with those of the same root
-cell in the next frame, therefore contain every cosine that a threshold can be compared with. They are computed once;
-each threshold then takes only index operations on [T, N], so a search for a budget costs little more than one run.
-"""
+"""STTM (Hyun et al., 2025): a quadtree in every frame, then groups of similar nodes over time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from floc.kept import Kept
-from floc.methods.base import Facts
 from floc.methods.budgets import check_floor, find_parameter
 from floc.methods.components import find_components, sum_groups
+from floc.methods.frames import split_tiles
 from floc.methods.registry import register
-from floc.methods.tiles import split_tiles
 from floc.tokens import TokenGrid
 
 GAP = 0.25  # between the two thresholds in a search; published pairs are 0 to 0.3 apart
@@ -26,7 +20,14 @@ LOWEST = 1e-6  # temporal threshold: at 0 and below the published program skips 
 NEVER = 1.05  # above every cosine, including rounding
 
 
-@register("sttm")
+@register(
+    "sttm",
+    "Hyun et al., STTM, 2025",
+    "merge",
+    exact=False,
+    floor="about the root cells of one frame",
+    searched=("spatial_threshold", "temporal_threshold"),
+)
 @dataclass(frozen=True)
 class STTM:
     """Merge similar neighbours within each frame in a quadtree, then similar nodes of consecutive frames.
@@ -51,14 +52,6 @@ class STTM:
     fast pairing).
     """
 
-    facts: ClassVar[Facts] = Facts(
-        "Hyun et al., STTM, 2025",
-        "merge",
-        exact=False,
-        floor="about the root cells of one frame",
-        searched=("spatial_threshold", "temporal_threshold"),
-    )
-
     spatial_threshold: float = 0.85  # least cosine of a cell with its quarters to stay whole
     temporal_threshold: float = 0.55  # least cosine of two nodes to be joined over time
     root_level: int = 1  # the level of the largest cells; 0 is the coarsest
@@ -71,7 +64,7 @@ class STTM:
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         if budget == grid.n:
-            return replace(grid.keep_all(), settings=_name_thresholds(NEVER, 0.0))
+            return replace(grid.keep_all(), settings={"spatial_threshold": NEVER, "temporal_threshold": 0.0})
         forest = _Forest.build(grid, self.root_level, self.sound)
         spatial = find_parameter(lambda high: forest.count(high, _lower(high)), -1.0, NEVER + GAP, budget)
         if spatial is None:
@@ -83,7 +76,8 @@ class STTM:
             closer = find_parameter(lambda low: forest.count(spatial, low), _lower(spatial), NEVER, budget, steps=16)
             assert closer is not None, "the first search found a count within the budget"
             temporal = closer
-        return replace(forest.merge(grid, spatial, temporal), settings=_name_thresholds(spatial, temporal))
+        settings = {"spatial_threshold": spatial, "temporal_threshold": temporal}
+        return replace(forest.merge(grid, spatial, temporal), settings=settings)
 
     def native(self, grid: TokenGrid) -> Kept:
         """Merge with the given thresholds."""
@@ -93,10 +87,6 @@ class STTM:
 
 def _lower(spatial: float) -> float:
     return max(LOWEST, spatial - GAP)
-
-
-def _name_thresholds(spatial: float, temporal: float) -> dict[str, float]:
-    return {"spatial_threshold": spatial, "temporal_threshold": temporal}
 
 
 class _Pyramid(NamedTuple):
@@ -128,7 +118,10 @@ class _Pyramid(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Forest:
-    """The quadtrees of all frames with every cosine that thresholds are compared with."""
+    """The quadtrees of all frames with every cosine that thresholds are compared with.
+
+    Because these are computed once, a search for a budget costs little more than one run.
+    """
 
     tokens: torch.Tensor  # [T, N, D] float32
     scores: torch.Tensor  # [L - 1, T, N] for each coarser level the lowest cosine of the cell with its quarters
@@ -155,17 +148,16 @@ class _Forest:
     def count(self, spatial: float, temporal: float) -> int:
         """Count the tokens that two thresholds leave."""
         level, node = self._divide(spatial)
-        return int(_find_roots(node, self._group(level, node, temporal)).sum())
+        return int((_is_own(node) & _is_own(self._group(level, node, temporal))).sum())
 
     def merge(self, grid: TokenGrid, spatial: float, temporal: float) -> Kept:
-        """Merge the tokens with two thresholds."""
         level, node = self._divide(spatial)
         group = self._group(level, node, temporal)
-        roots = _find_roots(node, group)
+        roots = _is_own(node) & _is_own(group)
         represents = (roots.cumsum(0) - 1)[group[node.flatten()]]  # [n]
         indices = roots.nonzero()[:, 0]
         sizes, nodes = (
-            torch.bincount(places, minlength=len(indices)) for places in (represents, represents[_is_node(node)])
+            torch.bincount(places, minlength=len(indices)) for places in (represents, represents[_is_own(node)])
         )
         # a group is the mean of its nodes, a node the mean of its quarters, and so on down to the tokens
         weights = self.share.gather(0, level).flatten() / nodes[represents]
@@ -195,12 +187,9 @@ class _Forest:
         return (find_components if self.sound else _find_groups)(t * n, earlier, later)
 
 
-def _is_node(node: torch.Tensor) -> torch.Tensor:
-    return node.flatten() == torch.arange(node.numel(), device=node.device)
-
-
-def _find_roots(node: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
-    return _is_node(node) & (group == torch.arange(len(group), device=group.device))
+def _is_own(index: torch.Tensor) -> torch.Tensor:
+    """Return which elements hold their own flat index: [n] bool."""
+    return index.flatten() == torch.arange(index.numel(), device=index.device)
 
 
 class _CellCosines:
@@ -254,9 +243,8 @@ class _CellCosines:
             cell = self.cells[i].expand(len(quarter), -1)
             scores[i - 1] = quarter.scatter_reduce(1, cell, quarter, "amin", include_self=False).gather(1, cell)
         if self.has_partial:
-            scores = torch.where(
-                self.is_partial[:, None], torch.minimum(scores, self._compare_corners(x, norm)), scores
-            )
+            lower = torch.minimum(scores, self._compare_corners(x, norm))
+            scores = torch.where(self.is_partial[:, None], lower, scores)
         return scores, across.transpose(0, 1)
 
     def _multiply(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from floc.kept import Kept
-from floc.methods.base import Facts
 from floc.methods.registry import register
 from floc.tokens import TokenGrid
 
 
-@register("ts_llava")
+@register("ts_llava", "Qu et al., TS-LLaVA, 2024", "select")
 @dataclass(frozen=True)
 class TSLLaVA:
     """Keep evenly spaced tokens of the whole video, from the first to the last.
@@ -24,8 +22,6 @@ class TSLLaVA:
     differ from exact rounding. If float32 would repeat a token, the indices are computed exactly instead, and the
     budget is met.
     """
-
-    facts: ClassVar[Facts] = Facts("Qu et al., TS-LLaVA, 2024", "select")
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         indices = _space_in_float32(grid.n, budget)
