@@ -8,18 +8,18 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import lance
 import pyarrow as pa
 
-from floc.archive.records import DamagedStoreError, StoreError
+from floc.archive.schema import DamagedStoreError, StoreError
 
 T = TypeVar("T")
 
-# From 2.1 on, each large value is stored in one place, so a row is read without its neighbours. 2.2 is the newest
-# version that Lance calls stable; it stores the small location columns in half the bytes.
+# the newest version that Lance calls stable. Each large value is in one place, so a row is read without its neighbours
 STORAGE_VERSION: Literal["2.2"] = "2.2"
 MAX_ATTEMPTS = 20  # of a change that conflicts with other writers
 PAUSE_S = 0.05  # mean pause before the second attempt
@@ -85,11 +85,16 @@ class LanceTable:
         if not fragments:
             return {}
         parts = [lance.FragmentMetadata.from_json(fragment) for fragment in fragments]
-        self._require_files([file.path for part in parts for file in part.files])
+        files = [file.path for part in parts for file in part.files]
+        missing = [path for path in files if is_local(self.uri) and not (Path(self.uri) / "data" / path).exists()]
+        if missing:
+            raise StoreError(
+                f"{self.uri}: {len(missing)} written files no longer exist, such as {missing[0]}. They were removed by "
+                "compact before they were committed, or the store was moved or deleted; ingest the video again"
+            )
 
         def commit(table: Any) -> Any:
-            operation = lance.LanceOperation.Append(parts)
-            return lance.LanceDataset.commit(table, operation, read_version=table.version)
+            return lance.LanceDataset.commit(table, lance.LanceOperation.Append(parts), read_version=table.version)
 
         paths = [part.files[0].path for part in parts]
         with explain_write_errors(self.uri):
@@ -113,25 +118,11 @@ class LanceTable:
         """Delete the rows that match a filter."""
         self.change(lambda table: table.delete(where))
 
-    def _require_files(self, paths: Sequence[str]) -> None:
-        missing = [path for path in paths if is_local(self.uri) and not (Path(self.uri) / "data" / path).exists()]
-        if missing:
-            raise StoreError(
-                f"{self.uri}: {len(missing)} written files no longer exist, such as {missing[0]}. They were removed by "
-                "compact before they were committed, or the store was moved or deleted; ingest the video again"
-            )
-
 
 def _find_fragments(table: Any, paths: set[str]) -> dict[str, int]:
     """Return the fragment number of each data file. The newest fragments have the highest numbers."""
-    numbers: dict[str, int] = {}
-    for number in reversed(list(table.fragment_ids())):
-        if len(numbers) == len(paths):
-            break
-        path = table.get_fragment(number).metadata.files[0].path
-        if path in paths:
-            numbers[path] = number
-    return numbers
+    files = ((table.get_fragment(n).metadata.files[0].path, n) for n in reversed(list(table.fragment_ids())))
+    return dict(islice(((path, number) for path, number in files if path in paths), len(paths)))
 
 
 def is_local(uri: str) -> bool:
@@ -153,10 +144,8 @@ def explain_read_errors(uri: str) -> Iterator[None]:
     except BaseException as error:
         if not _comes_from_lance(error):
             raise
-        raise DamagedStoreError(
-            f"{uri}: this table cannot be read ({_first_line(error)}); if files were changed or lost, restore them, or "
-            "ingest the videos again into a new store"
-        ) from error
+        fix = "if files were changed or lost, restore them, or ingest the videos again into a new store"
+        raise DamagedStoreError(f"{uri}: this table cannot be read ({_first_line(error)}); {fix}") from error
 
 
 @contextmanager
@@ -169,10 +158,8 @@ def explain_write_errors(uri: str) -> Iterator[None]:
             raise
         full = re.search(r"no space left|os error 28|file too large|os error 27|quota", str(error), re.IGNORECASE)
         fix = "the disk is full: free some space" if full else "check that the store exists and is writable"
-        raise StoreError(
-            f"{uri}: cannot be written to ({_first_line(error)}); {fix}, then run the same command again. Committed "
-            "data is kept"
-        ) from error
+        fix += ", then run the same command again. Committed data is kept"
+        raise StoreError(f"{uri}: cannot be written to ({_first_line(error)}); {fix}") from error
 
 
 def _comes_from_lance(error: BaseException) -> bool:

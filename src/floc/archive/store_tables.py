@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Any
@@ -10,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from floc.archive.lance_tables import LanceTable, match_any
-from floc.archive.records import DamagedStoreError, StoredVideo
-from floc.archive.schema import LOCATION_COLUMNS, decode_video, hash_segment
+from floc.archive.schema import LOCATION_COLUMNS, DamagedStoreError, StoredVideo, decode_video, hash_segment
 from floc.archive.segments import TimeRange
 
 REINGEST = "remove the video and ingest it again"
@@ -35,19 +35,18 @@ class StoreTables:
     def read_range(self, video: StoredVideo, time_range: TimeRange | None) -> list[Row]:
         """Return the rows of a video, or of a time range, in order. Raises DamagedStoreError if any is missing."""
         numbers = range(len(video.pieces))
-        where = None
+        where = []
         if time_range is not None:
             numbers = numbers[slice(*time_range.visible_slices(np.array(video.starts_s)))]
             # the last slice of a piece stays visible until the next piece starts, which the piece does not know
-            where = f"(end_s > {time_range.start_s!r} OR last)"
+            where.append(f"(end_s > {time_range.start_s!r} OR last)")
             if time_range.end_s < np.inf:
-                where += f" AND start_s < {time_range.end_s!r}"
+                where.append(f"start_s < {time_range.end_s!r}")
 
         def require_complete(rows: list[Row]) -> None:
             attempts = group_by_attempt(rows)
             for number in numbers:
-                problem = find_piece_problem(attempts.get(video.pieces[number], []), video.id, time_range)
-                if problem is not None:
+                if problem := find_piece_problem(attempts.get(video.pieces[number], []), video.id, time_range):
                     raise DamagedStoreError(
                         f"{self.segments.uri}: video {video.id} ({video.uri}), piece {number}: {problem}; {REINGEST}"
                     )
@@ -58,23 +57,18 @@ class StoreTables:
         self,
         video: StoredVideo,
         numbers: Sequence[int],
-        where: str | None,
+        where: Sequence[str],
         require: Callable[[list[Row]], None] = lambda rows: None,
     ) -> list[Row]:
-        """Return the rows of some pieces that match a filter, in order, after verifying their hashes.
-
-        `require` raises DamagedStoreError if rows are missing.
-        """
-        condition = match_any("attempt", [video.pieces[number] for number in numbers])
-        if where is not None:
-            condition += f" AND {where}"
+        """Return the rows of some pieces that match all filters, in order, after verifying each and all of them."""
+        condition = " AND ".join([match_any("attempt", [video.pieces[number] for number in numbers]), *where])
 
         def read_fragments(table: Any, fragments: list[Any] | None) -> list[Row]:
             # late materialization reads the filter's columns first, then the others for matching rows only
             scanner = table.scanner(filter=condition, fragments=fragments, late_materialization=True)
             rows = scanner.to_table().to_pylist()
             for row in rows:
-                if (problem := find_row_problem(row)) is not None:
+                if problem := find_row_problem(row):
                     raise DamagedStoreError(f"{self.segments.uri}: {problem}; {REINGEST}")
             rows = _sort_unique(rows)
             require(rows)
@@ -132,18 +126,17 @@ def resolve_duplicates(videos: Iterable[StoredVideo]) -> list[StoredVideo]:
 
     A failed row is dropped if the same file was ingested again later, with other content.
     """
-    preferred: dict[str, StoredVideo] = {}
+    groups: dict[str, list[StoredVideo]] = defaultdict(list)
     for video in videos:
-        other = preferred.get(video.id)
-        if other is None or _preference(video) < _preference(other):
-            preferred[video.id] = video
+        groups[video.id].append(video)
+    preferred = [min(group, key=_preference) for group in groups.values()]
     # only files that failed need the time of their latest ingest
-    failed = {video.uri for video in preferred.values() if video.status != "done"}
-    latest: dict[tuple[str, ...], float] = {}
-    for video in preferred.values():
+    failed = {video.uri for video in preferred if video.status != "done"}
+    latest: dict[tuple[str, ...], float] = defaultdict(float)
+    for video in preferred:
         if video.uri in failed:
-            latest[_file_key(video)] = max(video.written_s, latest.get(_file_key(video), 0.0))
-    return [v for v in preferred.values() if v.status == "done" or v.written_s >= latest[_file_key(v)]]
+            latest[_file_key(video)] = max(video.written_s, latest[_file_key(video)])
+    return [video for video in preferred if video.status == "done" or video.written_s >= latest[_file_key(video)]]
 
 
 def _file_key(video: StoredVideo) -> tuple[str, ...]:

@@ -19,9 +19,8 @@ from floc.archive.ingest.job import (
     VideoFile,
     VideoPlan,
     VideoSkipped,
-    VideoSpan,
 )
-from floc.archive.records import StoredPiece, StoredVideo, video_id
+from floc.archive.schema import StoredPiece, StoredVideo, video_id
 from floc.archive.store import Store
 
 COMMIT_INTERVAL_S = 2.0  # so that the store does not get a version for every piece
@@ -75,7 +74,7 @@ class _OpenVideo:
     """A video that is not complete yet."""
 
     plan: VideoPlan
-    pieces: dict[int, StoredPiece]
+    pieces: dict[int, StoredPiece]  # that are written
     finished: dict[int, SpanFinished] = field(default_factory=dict)  # by number of the span
     nested: bool = True
     made: dict[str, Any] = field(default_factory=dict)
@@ -83,11 +82,9 @@ class _OpenVideo:
 
     def is_complete(self) -> bool:
         """Return whether all pieces are present: with many workers, a span may finish before its pieces arrive."""
-        return len(self.finished) == len(self.plan.spans) and all(
-            event.span.first_piece + number in self.pieces
-            for event in self.finished.values()
-            for number in range(event.pieces)
-        )
+        firsts = [(event.span.first_piece, event.pieces) for event in self.finished.values()]
+        needed = {first + number for first, count in firsts for number in range(count)}
+        return len(self.finished) == len(self.plan.spans) and needed <= self.pieces.keys()
 
 
 class Ledger:
@@ -96,7 +93,7 @@ class Ledger:
     def __init__(self, store: Store, job: IngestJob, videos: int) -> None:
         self.store, self.job = store, job
         self.status = IngestStatus(videos)
-        self.open: dict[str, _OpenVideo] = {}
+        self.open: dict[str, _OpenVideo] = {}  # by id; a video that fails is removed
         self._outcomes: dict[str, str] = {}  # of finished videos: the reason of the failure, or "" if done
         self._failed_uris: set[str] = set()  # each span of a video may report the failure
         self._duplicates: dict[VideoFile, str] = {}  # other files with the same content, and their video id
@@ -129,14 +126,6 @@ class Ledger:
         """Record videos that are still incomplete as failed, after the last event."""
         while self.open:
             self._fail(self.open.popitem()[1].plan, "RuntimeError: some pieces are missing; ingest it again")
-
-    def needs(self, span: VideoSpan) -> bool:
-        """Return whether a span is still needed, which is not so if its video failed."""
-        return span.video in self.open
-
-    def existing_pieces(self, video: str) -> frozenset[int]:
-        """Return the numbers of the pieces of a video that are written."""
-        return frozenset(self.open[video].pieces)
 
     def _add_plan(self, plan: VideoPlan) -> None:
         if plan.video not in self.open and plan.video not in self._outcomes:

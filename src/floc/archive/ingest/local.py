@@ -49,10 +49,10 @@ class _WorkerProcess:
     def describe_exit(self) -> str:
         self.process.join(EXIT_TIMEOUT_S)
         status = self.process.exitcode
-        if status is not None and status < 0:
-            name = signal.Signals(-status).name
-            return f"its process was ended by {name}" + (", perhaps out of memory" if name == "SIGKILL" else "")
-        return f"its process ended with status {status}"
+        if status is None or status >= 0:
+            return f"its process ended with status {status}"
+        name = signal.Signals(-status).name
+        return f"its process was ended by {name}" + (", perhaps out of memory" if name == "SIGKILL" else "")
 
 
 class LocalWorkers:
@@ -112,9 +112,9 @@ class LocalWorkers:
             while worker.is_ready and worker.task is None and queue:
                 task, existing = queue.popleft(), frozenset[int]()
                 if isinstance(task, VideoSpan):
-                    if not ledger.needs(task):
+                    if task.video not in ledger.open:  # it failed
                         continue
-                    existing = ledger.existing_pieces(task.video)
+                    existing = frozenset(ledger.open[task.video].pieces)
                 worker.task = task
                 with contextlib.suppress(OSError):  # it died, which `_receive` detects
                     worker.pipe.send((task, existing))

@@ -130,7 +130,7 @@ def _decode(batch: Columns, job: bytes) -> Iterator[Columns]:
     """Turn spans into pieces with their pixels."""
     for kind, data in zip(batch["kind"], batch["data"], strict=True):
         if kind != "span":
-            yield _pass_row(kind, data)
+            yield {"kind": [kind], "data": [data], "pixels": [b""]}
             continue
         span, existing = pickle.loads(data)
         try:
@@ -161,7 +161,7 @@ class _PieceWriter:
     def __call__(self, batch: Columns) -> Iterator[Columns]:
         for kind, data, pixels in zip(batch["kind"], batch["data"], batch["pixels"], strict=True):
             if kind != "piece":
-                yield _pass_row(kind, data)
+                yield {"kind": [kind], "data": [data], "pixels": [b""]}
                 continue
             span, number, shape, times_s = pickle.loads(data)
             frames = Frames(np.frombuffer(pixels, np.uint8).reshape(shape), times_s)
@@ -174,10 +174,6 @@ class _PieceWriter:
 
 def _make_row(kind: str, data: object, pixels: bytes = b"") -> Columns:
     return {"kind": [kind], "data": [pickle.dumps(data)], "pixels": [pixels]}
-
-
-def _pass_row(kind: str, data: bytes) -> Columns:
-    return {"kind": [kind], "data": [data], "pixels": [b""]}
 
 
 def _find_cause(error: BaseException) -> BaseException:

@@ -36,7 +36,7 @@ from floc.archive.ingest.job import (
     VideoSpan,
 )
 from floc.archive.ingest.sources import fetch_file, hash_file, refresh_file, require_unchanged
-from floc.archive.records import DamagedStoreError, StoreError, video_id
+from floc.archive.schema import DamagedStoreError, StoreError, video_id
 from floc.archive.store import Store
 from floc.captured.identity import Identity
 from floc.captured.recipe import merge_values
