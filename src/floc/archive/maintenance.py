@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from floc.archive.lance_tables import LanceTable, explain_read_errors, explain_write_errors, is_local, match_any
+from floc.archive.lance_tables import LanceTable, explain_errors, is_local, match_any
 from floc.archive.schema import DamagedStoreError, StoredVideo, decode_video, encode_video
 from floc.archive.search import list_vector_tables
 from floc.archive.store_tables import (
@@ -26,7 +26,6 @@ ROWS_PER_BATCH = 16  # rows in memory at a time
 MERGED_BYTES = 1 << 30  # of a merged file: deleting rows from larger files costs more, and they are not read faster
 MAX_MERGED_ROWS = 1 << 20
 VIDEOS_PER_BATCH = 100
-VALUES_PER_FILTER = 1000
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,12 @@ def check_store(tables: StoreTables, progress: Callable[[float], object]) -> lis
     problems += _check_videos(tables, [video for video in resolve_duplicates(videos) if video.status == "done"])
     fragments = tables.segments.read(lambda table: table.get_fragments())
     for number, fragment in enumerate(fragments):
-        problems += _check_rows(fragment, tables.segments.uri)
+        files = ", ".join(f"{tables.segments.uri}/data/{file.path}" for file in fragment.data_files())
+        fix = "remove the videos with pieces in it, and ingest them again"
+        with _collect(problems, "", fix), explain_errors(files):
+            for batch in fragment.to_batches(batch_size=ROWS_PER_BATCH):
+                results = [(row["video"], find_row_problem(row)) for row in batch.to_pylist()]
+                problems += [StoreProblem(video, problem, REINGEST) for video, problem in results if problem]
         progress((number + 1) / len(fragments))
     return problems
 
@@ -103,25 +107,12 @@ def _check_videos(tables: StoreTables, videos: Sequence[StoredVideo]) -> list[St
     return problems
 
 
-def _check_rows(fragment: Any, uri: str) -> list[StoreProblem]:
-    """Find rows of a fragment whose hash does not match, or report that its files cannot be read."""
-    problems: list[StoreProblem] = []
-    files = ", ".join(f"{uri}/data/{file.path}" for file in fragment.data_files())
-    fix = "remove the videos with pieces in it, and ingest them again"
-    with _collect(problems, "", fix), explain_read_errors(files):
-        for batch in fragment.to_batches(batch_size=ROWS_PER_BATCH):
-            for row in batch.to_pylist():
-                if problem := find_row_problem(row):
-                    problems.append(StoreProblem(row["video"], problem, REINGEST))
-    return problems
-
-
 def compact_store(tables: StoreTables, older_than_s: float) -> CompactionResult:
     """Merge small files, update indices, and drop data that nothing refers to."""
     if not older_than_s >= 0:
         raise ValueError(f"older_than_s must be a number of seconds, at least 0; got {older_than_s!r}")
     before = _measure_bytes(tables.path)
-    with explain_write_errors(tables.path):
+    with explain_errors(tables.path, writing=True):
         videos = _drop_superseded_videos(tables)
         rows = _drop_orphaned_pieces(tables, older_than_s)
         files = _merge_files(tables.videos, ["id"]) + _merge_files(tables.segments, ["video", "attempt"])
@@ -134,7 +125,7 @@ def _drop_superseded_videos(tables: StoreTables) -> int:
     videos = tables.list_videos()
     superseded = {encode_video(video)["sha256"] for video in videos}
     superseded -= {encode_video(video)["sha256"] for video in resolve_duplicates(videos)}
-    _delete_values(tables.videos, "sha256", sorted(superseded))
+    tables.videos.delete("sha256", sorted(superseded))
     return len(superseded)
 
 
@@ -145,13 +136,8 @@ def _drop_orphaned_pieces(tables: StoreTables, older_than_s: float) -> int:
     # read videos after pieces: a piece that was committed before now has its video, or is too recent
     needed = {attempt for video in resolve_duplicates(tables.list_videos()) for attempt in video.pieces}
     before = tables.segments.latest().count_rows()
-    _delete_values(tables.segments, "attempt", sorted(set(attempts.to_pylist()) - needed))
+    tables.segments.delete("attempt", sorted(set(attempts.to_pylist()) - needed))
     return max(0, before - tables.segments.latest().count_rows())
-
-
-def _delete_values(table: LanceTable, column: str, values: Sequence[str]) -> None:
-    for start in range(0, len(values), VALUES_PER_FILTER):
-        table.delete(match_any(column, values[start : start + VALUES_PER_FILTER]))
 
 
 def _merge_files(table: LanceTable, indexed: Sequence[str]) -> int:

@@ -1,7 +1,6 @@
 """The rows of a store: videos, pieces, their Arrow schemas and hashes, and the errors about them.
 
-A long video is written in pieces of a few minutes. The tokens of a piece are selected together and written by one
-process.
+A video is written in pieces of a few minutes, whose tokens are selected together and written by one process.
 """
 
 from __future__ import annotations
@@ -138,11 +137,9 @@ _HASHED_COLUMNS = [name for name, _ in (*_LOCATION, *_CONTENT) if name not in ("
 
 
 def video_id(content: str, model: Identity, options: Mapping[str, Any]) -> str:
-    """Return 16 hex digits that identify a video, a model and the compression options.
+    """Return 16 hex digits that identify a video, a model and the compression options, in any order.
 
-    Args:
-        content: sha256 of the file, or any unique name for a file that cannot be read.
-        options: JSON-serialisable; their order does not matter.
+    `content` is the sha256 of the file, or any unique name for a file that cannot be read.
     """
     return hash_json([content, identity_fields(model), dict(options)])[:16]
 
@@ -170,9 +167,8 @@ def decode_video(row: Mapping[str, Any], uri: str) -> StoredVideo:
     """Convert a row of `videos` to a video. Raises DamagedStoreError if the hash of the row does not match."""
     values = dict(row)
     if values.pop("sha256") != hash_json(values):
-        raise DamagedStoreError(
-            f"{uri}: the row of video {values['id']!r} was changed after it was written; restore the file"
-        )
+        problem = f"the row of video {values['id']!r} was changed after it was written"
+        raise DamagedStoreError(f"{uri}: {problem}; restore the file")
     values |= {name: json.loads(values[name]) for name in _JSON_COLUMNS}
     values |= {name: tuple(values[name]) for name in _LIST_COLUMNS}
     return StoredVideo(**{**values, "model": Identity(**values["model"])})

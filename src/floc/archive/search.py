@@ -22,7 +22,7 @@ import torch
 from torch.nn import functional as F
 
 from floc._checks import check_choice, check_count
-from floc.archive.lance_tables import LanceTable, explain_write_errors, match_any
+from floc.archive.lance_tables import LanceTable, explain_errors, match_any
 from floc.archive.schema import StoredVideo, hash_json, identity_fields
 from floc.archive.segments import read_features
 from floc.archive.store_tables import Row, StoreTables
@@ -59,7 +59,7 @@ class StoreSearch:
         self._tables = tables
         self._indices: dict[str, _VectorIndex] = {}
 
-    def search(self, videos: Sequence[StoredVideo], query: Any, k: int, encoder: str | None) -> list[SearchResult]:
+    def search(self, videos: list[StoredVideo], query: Any, k: int, encoder: str | None) -> list[SearchResult]:
         """Return the best `k` results in some videos, best first."""
         check_count("k", k, "results")
         tokens, videos = _parse_query(query, videos, encoder)
@@ -91,7 +91,7 @@ class StoreSearch:
         for video in videos:
             groups[_hash_model(video)].append(video)
         counts: dict[str, int] = defaultdict(int)
-        with explain_write_errors(self._tables.path):
+        with explain_errors(self._tables.path, writing=True):
             for group in groups.values():
                 counts[group[0].encoder] += self._get_index(group[0]).update(group)
         return dict(counts)
@@ -115,9 +115,7 @@ def _hash_model(video: StoredVideo) -> str:
     return hash_json([video.encoder, identity_fields(video.model)])[:12]
 
 
-def _parse_query(
-    query: Any, videos: Sequence[StoredVideo], encoder: str | None
-) -> tuple[torch.Tensor, list[StoredVideo]]:
+def _parse_query(query: Any, videos: list[StoredVideo], encoder: str | None) -> tuple[torch.Tensor, list[StoredVideo]]:
     """Return the query as [Q, D] float32 unit vectors, and the videos with tokens of the same model."""
     if encoder is not None:
         check_choice("encoder of videos in this store", encoder, sorted({video.encoder for video in videos}))
@@ -137,12 +135,11 @@ def _parse_query(
     models = {_hash_model(video): video for video in videos}
     if len(models) > 1:
         names = ", ".join(sorted({f"{video.encoder} ({video.model})" for video in models.values()}))
-        raise ValueError(
-            f"the store has videos of several encoders, {names}; select one with encoder=, or a video with video="
-        )
+        fix = "select one with encoder=, or a video with video="
+        raise ValueError(f"the store has videos of several encoders, {names}; {fix}")
     if is_image:
         query = _encode_image(query, videos[0].encoder) if videos else torch.empty(0, 0)
-    return F.normalize(query, dim=-1), list(videos)
+    return F.normalize(query, dim=-1), videos
 
 
 def _encode_image(image: str | Path | np.ndarray, name: str) -> torch.Tensor:
@@ -192,15 +189,9 @@ def _score_row(video: StoredVideo, query: torch.Tensor, row: Row) -> SearchResul
     best = row["positions"][int(cosines.max(0).values.argmax())]
     _, height, width = row["shape"]
     slice_, cell = divmod(best, height * width)
-    return SearchResult(
-        video.id,
-        video.uri,
-        row["start_s"],
-        row["end_s"],
-        row["times_s"][slice_ - row["first"]],
-        divmod(cell, width),
-        float(cosines.max(1).values.mean()),
-    )
+    time_s, similarity = row["times_s"][slice_ - row["first"]], float(cosines.max(1).values.mean())
+    position = divmod(cell, width)
+    return SearchResult(video.id, video.uri, row["start_s"], row["end_s"], time_s, position, similarity)
 
 
 class _VectorIndex:
@@ -250,8 +241,7 @@ class _VectorIndex:
         self._table.create(self._schema)
         owners = {attempt: video for video in videos for attempt in video.pieces}
         present = self.list_attempts()
-        if removed := sorted(present - owners.keys()):
-            self._table.delete(match_any("attempt", removed))
+        self._table.delete("attempt", sorted(present - owners.keys()))
         for attempt in sorted(owners.keys() - present):
             self._add_piece(owners[attempt], attempt)
         count = self._table.latest().count_rows()
@@ -264,9 +254,9 @@ class _VectorIndex:
         rows = self._tables.read_pieces(video, [video.pieces.index(attempt)], ["kept > 0"])
         vectors = F.normalize(torch.cat([read_features(row) for row in rows]).float(), dim=-1).half()
         columns = {
-            "video": pa.array([video.id] * len(vectors)),
-            "attempt": pa.array([attempt] * len(vectors)),
-            "row": pa.array(np.repeat([row["row"] for row in rows], [row["kept"] for row in rows])),
+            "video": [video.id] * len(vectors),
+            "attempt": [attempt] * len(vectors),
+            "row": np.repeat([row["row"] for row in rows], [row["kept"] for row in rows]),
             "vector": pa.FixedSizeListArray.from_arrays(pa.array(vectors.numpy().ravel()), vectors.shape[1]),
         }
         self._table.append(self._table.write(pa.table(columns, schema=self._schema)))

@@ -40,9 +40,8 @@ def split_rows(captured: Captured, video: str, piece: int, attempt: str, written
     `attempt` is the unique id of this write, and `written_s` its Unix time.
     """
     if captured.times_s is None:
-        raise ValueError(
-            "the times of this video are not known, because it was captured from prepared inputs; capture the file"
-        )
+        reason = "because it was captured from prepared inputs"
+        raise ValueError(f"the times of this video are not known, {reason}; capture the file")
     require_consistent(captured)
     dtype = str(captured.features.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
@@ -117,9 +116,8 @@ def join_rows(rows: Sequence[Mapping[str, Any]], video: StoredVideo, time_range:
     if not inside.any():
         assert time_range is not None, "a piece without tokens is never written"
         end_s = min(time_range.end_s, video.duration_s)
-        raise ValueError(
-            f"video {video.id}: no tokens were kept between {time_range.start_s:g} s and {end_s:g} s; widen the range"
-        )
+        between = f"between {time_range.start_s:g} s and {end_s:g} s"
+        raise ValueError(f"video {video.id}: no tokens were kept {between}; widen the range")
     tokens = torch.from_numpy(np.flatnonzero(inside))
     pieces = np.unique([row["piece"] for row in rows], return_inverse=True)[1]
     slice_pieces = np.repeat(pieces, np.diff(starts))[low:high]

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from floc._version import __version__
 from floc.archive import schema
-from floc.archive.lance_tables import explain_write_errors, is_local, match_any
+from floc.archive.lance_tables import explain_errors, is_local, match_any
 from floc.archive.maintenance import CompactionResult, StoreProblem, check_store, compact_store
 from floc.archive.schema import StoredPiece, StoredVideo, StoreError, VideoStatus, encode_video, video_id
 from floc.archive.search import SearchResult, StoreSearch
@@ -53,9 +53,8 @@ class Store:
             self._tables.segments.create(schema.SEGMENTS)  # first, so that a store with `videos` is complete
             self._tables.videos.create(schema.VIDEOS)
         elif not self._tables.videos.exists():
-            raise FileNotFoundError(
-                f"{self.path}: no store here; create one with `floc ingest` or floc.Store(path, create=True)"
-            )
+            fix = "create one with `floc ingest` or floc.Store(path, create=True)"
+            raise FileNotFoundError(f"{self.path}: no store here; {fix}")
         self._require_format()
 
     def __repr__(self) -> str:
@@ -124,11 +123,10 @@ class Store:
     def search(
         self, query: Any, k: int = 10, *, video: str | None = None, encoder: str | None = None
     ) -> list[SearchResult]:
-        """Find the time ranges most similar to an image or to tokens, best first.
+        """Find the `k` time ranges most similar to an image or to tokens, best first.
 
         Args:
             query: [D] or [Q, D] tokens; or an image, as a file or a [h, w, 3] uint8 array, encoded as the videos were.
-            k: number of results.
             video: search this video only, as in `find`.
             encoder: search videos of this encoder only; required if videos of several encoders match.
         """
@@ -140,10 +138,7 @@ class Store:
         return self._search.update_indices(self.videos("done"))
 
     def check(self, progress: Callable[[float], object] = lambda fraction: None) -> list[StoreProblem]:
-        """Verify every row against its hash and every video against its rows; return the problems and their fixes.
-
-        `progress` is called with the fraction done.
-        """
+        """Verify all rows by their hashes, and videos by their rows; `progress` is called with the fraction done."""
         return check_store(self._tables, progress)
 
     def compact(self, older_than_s: float = 86400) -> CompactionResult:
@@ -158,9 +153,9 @@ class Store:
     def remove(self, video: str) -> StoredVideo:
         """Remove a video and everything written for it; `compact` frees the space."""
         entry = self.find(video)
-        with explain_write_errors(self.path):  # first the entry, so that no reader sees a part of the video
-            self._tables.videos.delete(match_any("id", [entry.id]))
-            self._tables.segments.delete(match_any("video", [entry.id]))
+        with explain_errors(self.path, writing=True):  # first the entry, so that no reader sees a part of the video
+            self._tables.videos.delete("id", [entry.id])
+            self._tables.segments.delete("video", [entry.id])
         return entry
 
     def add(self, video: str | Path | Captured, *, uri: str | None = None) -> StoredVideo:
@@ -187,12 +182,9 @@ class Store:
         self.open(video).save(path)
 
     def write_piece(self, video_id: str, piece: int, captured: Captured) -> StoredPiece:
-        """Write a piece of a video to files that are not visible until they are committed. Any process may call it.
+        """Write a piece of a video, numbered from 0, to files that are not visible until they are committed.
 
-        Args:
-            video_id: from `floc.archive.video_id`.
-            piece: number of the piece, from 0.
-            captured: what was kept of the piece, with times counted from the start of the video.
+        Any process may call it. The times of `captured` count from the start of the video.
         """
         rows = split_rows(captured, video_id, piece, uuid.uuid4().hex, time.time())
         return _summarise_piece(rows, self._tables.segments.write(pa.Table.from_pylist(rows, schema=schema.SEGMENTS)))
@@ -218,14 +210,11 @@ class Store:
             found = table.read(lambda latest: latest.schema)
             version = (found.metadata or {}).get(b"floc.format", b"none").decode(errors="replace")
             if version != expected:
-                raise ValueError(
-                    f"{table.uri}: format {version}, but this version of floc reads format {expected}; open it with "
-                    "the version that wrote it"
-                )
+                problem = f"format {version}, but this version of floc reads format {expected}"
+                raise ValueError(f"{table.uri}: {problem}; open it with the version that wrote it")
             if not found.equals(columns):
-                raise schema.DamagedStoreError(
-                    f"{table.uri}: its columns are not those of format {expected}; restore its files"
-                )
+                problem = f"its columns are not those of format {expected}"
+                raise schema.DamagedStoreError(f"{table.uri}: {problem}; restore its files")
 
     def _locate_pieces(
         self, videos: Sequence[StoredVideo], locations: dict[str, tuple[float, int]]
@@ -239,10 +228,8 @@ class Store:
             if video.status == "done" and not video.pieces:
                 raise ValueError(f"{name} is done, so it must have pieces")
             if not locations.keys() >= set(video.pieces):
-                raise StoreError(
-                    f"{self.path}: {name} cannot be committed before its pieces. Some were never committed, or were "
-                    "removed by compact; ingest it again"
-                )
+                reason = "Some were never committed, or were removed by compact; ingest it again"
+                raise StoreError(f"{self.path}: {name} cannot be committed before its pieces. {reason}")
             starts = tuple(locations[attempt][0] for attempt in video.pieces)
             if any(before >= after for before, after in pairwise(starts)):
                 raise ValueError(f"{name}: its pieces are not in time order: {starts}")
@@ -297,18 +284,13 @@ def _describe_import(captured: Captured, uri: str, file: Path | None) -> StoredV
         modified_s=file.stat().st_mtime if file else time.time(),
         status="done",
         duration_s=captured.duration_s or (0.0 if times is None else float(times[-1]) + 1 / rate),
-        fps=captured.fps,
-        frames_per_slice=captured.frames_per_slice,
-        shape=captured.shape,
         tokens=captured.n,
         kept=len(captured),
         coverage=captured.made.get("coverage"),
         encoder=f"hf:{model.name}",
-        model=model,
         options=options,
-        nested=captured.nested,
-        made=captured.made,
         version=__version__,
+        **{name: getattr(captured, name) for name in ("fps", "frames_per_slice", "shape", "model", "nested", "made")},
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -47,9 +48,8 @@ class StoreTables:
             attempts = group_by_attempt(rows)
             for number in numbers:
                 if problem := find_piece_problem(attempts.get(video.pieces[number], []), video.id, time_range):
-                    raise DamagedStoreError(
-                        f"{self.segments.uri}: video {video.id} ({video.uri}), piece {number}: {problem}; {REINGEST}"
-                    )
+                    piece = f"video {video.id} ({video.uri}), piece {number}"
+                    raise DamagedStoreError(f"{self.segments.uri}: {piece}: {problem}; {REINGEST}")
 
         return self.read_pieces(video, numbers, where, require_complete)
 
@@ -94,8 +94,8 @@ class StoreTables:
 
 def group_by_attempt(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """Group rows by attempt, each group in order."""
-    ordered = sorted(_sort_unique(rows), key=lambda row: row["attempt"])
-    return {attempt: list(group) for attempt, group in groupby(ordered, key=lambda row: row["attempt"])}
+    key = itemgetter("attempt")
+    return {attempt: list(group) for attempt, group in groupby(sorted(_sort_unique(rows), key=key), key=key)}
 
 
 def find_piece_problem(rows: Sequence[Row], video: str, time_range: TimeRange | None = None) -> str | None:
@@ -107,25 +107,19 @@ def find_piece_problem(rows: Sequence[Row], video: str, time_range: TimeRange | 
         return "it has rows of another piece"
     has_start = first["row"] == 0 or (time_range is not None and first["start_s"] <= time_range.start_s)
     has_end = last["last"] or (time_range is not None and last["end_s"] >= time_range.end_s)
-    is_consecutive = all(
-        (before["row"] + 1, before["first"] + before["slices"]) == (after["row"], after["first"])
-        for before, after in pairwise(rows)
-    )
+    ends = [(row["row"] + 1, row["first"] + row["slices"]) for row in rows[:-1]]
+    is_consecutive = ends == [(row["row"], row["first"]) for row in rows[1:]]
     return None if has_start and has_end and is_consecutive else "rows are missing"
 
 
 def find_row_problem(row: Row) -> str | None:
     """Return what is wrong with a row of `segments` if its hash does not match, or None."""
-    if row["sha256"] == hash_segment(row):
-        return None
-    return f"video {row['video']}, {row['start_s']:g} s to {row['end_s']:g} s was changed after it was written"
+    problem = f"video {row['video']}, {row['start_s']:g} s to {row['end_s']:g} s was changed after it was written"
+    return None if row["sha256"] == hash_segment(row) else problem
 
 
 def resolve_duplicates(videos: Iterable[StoredVideo]) -> list[StoredVideo]:
-    """Return one row per video id: the first one done, otherwise the last one failed.
-
-    A failed row is dropped if the same file was ingested again later, with other content.
-    """
+    """Return one row per id: the first one done, or the last one failed if its file was not ingested later."""
     groups: dict[str, list[StoredVideo]] = defaultdict(list)
     for video in videos:
         groups[video.id].append(video)
@@ -140,7 +134,6 @@ def resolve_duplicates(videos: Iterable[StoredVideo]) -> list[StoredVideo]:
 
 
 def _file_key(video: StoredVideo) -> tuple[str, ...]:
-    """Identify a file and how it is compressed."""
     return video.uri, video.encoder, json.dumps(dict(video.options), sort_keys=True)
 
 
@@ -151,8 +144,5 @@ def _preference(video: StoredVideo) -> tuple[bool, float, tuple[str, ...]]:
 
 def _sort_unique(rows: Iterable[Row]) -> list[Row]:
     """Sort rows by piece and drop copies, which exist if a piece was committed twice."""
-
-    def key(row: Row) -> tuple[int, str, int]:
-        return row["piece"], row["attempt"], row["row"]
-
+    key = itemgetter("piece", "attempt", "row")
     return [next(copies) for _, copies in groupby(sorted(rows, key=key), key=key)]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from floc.archive.ingest import IngestStatus
 
 DEFAULT_RATIO = "1/32"
+RATIO_HELP = f"Share of the tokens to keep. [dim](default: {DEFAULT_RATIO})[/]"
 MAX_MESSAGES = 20  # failures and warnings in the summary; the store and --json have all
 
 
@@ -27,14 +28,7 @@ MAX_MESSAGES = 20  # failures and warnings in the summary; the store and --json 
 def ingest(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Videos, folders, or URIs (s3://bucket/dir).")],
     store: Annotated[str, typer.Option(metavar="STORE", help="A folder or a URI, created if it does not exist.")],
-    ratio: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RATIO",
-            help=f"Share of the tokens to keep. [dim](default: {DEFAULT_RATIO})[/]",
-            rich_help_panel=options.BUDGET,
-        ),
-    ] = None,
+    ratio: Annotated[str | None, typer.Option(metavar="RATIO", help=RATIO_HELP, rich_help_panel=options.BUDGET)] = None,
     coverage: options.Coverage = None,
     method: options.Method = "floc",
     block: options.Block = None,

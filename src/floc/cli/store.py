@@ -76,7 +76,7 @@ def check(store: StorePath, as_json: AsJson = False) -> None:
     """Verify every row against its hash. The exit code is 1 if there are problems."""
     opened = floc.Store(store)
     with show_progress("checking") as update:
-        problems = opened.check(progress=update)
+        problems = opened.check(update)
     if as_json:
         print(json.dumps([asdict(problem) for problem in problems]))
     for problem in problems:

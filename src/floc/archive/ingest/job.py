@@ -43,8 +43,7 @@ class IngestOptions:
         return {
             "method": self.method,
             "ratio": None if self.ratio is None else str(Fraction(self.ratio).limit_denominator(1_000_000)),
-            # 2 and 2.0 must give the same video id
-            "coverage": None if self.coverage is None else float(self.coverage),
+            "coverage": None if self.coverage is None else float(self.coverage),  # 2 and 2.0 give the same video id
             "fps": None if self.fps is None else float(self.fps),
             "piece": [PIECE_BYTES, PIECE_STEP, PIECE_LIMIT, SPAN_S],
             **self.method_options,

@@ -50,12 +50,10 @@ class IngestStatus:
 
     @property
     def left(self) -> int:
-        """Number of videos still to be processed."""
         return self.videos - self.done - self.skipped - self.failed
 
     @property
     def hours_per_hour(self) -> float:
-        """Hours of footage ingested per hour."""
         return self.footage_s / max(self.elapsed_s, 1e-9)
 
     def summary(self) -> dict[str, Any]:
@@ -141,12 +139,10 @@ class Ledger:
 
     def _add_progress(self, event: PieceWritten | SpanFinished) -> None:
         name = event.piece.video if isinstance(event, PieceWritten) else event.span.video
-        if name in self._outcomes:
+        if (video := self.open.get(name)) is None:
+            if name not in self._outcomes:
+                self._early.setdefault(name, []).append(event)
             return
-        if name not in self.open:
-            self._early.setdefault(name, []).append(event)
-            return
-        video = self.open[name]
         if isinstance(event, SpanFinished):
             video.finished[event.span.number] = event
             _add_seconds(video.seconds, {"decode": event.decode_s})
@@ -161,7 +157,6 @@ class Ledger:
             self._close(self.open.pop(name))
 
     def _close(self, video: _OpenVideo) -> None:
-        """Record a complete video."""
         plan, pieces = video.plan, [piece for _, piece in sorted(video.pieces.items())]
         if len({piece.shape[1:] for piece in pieces}) != 1:
             reason = "the frame size changes within the video" if pieces else "the video has no frames"
@@ -191,10 +186,9 @@ class Ledger:
         """Record that a planned video and all files with the same content failed."""
         self._outcomes[plan.video] = reason
         duplicates = [file for file, video in self._duplicates.items() if video == plan.video]
-        for file in duplicates:
-            del self._duplicates[file]
-            self.status.skipped -= 1
+        self.status.skipped -= len(duplicates)
         for file in (*duplicates, plan.file):
+            self._duplicates.pop(file, None)
             self._record_failure(file, reason, plan.content)
 
     def _record_failure(self, file: VideoFile, reason: str, content: str) -> None:
@@ -220,11 +214,9 @@ def build_stored_video(
         status="done",
         duration_s=plan.duration_s,
         fps=plan.fps,
-        frames=sum(piece.frames for piece in pieces),
         frames_per_slice=plan.frames_per_slice,
         shape=(sum(piece.shape[0] for piece in pieces), *pieces[0].shape[1:]),
-        tokens=sum(tokens),
-        kept=sum(piece.kept for piece in pieces),
+        **{name: sum(getattr(piece, name) for piece in pieces) for name in ("frames", "tokens", "kept")},
         coverage=None if None in coverages else float(np.average(coverages, weights=tokens)),  # type: ignore[arg-type]
         nested=nested,
         made={name: value for name, value in made.items() if name not in ("coverage", "seconds")},

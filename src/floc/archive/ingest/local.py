@@ -120,10 +120,9 @@ class LocalWorkers:
                     worker.pipe.send((task, existing))
 
     def _receive(self) -> Iterator[tuple[_WorkerProcess, IngestJob | IngestEvent | str | None]]:
-        """Wait for messages of workers, and yield each with its worker.
+        """Wait for messages of workers, yield each with its worker, and replace workers that died.
 
-        A message is the job once the encoder is loaded, an event, None at the end of a task, or the reason why the
-        worker died. A dead worker is replaced.
+        A message is the job once the encoder is loaded, an event, None at the end of a task, or the reason of a death.
         """
         ready = wait([worker.pipe for worker in self.workers])
         for worker in [worker for worker in self.workers if worker.pipe in ready]:
@@ -146,9 +145,8 @@ class LocalWorkers:
         worker.kill()
         self.failed_starts += not worker.is_ready
         if self.failed_starts == MAX_TRIES:
-            raise RuntimeError(
-                f"the encoder could not be loaded: {reason}, {MAX_TRIES} times; use fewer workers if memory is short"
-            )
+            problem = f"the encoder could not be loaded: {reason}, {MAX_TRIES} times"
+            raise RuntimeError(f"{problem}; use fewer workers if memory is short")
         self.workers[place] = _WorkerProcess(self.options[place], self.store, self.threads)
         return reason
 

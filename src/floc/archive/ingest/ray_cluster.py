@@ -2,8 +2,7 @@
 
 Each stage passes rows to the next one: a file, a span, a piece with its pixels, and at last an event, which is all that
 returns to this process. A row with pixels is a block of its own, so that a long video is shared among all encoders and
-a slow one delays no other. Ray repeats what was lost with a machine. A piece that is written twice because of that is
-committed once, because only one of the two is reported.
+a slow one delays no other. Ray repeats what was lost with a machine; a piece that is written twice is reported once.
 """
 
 from __future__ import annotations
@@ -31,9 +30,7 @@ CORES_PER_PLANNER = 8
 class RayCluster:
     """Runs an ingest on a Ray cluster."""
 
-    def __init__(
-        self, options: IngestOptions, store: str, workers: int | None = None, address: str | None = None
-    ) -> None:
+    def __init__(self, options: IngestOptions, store: str, workers: int | None, address: str | None) -> None:
         try:
             import ray.data
         except ImportError as error:

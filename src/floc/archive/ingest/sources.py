@@ -63,7 +63,7 @@ def _find_remote(uri: str) -> Iterator[VideoFile]:
     info = filesystem.get_file_info(path)
     if info.type == fs.FileType.NotFound:
         raise FileNotFoundError(f"{uri}: no such file or folder")
-    if info.type == fs.FileType.File:
+    if info.is_file:
         yield _describe_remote(uri, info)
         return
     files = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
