@@ -8,21 +8,23 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import lance
 import pyarrow as pa
 
-from floc.archive.records import DamagedStoreError, StoreError
+from floc.archive.schema import DamagedStoreError, StoreError
 
 T = TypeVar("T")
 
-# From 2.1 on, each large value is stored in one place, so a row is read without its neighbours. 2.2 is the newest
-# version that Lance calls stable; it stores the small location columns in half the bytes.
+# the newest version that Lance calls stable. Each large value is in one place, so a row is read without its neighbours
 STORAGE_VERSION: Literal["2.2"] = "2.2"
 MAX_ATTEMPTS = 20  # of a change that conflicts with other writers
 PAUSE_S = 0.05  # mean pause before the second attempt
+VALUES_PER_FILTER = 1000  # in one deletion
 
 
 class LanceTable:
@@ -45,7 +47,7 @@ class LanceTable:
 
     def create(self, schema: pa.Schema) -> None:
         """Create an empty table, unless another process just did."""
-        with explain_write_errors(self.uri):
+        with explain_errors(self.uri, writing=True):
             try:
                 lance.write_dataset(schema.empty_table(), self.uri, data_storage_version=STORAGE_VERSION)
             except OSError as error:
@@ -54,7 +56,7 @@ class LanceTable:
 
     def latest(self) -> Any:
         """Return the newest version as a Lance dataset."""
-        with explain_read_errors(self.uri):
+        with explain_errors(self.uri):
             if self._latest is None or self._latest.latest_version != self._latest.version:
                 self._latest = lance.dataset(self.uri, session=self._session)
             return self._latest
@@ -63,18 +65,18 @@ class LanceTable:
         """Call `read` with the latest version, and once more if a newer version has replaced its files meanwhile."""
         version = self.latest()
         try:
-            with explain_read_errors(self.uri):
+            with explain_errors(self.uri):
                 return read(version)
         except DamagedStoreError:
             newer = self.latest()
             if newer.version == version.version:
                 raise
-        with explain_read_errors(self.uri):
+        with explain_errors(self.uri):
             return read(newer)
 
     def write(self, rows: pa.Table) -> tuple[str, ...]:
         """Write files that are invisible until they are appended; return Lance's JSON of their fragments."""
-        with explain_write_errors(self.uri):
+        with explain_errors(self.uri, writing=True):
             fragments = lance.fragment.write_fragments(
                 rows, self.latest(), mode="append", data_storage_version=STORAGE_VERSION, session=self._session
             )
@@ -85,14 +87,18 @@ class LanceTable:
         if not fragments:
             return {}
         parts = [lance.FragmentMetadata.from_json(fragment) for fragment in fragments]
-        self._require_files([file.path for part in parts for file in part.files])
+        files = [file.path for part in parts for file in part.files]
+        missing = [path for path in files if is_local(self.uri) and not (Path(self.uri) / "data" / path).exists()]
+        if missing:
+            reason = "removed by compact before they were committed, or the store was moved or deleted"
+            problem = f"{len(missing)} written files no longer exist, such as {missing[0]}"
+            raise StoreError(f"{self.uri}: {problem}. They were {reason}; ingest the video again")
 
         def commit(table: Any) -> Any:
-            operation = lance.LanceOperation.Append(parts)
-            return lance.LanceDataset.commit(table, operation, read_version=table.version)
+            return lance.LanceDataset.commit(table, lance.LanceOperation.Append(parts), read_version=table.version)
 
         paths = [part.files[0].path for part in parts]
-        with explain_write_errors(self.uri):
+        with explain_errors(self.uri, writing=True):
             numbers = _find_fragments(self.change(commit), set(paths))
         return {fragment: numbers[path] for fragment, path in zip(fragments, paths, strict=True)}
 
@@ -109,29 +115,16 @@ class LanceTable:
                     raise
             time.sleep(PAUSE_S * min(2**attempts, 32) * random.uniform(0.5, 1.5))
 
-    def delete(self, where: str) -> None:
-        """Delete the rows that match a filter."""
-        self.change(lambda table: table.delete(where))
-
-    def _require_files(self, paths: Sequence[str]) -> None:
-        missing = [path for path in paths if is_local(self.uri) and not (Path(self.uri) / "data" / path).exists()]
-        if missing:
-            raise StoreError(
-                f"{self.uri}: {len(missing)} written files no longer exist, such as {missing[0]}. They were removed by "
-                "compact before they were committed, or the store was moved or deleted; ingest the video again"
-            )
+    def delete(self, column: str, values: Sequence[str]) -> None:
+        """Delete the rows whose column has one of the values."""
+        for start in range(0, len(values), VALUES_PER_FILTER):
+            self.change(methodcaller("delete", match_any(column, values[start : start + VALUES_PER_FILTER])))
 
 
 def _find_fragments(table: Any, paths: set[str]) -> dict[str, int]:
     """Return the fragment number of each data file. The newest fragments have the highest numbers."""
-    numbers: dict[str, int] = {}
-    for number in reversed(list(table.fragment_ids())):
-        if len(numbers) == len(paths):
-            break
-        path = table.get_fragment(number).metadata.files[0].path
-        if path in paths:
-            numbers[path] = number
-    return numbers
+    files = ((table.get_fragment(n).metadata.files[0].path, n) for n in reversed(list(table.fragment_ids())))
+    return dict(islice(((path, number) for path, number in files if path in paths), len(paths)))
 
 
 def is_local(uri: str) -> bool:
@@ -146,43 +139,23 @@ def match_any(column: str, values: Sequence[str]) -> str:
 
 
 @contextmanager
-def explain_read_errors(uri: str) -> Iterator[None]:
-    """Turn an error of Lance or Arrow into a DamagedStoreError that names the table and says what to do."""
+def explain_errors(uri: str, *, writing: bool = False) -> Iterator[None]:
+    """Turn an error of Lance or Arrow into a DamagedStoreError, or a StoreError, that says what to do."""
     try:
         yield
     except BaseException as error:
-        if not _comes_from_lance(error):
+        # pyo3's PanicException is not an Exception and has no public name
+        is_known = isinstance(error, Exception) or type(error).__name__ == "PanicException"
+        if not is_known or isinstance(error, StoreError | ImportError):
             raise
-        raise DamagedStoreError(
-            f"{uri}: this table cannot be read ({_first_line(error)}); if files were changed or lost, restore them, or "
-            "ingest the videos again into a new store"
-        ) from error
-
-
-@contextmanager
-def explain_write_errors(uri: str) -> Iterator[None]:
-    """Turn an error of Lance or Arrow into a StoreError that names the table and says what to do."""
-    try:
-        yield
-    except BaseException as error:
-        if not _comes_from_lance(error) and not isinstance(error, ValueError):
+        if not writing and isinstance(error, DamagedStoreError):
             raise
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        problem = re.sub(r",? ?/\S+\.rs:\d+(:\d+)?", "", first).strip()[:300]  # without positions in Rust sources
+        if not writing:
+            fix = "if files were changed or lost, restore them, or ingest the videos again into a new store"
+            raise DamagedStoreError(f"{uri}: this table cannot be read ({problem}); {fix}") from error
         full = re.search(r"no space left|os error 28|file too large|os error 27|quota", str(error), re.IGNORECASE)
         fix = "the disk is full: free some space" if full else "check that the store exists and is writable"
-        raise StoreError(
-            f"{uri}: cannot be written to ({_first_line(error)}); {fix}, then run the same command again. Committed "
-            "data is kept"
-        ) from error
-
-
-def _comes_from_lance(error: BaseException) -> bool:
-    if isinstance(error, StoreError | DamagedStoreError | ImportError):
-        return False
-    # pyo3's PanicException is not an Exception and has no public name
-    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
-
-
-def _first_line(error: BaseException) -> str:
-    """Return the first line of an error, without positions in Lance's Rust sources."""
-    first = (str(error).splitlines() or [type(error).__name__])[0]
-    return re.sub(r",? ?/\S+\.rs:\d+(:\d+)?", "", first).strip()[:300]
+        fix += ", then run the same command again. Committed data is kept"
+        raise StoreError(f"{uri}: cannot be written to ({problem}); {fix}") from error

@@ -10,9 +10,8 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from floc.archive.lance_tables import LanceTable, explain_read_errors, explain_write_errors, is_local, match_any
-from floc.archive.records import DamagedStoreError, StoredVideo
-from floc.archive.schema import decode_video, encode_video
+from floc.archive.lance_tables import LanceTable, explain_errors, is_local, match_any
+from floc.archive.schema import DamagedStoreError, StoredVideo, decode_video, encode_video
 from floc.archive.search import list_vector_tables
 from floc.archive.store_tables import (
     REINGEST,
@@ -24,12 +23,9 @@ from floc.archive.store_tables import (
 )
 
 ROWS_PER_BATCH = 16  # rows in memory at a time
-# size of a merged file: deleting rows from larger files costs more, and they are not read faster
-MERGED_BYTES = 1 << 30
+MERGED_BYTES = 1 << 30  # of a merged file: deleting rows from larger files costs more, and they are not read faster
 MAX_MERGED_ROWS = 1 << 20
 VIDEOS_PER_BATCH = 100
-INDEXED_COLUMNS = {"videos": ("id",), "segments": ("video", "attempt")}
-VALUES_PER_FILTER = 1000
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,7 @@ class CompactionResult:
     bytes: int  # reduction in size
 
 
-def check_store(tables: StoreTables, progress: Callable[[float], None] | None = None) -> list[StoreProblem]:
+def check_store(tables: StoreTables, progress: Callable[[float], object]) -> list[StoreProblem]:
     """Return every problem in a store, as far as it can be read."""
     problems: list[StoreProblem] = []
     for table in (tables.videos, tables.segments):
@@ -69,9 +65,13 @@ def check_store(tables: StoreTables, progress: Callable[[float], None] | None = 
     problems += _check_videos(tables, [video for video in resolve_duplicates(videos) if video.status == "done"])
     fragments = tables.segments.read(lambda table: table.get_fragments())
     for number, fragment in enumerate(fragments):
-        problems += _check_rows(fragment, tables.segments.uri)
-        if progress is not None:
-            progress((number + 1) / len(fragments))
+        files = ", ".join(f"{tables.segments.uri}/data/{file.path}" for file in fragment.data_files())
+        fix = "remove the videos with pieces in it, and ingest them again"
+        with _collect(problems, "", fix), explain_errors(files):
+            for batch in fragment.to_batches(batch_size=ROWS_PER_BATCH):
+                results = [(row["video"], find_row_problem(row)) for row in batch.to_pylist()]
+                problems += [StoreProblem(video, problem, REINGEST) for video, problem in results if problem]
+        progress((number + 1) / len(fragments))
     return problems
 
 
@@ -92,8 +92,7 @@ def _check_videos(tables: StoreTables, videos: Sequence[StoredVideo]) -> list[St
         try:
             attempts = group_by_attempt(tables.read_locations(match_any("video", [video.id for video in batch])))
         except DamagedStoreError:
-            # find out which of the videos cannot be read
-            for video in batch:
+            for video in batch:  # find out which of them cannot be read
                 with _collect(problems, video.id, REINGEST):
                     tables.read_range(video, None)
             continue
@@ -108,47 +107,25 @@ def _check_videos(tables: StoreTables, videos: Sequence[StoredVideo]) -> list[St
     return problems
 
 
-def _check_rows(fragment: Any, uri: str) -> list[StoreProblem]:
-    """Find rows of a fragment whose hash does not match, or report that its files cannot be read."""
-    problems: list[StoreProblem] = []
-    files = ", ".join(f"{uri}/data/{file.path}" for file in fragment.data_files())
-    fix = "remove the videos with pieces in it, and ingest them again"
-    with _collect(problems, "", fix), explain_read_errors(files):
-        for batch in fragment.to_batches(batch_size=ROWS_PER_BATCH):
-            results = [(row["video"], find_row_problem(row)) for row in batch.to_pylist()]
-            problems += [StoreProblem(video, problem, REINGEST) for video, problem in results if problem]
-    return problems
-
-
 def compact_store(tables: StoreTables, older_than_s: float) -> CompactionResult:
     """Merge small files, update indices, and drop data that nothing refers to."""
     if not older_than_s >= 0:
         raise ValueError(f"older_than_s must be a number of seconds, at least 0; got {older_than_s!r}")
     before = _measure_bytes(tables.path)
-    with explain_write_errors(tables.path):
+    with explain_errors(tables.path, writing=True):
         videos = _drop_superseded_videos(tables)
         rows = _drop_orphaned_pieces(tables, older_than_s)
-        files = 0
-        for name, columns in INDEXED_COLUMNS.items():
-            files += _merge_files(getattr(tables, name))
-            _update_indices(getattr(tables, name), columns)
+        files = _merge_files(tables.videos, ["id"]) + _merge_files(tables.segments, ["video", "attempt"])
         for table in (tables.videos, tables.segments, *list_vector_tables(tables)):
             files += _drop_old_files(table, older_than_s)
     return CompactionResult(videos, rows, files, max(0, before - _measure_bytes(tables.path)))
-
-
-def remove_video(tables: StoreTables, video: str) -> None:
-    """Delete a video, first its entry and then its rows, so that no reader sees a part of it."""
-    with explain_write_errors(tables.path):
-        tables.videos.delete(match_any("id", [video]))
-        tables.segments.delete(match_any("video", [video]))
 
 
 def _drop_superseded_videos(tables: StoreTables) -> int:
     videos = tables.list_videos()
     superseded = {encode_video(video)["sha256"] for video in videos}
     superseded -= {encode_video(video)["sha256"] for video in resolve_duplicates(videos)}
-    _delete_values(tables.videos, "sha256", sorted(superseded))
+    tables.videos.delete("sha256", sorted(superseded))
     return len(superseded)
 
 
@@ -159,41 +136,33 @@ def _drop_orphaned_pieces(tables: StoreTables, older_than_s: float) -> int:
     # read videos after pieces: a piece that was committed before now has its video, or is too recent
     needed = {attempt for video in resolve_duplicates(tables.list_videos()) for attempt in video.pieces}
     before = tables.segments.latest().count_rows()
-    _delete_values(tables.segments, "attempt", sorted(set(attempts.to_pylist()) - needed))
+    tables.segments.delete("attempt", sorted(set(attempts.to_pylist()) - needed))
     return max(0, before - tables.segments.latest().count_rows())
 
 
-def _delete_values(table: LanceTable, column: str, values: Sequence[str]) -> None:
-    for start in range(0, len(values), VALUES_PER_FILTER):
-        table.delete(match_any(column, values[start : start + VALUES_PER_FILTER]))
-
-
-def _merge_files(table: LanceTable) -> int:
-    """Merge small files and leave out deleted rows; return how many files fewer there are."""
+def _merge_files(table: LanceTable, indexed: Sequence[str]) -> int:
+    """Merge small files, leave out deleted rows, and index some columns; return how many files fewer there are."""
 
     def merge(latest: Any) -> int:
         size = sum(file.file_size_bytes or 0 for part in latest.get_fragments() for file in part.data_files())
         rows = int(MERGED_BYTES * latest.count_rows() / max(1, size))
         # a power of two, so that the target does not change with every added row
         target = min(MAX_MERGED_ROWS, 1 << max(0, rows.bit_length() - 1))
-        metrics = latest.optimize.compact_files(
-            target_rows_per_fragment=target, batch_size=ROWS_PER_BATCH, num_threads=1
-        )
+        options = dict(target_rows_per_fragment=target, batch_size=ROWS_PER_BATCH, num_threads=1)
+        metrics = latest.optimize.compact_files(**options)
         return max(0, metrics.files_removed - metrics.files_added)
 
-    return table.change(merge)
-
-
-def _update_indices(table: LanceTable, columns: Sequence[str]) -> None:
-    def update(latest: Any) -> None:
+    def update_indices(latest: Any) -> None:
         if latest.count_rows():
-            indexed = [index.field_names for index in latest.describe_indices()]
-            for column in columns:
-                if [column] not in indexed:
+            existing = [index.field_names for index in latest.describe_indices()]
+            for column in indexed:
+                if [column] not in existing:
                     latest.create_scalar_index(column, "BTREE")
             latest.optimize.optimize_indices()
 
-    table.change(update)
+    count = table.change(merge)
+    table.change(update_indices)
+    return count
 
 
 def _drop_old_files(table: LanceTable, older_than_s: float) -> int:

@@ -1,49 +1,105 @@
-"""Arrow schemas of the two tables, conversion between rows and records, and the hash of each row."""
+"""The rows of a store: videos, pieces, their Arrow schemas and hashes, and the errors about them.
+
+A video is written in pieces of a few minutes, whose tokens are selected together and written by one process.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
 
 import pyarrow as pa
 
-from floc.archive.records import DamagedStoreError, StoredVideo, hash_json
+from floc.captured.captured import Shape
 from floc.captured.identity import Identity
 
-FORMAT = b"1"
-_METADATA = {b"floc.format": FORMAT}
+VideoStatus = Literal["done", "failed"]
 
-_MODEL = pa.struct(
-    [
-        ("kind", pa.string()),
-        ("name", pa.string()),
-        ("revision", pa.string()),
-        ("config", pa.string()),
-        ("hidden_size", pa.int64()),
-        ("weights", pa.list_(pa.float64())),
-    ]
-)
-# the type of a column by the annotation of its field; mappings are stored as JSON
-_COLUMN_TYPES = {
-    "str": pa.string(),
-    "VideoStatus": pa.string(),
+
+class StoreError(OSError):
+    """The store cannot be written to, because the disk is full or the store cannot be reached."""
+
+
+class DamagedStoreError(ValueError):
+    """The store cannot be read, or a row differs from what was written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredVideo:
+    """A row of `videos`: a video in the store, or one that could not be ingested and the reason."""
+
+    id: str  # from `video_id`
+    uri: str
+    content: str  # sha256 of the file in hex; "" if the file could not be read
+    size: int  # bytes
+    modified_s: float
+    status: VideoStatus
+    error: str = ""
+    duration_s: float = 0.0
+    fps: float | None = None  # sampled frames per second
+    frames: int = 0
+    frames_per_slice: int = 1
+    shape: Shape = (0, 0, 0)  # slices, rows and columns of tokens before compression
+    tokens: int = 0
+    kept: int = 0
+    coverage: float | None = None
+    encoder: str
+    model: Identity
+    options: Mapping[str, Any]  # method, ratio, block, fps and others; JSON-serialisable
+    nested: bool = False  # whether a prefix of the order is the selection for a smaller budget
+    made: Mapping[str, Any] = field(default_factory=dict)  # as in `Captured`
+    pieces: tuple[str, ...] = ()  # the attempt id of each piece, in time order
+    starts_s: tuple[float, ...] = ()  # start of each piece; set by the store
+    fragments: tuple[int, ...] = ()  # Lance fragment each piece was written to; set by the store
+    seconds: Mapping[str, float] = field(default_factory=dict)  # time spent in each stage
+    written_s: float = 0.0  # Unix time
+    version: str = ""  # of floc
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredPiece:
+    """A piece of a video as one process wrote it. Small, and JSON-serialisable with `asdict`."""
+
+    video: str  # id of the video
+    piece: int  # number of the piece, from 0
+    attempt: str  # unique id of this write
+    fragments: tuple[str, ...]  # Lance's JSON of the files to commit; empty once committed
+    kept: int
+    tokens: int
+    frames: int
+    bytes: int  # size of the features
+    shape: Shape
+    coverage: float | None
+    start_s: float
+    end_s: float
+    written_s: float
+
+
+FORMAT = b"1"
+_TYPES = {
     "int": pa.int64(),
     "float": pa.float64(),
     "float | None": pa.float64(),
     "bool": pa.bool_(),
-    "Identity": _MODEL,
     "Shape": pa.list_(pa.int64()),
+    "list[float]": pa.list_(pa.float64()),
     "tuple[int, ...]": pa.list_(pa.int64()),
     "tuple[float, ...]": pa.list_(pa.float64()),
     "tuple[str, ...]": pa.list_(pa.string()),
-    "Mapping[str, Any]": pa.string(),
-    "Mapping[str, float]": pa.string(),
 }
-_VIDEO_COLUMNS = [(column.name, _COLUMN_TYPES[str(column.type)]) for column in fields(StoredVideo)]
-VIDEOS = pa.schema([*_VIDEO_COLUMNS, ("sha256", pa.string())], metadata=_METADATA)
+
+
+def _list_columns(record: type) -> list[tuple[str, pa.DataType]]:
+    """Return the column of each field, by its annotation. All others are text; mappings are stored as JSON."""
+    return [(column.name, _TYPES.get(str(column.type), pa.string())) for column in fields(record)]
+
+
+_TYPES["Identity"] = pa.struct(_list_columns(Identity))
+_VIDEO_COLUMNS = _list_columns(StoredVideo)
+VIDEOS = pa.schema([*_VIDEO_COLUMNS, ("sha256", pa.string())], metadata={b"floc.format": FORMAT})
 _LIST_COLUMNS = ("shape", "pieces", "starts_s", "fragments")
 _JSON_COLUMNS = ("options", "made", "seconds")
 
@@ -75,17 +131,33 @@ _CONTENT = [
     ("times_s", pa.list_(pa.float64())),  # time of the first frame of each slice
     ("last_s", pa.list_(pa.float64())),  # time of the last frame of each slice; empty if unknown
 ]
-SEGMENTS = pa.schema([*_LOCATION, *_CONTENT, ("sha256", pa.string())], metadata=_METADATA)
+SEGMENTS = pa.schema([*_LOCATION, *_CONTENT, ("sha256", pa.string())], metadata={b"floc.format": FORMAT})
 LOCATION_COLUMNS = [name for name, _ in _LOCATION]
 _HASHED_COLUMNS = [name for name, _ in (*_LOCATION, *_CONTENT) if name not in ("features", "deep")]
 
 
+def video_id(content: str, model: Identity, options: Mapping[str, Any]) -> str:
+    """Return 16 hex digits that identify a video, a model and the compression options, in any order.
+
+    `content` is the sha256 of the file, or any unique name for a file that cannot be read.
+    """
+    return hash_json([content, identity_fields(model), dict(options)])[:16]
+
+
+def identity_fields(model: Identity) -> dict[str, Any]:
+    """Return what identifies a model, without its sampled weights, which vary with the rounding of a dtype."""
+    return {name: value for name, value in asdict(model).items() if name != "weights"}
+
+
+def hash_json(value: object) -> str:
+    """Return the sha256 of a value's JSON, in hex."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 def encode_video(video: StoredVideo) -> dict[str, Any]:
     """Convert a video to a row of `videos`, with its hash."""
-    row: dict[str, Any] = {column.name: getattr(video, column.name) for column in fields(StoredVideo)}
+    row = {**vars(video), "model": asdict(video.model)}
     row |= {name: json.dumps(dict(row[name])) for name in _JSON_COLUMNS}
-    row |= {name: list(row[name]) for name in _LIST_COLUMNS}
-    row["model"] = asdict(video.model)
     # hash the values as Arrow returns them
     stored = pa.Table.from_pylist([row], schema=pa.schema(_VIDEO_COLUMNS)).to_pylist()[0]
     return {**stored, "sha256": hash_json(stored)}
@@ -95,13 +167,11 @@ def decode_video(row: Mapping[str, Any], uri: str) -> StoredVideo:
     """Convert a row of `videos` to a video. Raises DamagedStoreError if the hash of the row does not match."""
     values = dict(row)
     if values.pop("sha256") != hash_json(values):
-        raise DamagedStoreError(
-            f"{uri}: the row of video {values['id']!r} was changed after it was written; restore the file"
-        )
+        problem = f"the row of video {values['id']!r} was changed after it was written"
+        raise DamagedStoreError(f"{uri}: {problem}; restore the file")
     values |= {name: json.loads(values[name]) for name in _JSON_COLUMNS}
     values |= {name: tuple(values[name]) for name in _LIST_COLUMNS}
-    values["model"] = Identity(**values["model"])
-    return StoredVideo(**values)
+    return StoredVideo(**{**values, "model": Identity(**values["model"])})
 
 
 def hash_segment(row: Mapping[str, Any]) -> str:

@@ -21,9 +21,9 @@ import pyarrow as pa
 import torch
 from torch.nn import functional as F
 
-from floc._checks import check_choice, is_positive_int
-from floc.archive.lance_tables import LanceTable, explain_write_errors, match_any
-from floc.archive.records import StoredVideo, hash_json, identity_fields
+from floc._checks import check_choice, check_count
+from floc.archive.lance_tables import LanceTable, explain_errors, match_any
+from floc.archive.schema import StoredVideo, hash_json, identity_fields
 from floc.archive.segments import read_features
 from floc.archive.store_tables import Row, StoreTables
 
@@ -59,10 +59,9 @@ class StoreSearch:
         self._tables = tables
         self._indices: dict[str, _VectorIndex] = {}
 
-    def search(self, videos: Sequence[StoredVideo], query: Any, k: int, encoder: str | None) -> list[SearchResult]:
+    def search(self, videos: list[StoredVideo], query: Any, k: int, encoder: str | None) -> list[SearchResult]:
         """Return the best `k` results in some videos, best first."""
-        if not is_positive_int(k):
-            raise ValueError(f"k must be a whole number, at least 1; got {k!r}")
+        check_count("k", k, "results")
         tokens, videos = _parse_query(query, videos, encoder)
         if not videos:
             return []
@@ -81,8 +80,9 @@ class StoreSearch:
         results = []
         for attempt, numbers in rows.items():
             video = owners[attempt]
-            piece, where = video.pieces.index(attempt), f"row IN ({', '.join(numbers)})"
-            results += [_score_row(video, tokens, row) for row in self._tables.read_pieces(video, [piece], where)]
+            where = [f"row IN ({', '.join(numbers)})"]
+            scored = self._tables.read_pieces(video, [video.pieces.index(attempt)], where)
+            results += [_score_row(video, tokens, row) for row in scored]
         return sorted(results, key=lambda result: (-result.similarity, result.video, result.start_s))[:k]
 
     def update_indices(self, videos: Sequence[StoredVideo]) -> dict[str, int]:
@@ -91,7 +91,7 @@ class StoreSearch:
         for video in videos:
             groups[_hash_model(video)].append(video)
         counts: dict[str, int] = defaultdict(int)
-        with explain_write_errors(self._tables.path):
+        with explain_errors(self._tables.path, writing=True):
             for group in groups.values():
                 counts[group[0].encoder] += self._get_index(group[0]).update(group)
         return dict(counts)
@@ -103,7 +103,7 @@ class StoreSearch:
 def list_vector_tables(tables: StoreTables) -> list[LanceTable]:
     """Return the tables that `index` created."""
     models = {_hash_model(video) for video in tables.list_videos("status = 'done'")}
-    return [table for table in (_open_vector_table(tables, model) for model in sorted(models)) if table.exists()]
+    return [table for model in sorted(models) if (table := _open_vector_table(tables, model)).exists()]
 
 
 def _open_vector_table(tables: StoreTables, model: str) -> LanceTable:
@@ -115,41 +115,31 @@ def _hash_model(video: StoredVideo) -> str:
     return hash_json([video.encoder, identity_fields(video.model)])[:12]
 
 
-def _parse_query(
-    query: Any, videos: Sequence[StoredVideo], encoder: str | None
-) -> tuple[torch.Tensor, list[StoredVideo]]:
+def _parse_query(query: Any, videos: list[StoredVideo], encoder: str | None) -> tuple[torch.Tensor, list[StoredVideo]]:
     """Return the query as [Q, D] float32 unit vectors, and the videos with tokens of the same model."""
     if encoder is not None:
         check_choice("encoder of videos in this store", encoder, sorted({video.encoder for video in videos}))
         videos = [video for video in videos if video.encoder == encoder]
-    if isinstance(query, str | Path) or (isinstance(query, np.ndarray) and query.dtype == np.uint8):
-        _require_one_model(videos)
-        tokens = _encode_image(query, videos[0].encoder) if videos else torch.empty(0, 0)
-    else:
-        tokens = torch.atleast_2d(torch.as_tensor(query)).float()
-        if tokens.ndim != 2 or not tokens.numel():
-            raise ValueError(
-                f"query must be [D] or [Q, D] tokens, an image file, or a [h, w, 3] uint8 array; got "
-                f"{tuple(tokens.shape)}"
-            )
-        if not bool(torch.isfinite(tokens).all()):
+    is_image = isinstance(query, str | Path) or (isinstance(query, np.ndarray) and query.dtype == np.uint8)
+    if not is_image:
+        query = torch.atleast_2d(torch.as_tensor(query)).float()
+        if query.ndim != 2 or not query.numel():
+            allowed = "[D] or [Q, D] tokens, an image file, or a [h, w, 3] uint8 array"
+            raise ValueError(f"query must be {allowed}; got {tuple(query.shape)}")
+        if not bool(torch.isfinite(query).all()):
             raise ValueError("query has values that are not finite")
-        width = tokens.shape[1]
-        widths = {video.model.hidden_size for video in videos}
-        videos = [video for video in videos if video.model.hidden_size == width]
-        if widths and not videos:
+        width, widths = query.shape[1], {video.model.hidden_size for video in videos}
+        if widths and width not in widths:
             raise ValueError(f"query has tokens of {width} values, but those of the videos have {sorted(widths)}")
-        _require_one_model(videos)
-    return F.normalize(tokens, dim=-1), list(videos)
-
-
-def _require_one_model(videos: Sequence[StoredVideo]) -> None:
+        videos = [video for video in videos if video.model.hidden_size == width]
     models = {_hash_model(video): video for video in videos}
     if len(models) > 1:
         names = ", ".join(sorted({f"{video.encoder} ({video.model})" for video in models.values()}))
-        raise ValueError(
-            f"the store has videos of several encoders, {names}; select one with encoder=, or a video with video="
-        )
+        fix = "select one with encoder=, or a video with video="
+        raise ValueError(f"the store has videos of several encoders, {names}; {fix}")
+    if is_image:
+        query = _encode_image(query, videos[0].encoder) if videos else torch.empty(0, 0)
+    return F.normalize(query, dim=-1), videos
 
 
 def _encode_image(image: str | Path | np.ndarray, name: str) -> torch.Tensor:
@@ -199,28 +189,21 @@ def _score_row(video: StoredVideo, query: torch.Tensor, row: Row) -> SearchResul
     best = row["positions"][int(cosines.max(0).values.argmax())]
     _, height, width = row["shape"]
     slice_, cell = divmod(best, height * width)
-    return SearchResult(
-        video.id,
-        video.uri,
-        row["start_s"],
-        row["end_s"],
-        row["times_s"][slice_ - row["first"]],
-        divmod(cell, width),
-        float(cosines.max(1).values.mean()),
-    )
+    time_s, similarity = row["times_s"][slice_ - row["first"]], float(cosines.max(1).values.mean())
+    position = divmod(cell, width)
+    return SearchResult(video.id, video.uri, row["start_s"], row["end_s"], time_s, position, similarity)
 
 
 class _VectorIndex:
     """The table of normalised tokens of one model, and the vector index over it."""
 
     def __init__(self, tables: StoreTables, video: StoredVideo) -> None:
-        self._tables, width = tables, video.model.hidden_size
+        self._tables = tables
         self._table = _open_vector_table(tables, _hash_model(video))
         self._cached: tuple[int, set[str]] | None = None  # a version of the table and its attempts
-        vector = pa.list_(pa.float16(), width)
-        self._schema = pa.schema(
-            [("video", pa.string()), ("attempt", pa.string()), ("row", pa.int64()), ("vector", vector)]
-        )
+        vector = pa.list_(pa.float16(), video.model.hidden_size)
+        columns = {"video": pa.string(), "attempt": pa.string(), "row": pa.int64(), "vector": vector}
+        self._schema = pa.schema(columns)
 
     def list_attempts(self) -> set[str]:
         """Return the attempts whose tokens are in the table."""
@@ -243,10 +226,10 @@ class _VectorIndex:
                 nearest = dict(column="vector", q=token.astype(np.float16), k=count, metric="cosine", nprobes=PROBES)
                 columns = ["video", "attempt", "row", "_distance"]
                 hits = table.to_table(columns=columns, nearest=nearest, filter=where, prefilter=where is not None)
-                best: dict[RowKey, float] = {}
+                best: dict[RowKey, float] = defaultdict(lambda: -math.inf)
                 for hit in hits.to_pylist():
                     key = hit["video"], hit["attempt"], hit["row"]
-                    best[key] = max(best.get(key, -math.inf), 1 - hit["_distance"])
+                    best[key] = max(best[key], 1 - hit["_distance"])
                 for key, cosine in best.items():
                     totals[key] += cosine
             return heapq.nlargest(count, totals, key=lambda key: (totals[key], key))
@@ -255,12 +238,10 @@ class _VectorIndex:
 
     def update(self, videos: Sequence[StoredVideo]) -> int:
         """Add new pieces, delete removed ones, and update the index; return the number of vectors."""
-        if not self._table.exists():
-            self._table.create(self._schema)
+        self._table.create(self._schema)
         owners = {attempt: video for video in videos for attempt in video.pieces}
         present = self.list_attempts()
-        if removed := sorted(present - owners.keys()):
-            self._table.delete(match_any("attempt", removed))
+        self._table.delete("attempt", sorted(present - owners.keys()))
         for attempt in sorted(owners.keys() - present):
             self._add_piece(owners[attempt], attempt)
         count = self._table.latest().count_rows()
@@ -270,12 +251,12 @@ class _VectorIndex:
 
     def _add_piece(self, video: StoredVideo, attempt: str) -> None:
         """Append the tokens of a piece in one commit, so that an attempt in the table is always complete."""
-        rows = self._tables.read_pieces(video, [video.pieces.index(attempt)], "kept > 0")
+        rows = self._tables.read_pieces(video, [video.pieces.index(attempt)], ["kept > 0"])
         vectors = F.normalize(torch.cat([read_features(row) for row in rows]).float(), dim=-1).half()
         columns = {
-            "video": pa.array([video.id] * len(vectors)),
-            "attempt": pa.array([attempt] * len(vectors)),
-            "row": pa.array(np.repeat([row["row"] for row in rows], [row["kept"] for row in rows])),
+            "video": [video.id] * len(vectors),
+            "attempt": [attempt] * len(vectors),
+            "row": np.repeat([row["row"] for row in rows], [row["kept"] for row in rows]),
             "vector": pa.FixedSizeListArray.from_arrays(pa.array(vectors.numpy().ravel()), vectors.shape[1]),
         }
         self._table.append(self._table.write(pa.table(columns, schema=self._schema)))

@@ -9,15 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from floc.archive.records import StoredVideo
-from floc.archive.schema import hash_segment
+from floc.archive.schema import StoredVideo, hash_segment
 from floc.blocks import interleave
 from floc.captured.captured import Captured, require_consistent
 
 ROW_S = 10.0  # seconds of video in a row: opening one minute then reads at most a sixth more than needed
-DTYPES = {
-    str(dtype).removeprefix("torch."): dtype for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-}
+DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
 
 
 @dataclass(frozen=True)
@@ -38,28 +35,28 @@ class TimeRange:
 
 
 def split_rows(captured: Captured, video: str, piece: int, attempt: str, written_s: float) -> list[dict[str, Any]]:
-    """Split a piece into rows of `segments`.
+    """Split a piece, with times counted from the start of the video, into rows of `segments`.
 
-    Args:
-        captured: the piece, with times counted from the start of the video.
-        video: id of the video.
-        piece: number of the piece.
-        attempt: unique id of this write.
-        written_s: Unix time of this write.
+    `attempt` is the unique id of this write, and `written_s` its Unix time.
     """
-    _require_storable(captured)
-    k, (slices, height, width) = len(captured), captured.shape
+    if captured.times_s is None:
+        reason = "because it was captured from prepared inputs"
+        raise ValueError(f"the times of this video are not known, {reason}; capture the file")
+    require_consistent(captured)
+    dtype = str(captured.features.dtype).removeprefix("torch.")
+    if dtype not in DTYPES:
+        raise ValueError(f"features must be in {', '.join(DTYPES)}; got {captured.features.dtype}")
+    if (np.diff(captured.times_s) <= 0).any():
+        raise ValueError("times_s must be strictly ascending")
+    slices, height, width = captured.shape
     times = np.asarray(captured.times_s, np.float64)
     last = None if captured.last_s is None else np.asarray(captured.last_s, np.float64)
     indices = captured.indices.cpu().numpy()
-    order = captured.order.cpu().numpy()
-    ranks, gains = np.empty(k, np.int64), np.empty(k)
-    ranks[order] = np.arange(k)
-    gains[order] = captured.gains.double().cpu().numpy()
+    ranks = np.argsort(captured.order.cpu().numpy())
+    gains = captured.gains.double().cpu().numpy()[ranks]
+    tensors = (captured.features, *captured.deep)
     # as bytes, [K, bytes of a token]: numpy has no bfloat16
-    layers = [
-        layer.detach().cpu().contiguous().view(torch.uint8).numpy() for layer in (captured.features, *captured.deep)
-    ]
+    layers = [tensor.detach().cpu().contiguous().view(torch.uint8).numpy() for tensor in tensors]
     shared: dict[str, Any] = {
         "video": video,
         "piece": piece,
@@ -68,7 +65,7 @@ def split_rows(captured: Captured, video: str, piece: int, attempt: str, written
         "frames": _count_frames(captured),
         "coverage": None if (coverage := captured.made.get("coverage")) is None else float(coverage),
         "written_s": written_s,
-        "dtype": str(captured.features.dtype).removeprefix("torch."),
+        "dtype": dtype,
     }
     firsts = [0, *(np.flatnonzero(np.diff(times // ROW_S)) + 1).tolist()]
     ends = [*firsts[1:], slices]
@@ -99,10 +96,7 @@ def split_rows(captured: Captured, video: str, piece: int, attempt: str, written
 
 
 def join_rows(rows: Sequence[Mapping[str, Any]], video: StoredVideo, time_range: TimeRange | None) -> Captured:
-    """Build a `Captured` from rows, as if the time range had been captured on its own.
-
-    `rows` are those that overlap the time range, in order; None is the whole video.
-    """
+    """Build a `Captured` from the rows that overlap a time range, as if it had been captured on its own."""
     times = np.concatenate([row["times_s"] for row in rows])
     low, high = (0, len(times)) if time_range is None else time_range.visible_slices(times)
     starts = np.cumsum([0, *(row["slices"] for row in rows)])
@@ -122,14 +116,18 @@ def join_rows(rows: Sequence[Mapping[str, Any]], video: StoredVideo, time_range:
     if not inside.any():
         assert time_range is not None, "a piece without tokens is never written"
         end_s = min(time_range.end_s, video.duration_s)
-        raise ValueError(
-            f"video {video.id}: no tokens were kept between {time_range.start_s:g} s and {end_s:g} s; widen the range"
-        )
+        between = f"between {time_range.start_s:g} s and {end_s:g} s"
+        raise ValueError(f"video {video.id}: no tokens were kept {between}; widen the range")
     tokens = torch.from_numpy(np.flatnonzero(inside))
     pieces = np.unique([row["piece"] for row in rows], return_inverse=True)[1]
     slice_pieces = np.repeat(pieces, np.diff(starts))[low:high]
-    sizes = np.bincount(slice_pieces, minlength=pieces[-1] + 1) * cells
-    order = _interleave_pieces(sizes, np.repeat(pieces, counts)[inside], gather("order", np.int64)[inside])
+    sizes = np.bincount(slice_pieces, minlength=pieces[-1] + 1) * cells  # tokens of each piece before compression
+    # order tokens by importance, so that every prefix has its share of each piece
+    token_pieces = np.repeat(pieces, counts)[inside]
+    by_rank = np.lexsort((gather("order", np.int64)[inside], token_pieces))
+    token_pieces = token_pieces[by_rank]
+    firsts = np.searchsorted(token_pieces, token_pieces)  # index of the first token of each token's piece
+    order = by_rank[interleave(sizes, np.arange(len(firsts)) - firsts, token_pieces)]
     last = np.concatenate([row["last_s"] for row in rows])
     # coverage is only known for the whole video
     coverage = {"coverage": video.coverage} if time_range is None else {"coverage": None, "bound": None}
@@ -158,33 +156,10 @@ def read_features(row: Mapping[str, Any]) -> torch.Tensor:
     return _to_tensor([row["features"]], row["dtype"], row["kept"])
 
 
-def _interleave_pieces(sizes: np.ndarray, pieces: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    """Order tokens by importance, so that every prefix has its share of each piece.
-
-    `sizes` [P] are the tokens of each piece before compression, `pieces` and `ranks` [K] those of each kept token.
-    """
-    by_rank = np.lexsort((ranks, pieces))
-    pieces = pieces[by_rank]
-    firsts = np.searchsorted(pieces, pieces)  # index of the first token of each token's piece
-    return by_rank[interleave(sizes, np.arange(len(pieces)) - firsts, pieces)]
-
-
 def _to_tensor(parts: Sequence[bytes], dtype: str, count: int) -> torch.Tensor:
     if not count:
         return torch.empty(0, dtype=DTYPES[dtype])
     return torch.frombuffer(bytearray().join(parts), dtype=DTYPES[dtype]).reshape(count, -1)
-
-
-def _require_storable(captured: Captured) -> None:
-    if captured.times_s is None:
-        raise ValueError(
-            "the times of this video are not known, because it was captured from prepared inputs; capture the file"
-        )
-    require_consistent(captured)
-    if str(captured.features.dtype).removeprefix("torch.") not in DTYPES:
-        raise ValueError(f"features must be in {', '.join(DTYPES)}; got {captured.features.dtype}")
-    if (np.diff(captured.times_s) <= 0).any():
-        raise ValueError("times_s must be strictly ascending")
 
 
 def _end_time(captured: Captured) -> float:

@@ -28,10 +28,10 @@ from typing import Any
 import pyarrow as pa
 
 from floc._version import __version__
-from floc.archive.lance_tables import is_local, match_any
-from floc.archive.maintenance import CompactionResult, StoreProblem, check_store, compact_store, remove_video
-from floc.archive.records import DamagedStoreError, StoredPiece, StoredVideo, StoreError, VideoStatus, video_id
-from floc.archive.schema import FORMAT, SEGMENTS, VIDEOS, encode_video
+from floc.archive import schema
+from floc.archive.lance_tables import explain_errors, is_local, match_any
+from floc.archive.maintenance import CompactionResult, StoreProblem, check_store, compact_store
+from floc.archive.schema import StoredPiece, StoredVideo, StoreError, VideoStatus, encode_video, video_id
 from floc.archive.search import SearchResult, StoreSearch
 from floc.archive.segments import TimeRange, join_rows, split_rows
 from floc.archive.store_tables import StoreTables, find_piece_problem, group_by_attempt, resolve_duplicates
@@ -45,22 +45,16 @@ class Store:
     """Videos that were compressed once, to be opened, searched and asked about."""
 
     def __init__(self, path: str | Path, *, create: bool = False) -> None:
-        """Open a store.
-
-        Args:
-            path: a folder, or a URI that Lance supports, such as s3://bucket/name.
-            create: create the store if it does not exist.
-        """
+        """Open a store at a folder, or at a URI that Lance supports, such as s3://bucket/name."""
         self.path = os.path.abspath(path) if is_local(str(path)) else str(path).rstrip("/")
         self._tables = StoreTables(self.path)
         self._search = StoreSearch(self._tables)
         if create:
-            self._tables.segments.create(SEGMENTS)  # first, so that a store with `videos` is complete
-            self._tables.videos.create(VIDEOS)
+            self._tables.segments.create(schema.SEGMENTS)  # first, so that a store with `videos` is complete
+            self._tables.videos.create(schema.VIDEOS)
         elif not self._tables.videos.exists():
-            raise FileNotFoundError(
-                f"{self.path}: no store here; create one with `floc ingest` or floc.Store(path, create=True)"
-            )
+            fix = "create one with `floc ingest` or floc.Store(path, create=True)"
+            raise FileNotFoundError(f"{self.path}: no store here; {fix}")
         self._require_format()
 
     def __repr__(self) -> str:
@@ -70,11 +64,7 @@ class Store:
         return Store, (self.path,)
 
     def videos(self, status: VideoStatus | None = None) -> list[StoredVideo]:
-        """List the videos, each once.
-
-        Args:
-            status: "done" or "failed"; None for both.
-        """
+        """List the videos, each once, with the status "done", "failed", or either."""
         return [video for video in resolve_duplicates(self._tables.list_videos()) if status in (None, video.status)]
 
     def has(self, video_id: str) -> bool:
@@ -82,10 +72,9 @@ class Store:
         return any(video.status == "done" for video in self._tables.list_videos(match_any("id", [video_id])))
 
     def find(self, video: str) -> StoredVideo:
-        """Return one video. Raises ValueError with suggestions if there is none, or if there are several.
+        """Return a video by its id, the first digits of its id, its URI, or its file name.
 
-        Args:
-            video: its id, the first digits of the id, its URI, or its file name.
+        Raises ValueError with suggestions if there is none, or if there are several.
         """
         if exact := resolve_duplicates(self._tables.list_videos(match_any("id", [video]))):
             return exact[0]
@@ -134,11 +123,10 @@ class Store:
     def search(
         self, query: Any, k: int = 10, *, video: str | None = None, encoder: str | None = None
     ) -> list[SearchResult]:
-        """Find the time ranges most similar to an image or to tokens, best first.
+        """Find the `k` time ranges most similar to an image or to tokens, best first.
 
         Args:
             query: [D] or [Q, D] tokens; or an image, as a file or a [h, w, 3] uint8 array, encoded as the videos were.
-            k: number of results.
             video: search this video only, as in `find`.
             encoder: search videos of this encoder only; required if videos of several encoders match.
         """
@@ -149,12 +137,8 @@ class Store:
         """Build or update a vector index per encoder for fast search; return the number of tokens in each."""
         return self._search.update_indices(self.videos("done"))
 
-    def check(self, progress: Callable[[float], None] | None = None) -> list[StoreProblem]:
-        """Verify every row against its hash and every video against its rows; return the problems and their fixes.
-
-        Args:
-            progress: called with the fraction done.
-        """
+    def check(self, progress: Callable[[float], object] = lambda fraction: None) -> list[StoreProblem]:
+        """Verify all rows by their hashes, and videos by their rows; `progress` is called with the fraction done."""
         return check_store(self._tables, progress)
 
     def compact(self, older_than_s: float = 86400) -> CompactionResult:
@@ -169,7 +153,9 @@ class Store:
     def remove(self, video: str) -> StoredVideo:
         """Remove a video and everything written for it; `compact` frees the space."""
         entry = self.find(video)
-        remove_video(self._tables, entry.id)
+        with explain_errors(self.path, writing=True):  # first the entry, so that no reader sees a part of the video
+            self._tables.videos.delete("id", [entry.id])
+            self._tables.segments.delete("video", [entry.id])
         return entry
 
     def add(self, video: str | Path | Captured, *, uri: str | None = None) -> StoredVideo:
@@ -180,12 +166,10 @@ class Store:
             uri: name of the video; by default the path of the file, or the source of the capture.
         """
         if isinstance(video, Captured):
-            captured, file = video, None
-            uri = uri or str(captured.made.get("source") or "") or "captured"
+            captured, file, name = video, None, str(video.made.get("source") or "captured")
         else:
-            captured, file = load(video), Path(video)
-            uri = uri or str(video)
-        entry = _describe_import(captured, uri, file)
+            captured, file, name = load(video), Path(video), str(video)
+        entry = _describe_import(captured, uri or name, file)
         if known := self._tables.list_videos(f"{match_any('id', [entry.id])} AND status = 'done'"):
             return resolve_duplicates(known)[0]
         piece = self.write_piece(entry.id, 0, captured)
@@ -198,29 +182,21 @@ class Store:
         self.open(video).save(path)
 
     def write_piece(self, video_id: str, piece: int, captured: Captured) -> StoredPiece:
-        """Write a piece of a video to files that are not visible until they are committed. Any process may call it.
+        """Write a piece of a video, numbered from 0, to files that are not visible until they are committed.
 
-        Args:
-            video_id: from `floc.archive.video_id`.
-            piece: number of the piece, from 0.
-            captured: what was kept of the piece, with times counted from the start of the video.
+        Any process may call it. The times of `captured` count from the start of the video.
         """
         rows = split_rows(captured, video_id, piece, uuid.uuid4().hex, time.time())
-        return _summarise_piece(rows, self._tables.segments.write(pa.Table.from_pylist(rows, schema=SEGMENTS)))
+        return _summarise_piece(rows, self._tables.segments.write(pa.Table.from_pylist(rows, schema=schema.SEGMENTS)))
 
     def commit(self, pieces: Sequence[StoredPiece], videos: Sequence[StoredVideo] = ()) -> None:
-        """Add pieces to the store, and then videos whose pieces are all present.
-
-        Args:
-            pieces: from `write_piece`.
-            videos: all of their pieces must be in `pieces` or committed before.
-        """
+        """Add pieces from `write_piece`, and then videos whose pieces are all in `pieces` or committed before."""
         numbers = self._tables.segments.append([fragment for piece in pieces for fragment in piece.fragments])
         if not videos:
             return
         locations = {piece.attempt: (piece.start_s, numbers[piece.fragments[0]]) for piece in pieces if piece.fragments}
         rows = [encode_video(video) for video in self._locate_pieces(videos, locations)]
-        self._tables.videos.append(self._tables.videos.write(pa.Table.from_pylist(rows, schema=VIDEOS)))
+        self._tables.videos.append(self._tables.videos.write(pa.Table.from_pylist(rows, schema=schema.VIDEOS)))
 
     def pieces(self, video_id: str) -> dict[int, StoredPiece]:
         """Return the complete committed pieces of a video, the newest of each number, even if the video is not done."""
@@ -229,25 +205,22 @@ class Store:
         return {piece.piece: piece for piece in sorted(complete, key=lambda piece: (piece.piece, piece.written_s))}
 
     def _require_format(self) -> None:
-        for table, expected in ((self._tables.videos, VIDEOS), (self._tables.segments, SEGMENTS)):
-            schema = table.read(lambda latest: latest.schema)
-            version = (schema.metadata or {}).get(b"floc.format")
-            if version != FORMAT:
-                raise ValueError(
-                    f"{table.uri}: format {(version or b'none').decode(errors='replace')}, but this version of floc "
-                    f"reads format {FORMAT.decode()}; open it with the version that wrote it"
-                )
-            if not schema.equals(expected):
-                raise DamagedStoreError(
-                    f"{table.uri}: its columns are not those of format {FORMAT.decode()}; restore its files"
-                )
+        expected = schema.FORMAT.decode()
+        for table, columns in ((self._tables.videos, schema.VIDEOS), (self._tables.segments, schema.SEGMENTS)):
+            found = table.read(lambda latest: latest.schema)
+            version = (found.metadata or {}).get(b"floc.format", b"none").decode(errors="replace")
+            if version != expected:
+                problem = f"format {version}, but this version of floc reads format {expected}"
+                raise ValueError(f"{table.uri}: {problem}; open it with the version that wrote it")
+            if not found.equals(columns):
+                problem = f"its columns are not those of format {expected}"
+                raise schema.DamagedStoreError(f"{table.uri}: {problem}; restore its files")
 
     def _locate_pieces(
         self, videos: Sequence[StoredVideo], locations: dict[str, tuple[float, int]]
     ) -> Iterator[StoredVideo]:
         """Fill in the start and the fragment of each piece; `locations` has those that were committed just now."""
-        earlier = [attempt for video in videos for attempt in video.pieces if attempt not in locations]
-        if earlier:
+        if earlier := [attempt for video in videos for attempt in video.pieces if attempt not in locations]:
             rows = self._tables.read_locations(f"row = 0 AND {match_any('attempt', earlier)}")
             locations = locations | {row["attempt"]: (row["start_s"], row["_rowaddr"] >> 32) for row in rows}
         for video in videos:
@@ -255,10 +228,8 @@ class Store:
             if video.status == "done" and not video.pieces:
                 raise ValueError(f"{name} is done, so it must have pieces")
             if not locations.keys() >= set(video.pieces):
-                raise StoreError(
-                    f"{self.path}: {name} cannot be committed before its pieces. Some were never committed, or were "
-                    "removed by compact; ingest it again"
-                )
+                reason = "Some were never committed, or were removed by compact; ingest it again"
+                raise StoreError(f"{self.path}: {name} cannot be committed before its pieces. {reason}")
             starts = tuple(locations[attempt][0] for attempt in video.pieces)
             if any(before >= after for before, after in pairwise(starts)):
                 raise ValueError(f"{name}: its pieces are not in time order: {starts}")
@@ -283,14 +254,13 @@ def _parse_range(video: StoredVideo, start_s: float | None, end_s: float | None)
     """Validate a time range of a video; None means the whole video."""
     if start_s is None and end_s is None:
         return None
-    start = 0.0 if start_s is None else start_s
-    end = video.duration_s if end_s is None else end_s
+    start, end = 0.0 if start_s is None else start_s, video.duration_s if end_s is None else end_s
     given = f"got {start:g} s to {end:g} s of video {video.id}, which lasts {video.duration_s:g} s"
     if not math.isfinite(start) or math.isnan(end):
         raise ValueError(f"start_s and end_s must be numbers of seconds; {given}")
     if not start < end:
         raise ValueError(f"start_s must be before end_s; {given}")
-    if start < 0 or start >= video.duration_s:
+    if not 0 <= start < video.duration_s:
         raise ValueError(f"start_s must be within the video; {given}")
     # the last frames may lie beyond the stated duration
     return TimeRange(float(start), math.inf if end >= video.duration_s else float(end))
@@ -298,11 +268,11 @@ def _parse_range(video: StoredVideo, start_s: float | None, end_s: float | None)
 
 def _describe_import(captured: Captured, uri: str, file: Path | None) -> StoredVideo:
     """Build the row of a video that was captured elsewhere, without its pieces."""
-    if file is not None:
-        content = hashlib.sha256(file.read_bytes()).hexdigest()
+    if file is None:
+        data = "".join(row["sha256"] for row in split_rows(captured, "", 0, "", 0.0)).encode()
     else:
-        rows = split_rows(captured, "", 0, "", 0.0)
-        content = hashlib.sha256("".join(row["sha256"] for row in rows).encode()).hexdigest()
+        data = file.read_bytes()
+    content = hashlib.sha256(data).hexdigest()
     options = {name: captured.made[name] for name in ("method", "settings") if name in captured.made}
     model = captured.model
     times, rate = captured.times_s, captured.fps or 1.0
@@ -314,18 +284,13 @@ def _describe_import(captured: Captured, uri: str, file: Path | None) -> StoredV
         modified_s=file.stat().st_mtime if file else time.time(),
         status="done",
         duration_s=captured.duration_s or (0.0 if times is None else float(times[-1]) + 1 / rate),
-        fps=captured.fps,
-        frames_per_slice=captured.frames_per_slice,
-        shape=captured.shape,
         tokens=captured.n,
         kept=len(captured),
         coverage=captured.made.get("coverage"),
         encoder=f"hf:{model.name}",
-        model=model,
         options=options,
-        nested=captured.nested,
-        made=captured.made,
         version=__version__,
+        **{name: getattr(captured, name) for name in ("fps", "frames_per_slice", "shape", "model", "nested", "made")},
     )
 
 
@@ -334,7 +299,6 @@ def _file_name(video: StoredVideo) -> str:
 
 
 def _describe(video: StoredVideo) -> str:
-    """Describe everything in which videos of one name may differ."""
     when = datetime.fromtimestamp(video.written_s).strftime("%Y-%m-%d %H:%M:%S")
     return f"{video.id} ({video.uri}, {video.status} {when}, {video.encoder}, {dict(video.options)})"
 
@@ -343,9 +307,7 @@ def _suggest(video: str, videos: Sequence[StoredVideo]) -> str:
     if not videos:
         return ": the store is empty; add videos with `floc ingest`"
     names = {name: entry for entry in videos for name in (entry.id, entry.uri, _file_name(entry))}
-    near = {
-        entry.id: entry for entry in (names[n] for n in difflib.get_close_matches(video, names, MAX_SUGGESTIONS, 0.5))
-    }
+    near = [names[name] for name in difflib.get_close_matches(video, names, MAX_SUGGESTIONS, 0.5)]
     if not near:
         return f"; the store has {len(videos)}, floc.Store(path).videos() lists them"
-    return "; did you mean " + ", ".join(f"{entry.id} ({entry.uri})" for entry in near.values()) + "?"
+    return "; did you mean " + ", ".join(dict.fromkeys(f"{entry.id} ({entry.uri})" for entry in near)) + "?"

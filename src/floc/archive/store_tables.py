@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from floc.archive.lance_tables import LanceTable, match_any
-from floc.archive.records import DamagedStoreError, StoredVideo
-from floc.archive.schema import LOCATION_COLUMNS, decode_video, hash_segment
+from floc.archive.schema import LOCATION_COLUMNS, DamagedStoreError, StoredVideo, decode_video, hash_segment
 from floc.archive.segments import TimeRange
 
 REINGEST = "remove the video and ingest it again"
@@ -35,22 +36,20 @@ class StoreTables:
     def read_range(self, video: StoredVideo, time_range: TimeRange | None) -> list[Row]:
         """Return the rows of a video, or of a time range, in order. Raises DamagedStoreError if any is missing."""
         numbers = range(len(video.pieces))
-        where = None
+        where = []
         if time_range is not None:
             numbers = numbers[slice(*time_range.visible_slices(np.array(video.starts_s)))]
             # the last slice of a piece stays visible until the next piece starts, which the piece does not know
-            where = f"(end_s > {time_range.start_s!r} OR last)"
+            where.append(f"(end_s > {time_range.start_s!r} OR last)")
             if time_range.end_s < np.inf:
-                where += f" AND start_s < {time_range.end_s!r}"
+                where.append(f"start_s < {time_range.end_s!r}")
 
         def require_complete(rows: list[Row]) -> None:
             attempts = group_by_attempt(rows)
             for number in numbers:
-                problem = find_piece_problem(attempts.get(video.pieces[number], []), video.id, time_range)
-                if problem is not None:
-                    raise DamagedStoreError(
-                        f"{self.segments.uri}: video {video.id} ({video.uri}), piece {number}: {problem}; {REINGEST}"
-                    )
+                if problem := find_piece_problem(attempts.get(video.pieces[number], []), video.id, time_range):
+                    piece = f"video {video.id} ({video.uri}), piece {number}"
+                    raise DamagedStoreError(f"{self.segments.uri}: {piece}: {problem}; {REINGEST}")
 
         return self.read_pieces(video, numbers, where, require_complete)
 
@@ -58,23 +57,18 @@ class StoreTables:
         self,
         video: StoredVideo,
         numbers: Sequence[int],
-        where: str | None,
+        where: Sequence[str],
         require: Callable[[list[Row]], None] = lambda rows: None,
     ) -> list[Row]:
-        """Return the rows of some pieces that match a filter, in order, after verifying their hashes.
-
-        `require` raises DamagedStoreError if rows are missing.
-        """
-        condition = match_any("attempt", [video.pieces[number] for number in numbers])
-        if where is not None:
-            condition += f" AND {where}"
+        """Return the rows of some pieces that match all filters, in order, after verifying each and all of them."""
+        condition = " AND ".join([match_any("attempt", [video.pieces[number] for number in numbers]), *where])
 
         def read_fragments(table: Any, fragments: list[Any] | None) -> list[Row]:
             # late materialization reads the filter's columns first, then the others for matching rows only
             scanner = table.scanner(filter=condition, fragments=fragments, late_materialization=True)
             rows = scanner.to_table().to_pylist()
             for row in rows:
-                if (problem := find_row_problem(row)) is not None:
+                if problem := find_row_problem(row):
                     raise DamagedStoreError(f"{self.segments.uri}: {problem}; {REINGEST}")
             rows = _sort_unique(rows)
             require(rows)
@@ -100,8 +94,8 @@ class StoreTables:
 
 def group_by_attempt(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """Group rows by attempt, each group in order."""
-    ordered = sorted(_sort_unique(rows), key=lambda row: row["attempt"])
-    return {attempt: list(group) for attempt, group in groupby(ordered, key=lambda row: row["attempt"])}
+    key = itemgetter("attempt")
+    return {attempt: list(group) for attempt, group in groupby(sorted(_sort_unique(rows), key=key), key=key)}
 
 
 def find_piece_problem(rows: Sequence[Row], video: str, time_range: TimeRange | None = None) -> str | None:
@@ -113,41 +107,33 @@ def find_piece_problem(rows: Sequence[Row], video: str, time_range: TimeRange | 
         return "it has rows of another piece"
     has_start = first["row"] == 0 or (time_range is not None and first["start_s"] <= time_range.start_s)
     has_end = last["last"] or (time_range is not None and last["end_s"] >= time_range.end_s)
-    is_consecutive = all(
-        (before["row"] + 1, before["first"] + before["slices"]) == (after["row"], after["first"])
-        for before, after in pairwise(rows)
-    )
+    ends = [(row["row"] + 1, row["first"] + row["slices"]) for row in rows[:-1]]
+    is_consecutive = ends == [(row["row"], row["first"]) for row in rows[1:]]
     return None if has_start and has_end and is_consecutive else "rows are missing"
 
 
 def find_row_problem(row: Row) -> str | None:
     """Return what is wrong with a row of `segments` if its hash does not match, or None."""
-    if row["sha256"] == hash_segment(row):
-        return None
-    return f"video {row['video']}, {row['start_s']:g} s to {row['end_s']:g} s was changed after it was written"
+    problem = f"video {row['video']}, {row['start_s']:g} s to {row['end_s']:g} s was changed after it was written"
+    return None if row["sha256"] == hash_segment(row) else problem
 
 
 def resolve_duplicates(videos: Iterable[StoredVideo]) -> list[StoredVideo]:
-    """Return one row per video id: the first one done, otherwise the last one failed.
-
-    A failed row is dropped if the same file was ingested again later, with other content.
-    """
-    preferred: dict[str, StoredVideo] = {}
+    """Return one row per id: the first one done, or the last one failed if its file was not ingested later."""
+    groups: dict[str, list[StoredVideo]] = defaultdict(list)
     for video in videos:
-        other = preferred.get(video.id)
-        if other is None or _preference(video) < _preference(other):
-            preferred[video.id] = video
+        groups[video.id].append(video)
+    preferred = [min(group, key=_preference) for group in groups.values()]
     # only files that failed need the time of their latest ingest
-    failed = {video.uri for video in preferred.values() if video.status != "done"}
-    latest: dict[tuple[str, ...], float] = {}
-    for video in preferred.values():
+    failed = {video.uri for video in preferred if video.status != "done"}
+    latest: dict[tuple[str, ...], float] = defaultdict(float)
+    for video in preferred:
         if video.uri in failed:
-            latest[_file_key(video)] = max(video.written_s, latest.get(_file_key(video), 0.0))
-    return [v for v in preferred.values() if v.status == "done" or v.written_s >= latest[_file_key(v)]]
+            latest[_file_key(video)] = max(video.written_s, latest[_file_key(video)])
+    return [video for video in preferred if video.status == "done" or video.written_s >= latest[_file_key(video)]]
 
 
 def _file_key(video: StoredVideo) -> tuple[str, ...]:
-    """Identify a file and how it is compressed."""
     return video.uri, video.encoder, json.dumps(dict(video.options), sort_keys=True)
 
 
@@ -158,8 +144,5 @@ def _preference(video: StoredVideo) -> tuple[bool, float, tuple[str, ...]]:
 
 def _sort_unique(rows: Iterable[Row]) -> list[Row]:
     """Sort rows by piece and drop copies, which exist if a piece was committed twice."""
-
-    def key(row: Row) -> tuple[int, str, int]:
-        return row["piece"], row["attempt"], row["row"]
-
+    key = itemgetter("piece", "attempt", "row")
     return [next(copies) for _, copies in groupby(sorted(rows, key=key), key=key)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from floc.archive.ingest import IngestStatus
 
 DEFAULT_RATIO = "1/32"
+RATIO_HELP = f"Share of the tokens to keep. [dim](default: {DEFAULT_RATIO})[/]"
 MAX_MESSAGES = 20  # failures and warnings in the summary; the store and --json have all
 
 
@@ -25,18 +26,9 @@ MAX_MESSAGES = 20  # failures and warnings in the summary; the store and --json 
     "floc ingest s3://bucket/cameras --store s3://bucket/archive --engine ray --address auto",
 )
 def ingest(
-    sources: Annotated[
-        list[str], typer.Argument(metavar="SOURCE", help="Videos, folders, or URIs such as s3://bucket/folder.")
-    ],
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Videos, folders, or URIs (s3://bucket/dir).")],
     store: Annotated[str, typer.Option(metavar="STORE", help="A folder or a URI, created if it does not exist.")],
-    ratio: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RATIO",
-            help=f"Share of the tokens to keep. [dim](default: {DEFAULT_RATIO})[/]",
-            rich_help_panel=options.BUDGET,
-        ),
-    ] = None,
+    ratio: Annotated[str | None, typer.Option(metavar="RATIO", help=RATIO_HELP, rich_help_panel=options.BUDGET)] = None,
     coverage: options.Coverage = None,
     method: options.Method = "floc",
     block: options.Block = None,
@@ -64,9 +56,7 @@ def ingest(
         ratio = DEFAULT_RATIO
     options.parse_budget(ratio, None, coverage, names="--ratio or --coverage")
     spec = floc.methods.parse(method)
-    method_options: dict[str, Any] = dict(spec.options)
-    if block is not None:
-        method_options["block"] = options.parse_block(block)
+    block_option = {} if block is None else {"block": options.parse_block(block)}
     from floc.archive.ingest import ingest as ingest_videos
 
     with show_status(_format_line) as show:
@@ -83,7 +73,7 @@ def ingest(
             workers=workers,
             address=address,
             show=show,
-            **method_options,
+            **{**spec.options, **block_option},
         )
     if as_json:
         print(json.dumps({**status.summary(), "store": store}))
@@ -95,8 +85,7 @@ def ingest(
 def _format_line(status: IngestStatus) -> str:
     parts = [f"{status.done + status.skipped} of {status.videos} videos"]
     if status.footage_s:
-        parts.append(f"{format_time(status.footage_s)} of footage")
-        parts.append(f"{status.hours_per_hour:.3g} hours per hour")
+        parts.append(f"{format_time(status.footage_s)} of footage  {status.hours_per_hour:.3g} hours per hour")
         parts.append(f"{status.tokens:,} tokens  kept {status.kept:,}")
     if status.failed:
         parts.append(f"{status.failed} failed")

@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+import floc
 from floc._format import format_bytes, format_time
 from floc.cli.application import Group, app, command
 from floc.cli.options import AsJson, check_output
 from floc.cli.output import escape_markup, print_note, screen, show_progress
-
-if TYPE_CHECKING:
-    from floc.archive import Store
 
 group = typer.Typer(
     cls=Group, help="List, search and maintain a store that `floc ingest` created.", no_args_is_help=True
@@ -30,12 +28,6 @@ VideoName = Annotated[
 ]
 
 
-def _open_store(path: str, *, create: bool = False) -> Store:
-    from floc.archive import Store
-
-    return Store(path, create=create)
-
-
 def _format_name(uri: str) -> str:
     return escape_markup(uri.rsplit("/", 1)[-1])  # names may contain brackets
 
@@ -43,7 +35,7 @@ def _format_name(uri: str) -> str:
 @command("floc store list archive", name="list", group=group)
 def list_videos(store: StorePath, as_json: AsJson = False) -> None:
     """List the videos in a store."""
-    videos = _open_store(store).videos()
+    videos = floc.Store(store).videos()
     if as_json:
         print(json.dumps([{**asdict(video), "model": str(video.model)} for video in videos]))
         return
@@ -67,7 +59,7 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Find the parts of videos most similar to an image."""
-    results = _open_store(store).search(image, k, video=video, encoder=encoder)
+    results = floc.Store(store).search(image, k, video=video, encoder=encoder)
     if as_json:
         print(json.dumps([asdict(result) for result in results]))
         return
@@ -82,9 +74,9 @@ def search(
 @command("floc store check archive", group=group)
 def check(store: StorePath, as_json: AsJson = False) -> None:
     """Verify every row against its hash. The exit code is 1 if there are problems."""
-    opened = _open_store(store)
+    opened = floc.Store(store)
     with show_progress("checking") as update:
-        problems = opened.check(progress=update)
+        problems = opened.check(update)
     if as_json:
         print(json.dumps([asdict(problem) for problem in problems]))
     for problem in problems:
@@ -97,7 +89,7 @@ def check(store: StorePath, as_json: AsJson = False) -> None:
 @command("floc store compact archive", group=group)
 def compact(store: StorePath) -> None:
     """Merge small files, drop unused data, and index the store for fast opening."""
-    result = _open_store(store).compact()
+    result = floc.Store(store).compact()
     print_note(
         f"removed  {result.videos} superseded videos, {result.rows} rows without a video, {result.files} files, "
         f"{format_bytes(result.bytes)}"
@@ -107,14 +99,14 @@ def compact(store: StorePath) -> None:
 @command("floc store index archive", group=group)
 def index(store: StorePath) -> None:
     """Build or update the vector index for fast `floc store search`."""
-    for name, tokens in _open_store(store).index().items():
+    for name, tokens in floc.Store(store).index().items():
         print_note(f"{name}: {tokens:,} tokens")
 
 
 @command("floc store remove archive talk.mp4", group=group)
 def remove(store: StorePath, video: VideoName) -> None:
     """Remove a video from a store."""
-    removed = _open_store(store).remove(video)
+    removed = floc.Store(store).remove(video)
     print_note(f"removed  {removed.id}  {removed.uri}")
 
 
@@ -127,7 +119,7 @@ def export_video(
     """Write a video of a store as a .floc file."""
     check_output(output, Path(store), ".floc")
     output.parent.mkdir(parents=True, exist_ok=True)
-    _open_store(store).export(video, output)
+    floc.Store(store).export(video, output)
     print_note(f"written  {output}")
 
 
@@ -137,7 +129,7 @@ def import_videos(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help=".floc files, from `floc ask -o`.")],
 ) -> None:
     """Add .floc files to a store, which is created if it does not exist."""
-    opened = _open_store(store, create=True)
+    opened = floc.Store(store, create=True)
     for file in files:
         video = opened.add(file)
         print_note(f"added  {video.id}  {video.uri}")

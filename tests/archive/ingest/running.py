@@ -45,8 +45,8 @@ def ingest_files(worker: Worker, *files: VideoFile) -> Ledger:
         ledger.add(plan)
         if isinstance(plan, VideoPlan):
             for span in plan.spans:
-                if ledger.needs(span):
-                    for event in worker.write_span(span, ledger.existing_pieces(span.video)):
+                if span.video in ledger.open:
+                    for event in worker.write_span(span, frozenset(ledger.open[span.video].pieces)):
                         ledger.add(event)
     ledger.finish()
     ledger.flush()

@@ -5,20 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from floc._checks import is_positive_int
 from floc.archive.ingest.job import IngestJob, IngestOptions, VideoFile
 from floc.archive.ingest.ledger import IngestStatus, Ledger, escape_surrogates
 from floc.archive.ingest.local import LocalWorkers
 from floc.archive.ingest.sources import find_videos
-from floc.archive.records import StoredVideo
+from floc.archive.schema import StoredVideo
 from floc.archive.store import Store
-
-if TYPE_CHECKING:
-    from floc.archive.ingest.ray_cluster import RayCluster
-
-EngineName = Literal["local", "ray"]
 
 
 def ingest(
@@ -31,7 +26,7 @@ def ingest(
     method: str = "floc",
     fps: float | None = 1.0,
     device: str | None = None,
-    engine: EngineName = "local",
+    engine: Literal["local", "ray"] = "local",
     workers: int | None = None,
     address: str | None = None,
     show: Callable[[IngestStatus], object] = lambda status: None,
@@ -60,12 +55,17 @@ def ingest(
         raise ValueError(f"workers must be a whole number, at least 1; got {workers!r}")
     if engine == "local" and address is not None:
         raise ValueError(f"address {address!r} is for a Ray cluster; pass engine='ray' with it")
-    ingest_options = IngestOptions(
-        encoder, None if ratio is None else str(ratio), coverage, method, options, fps, device
-    )
+    text = None if ratio is None else str(ratio)
+    ingest_options = IngestOptions(encoder, text, coverage, method, options, fps, device)
     files = find_videos(sources)
     target = Store(store, create=True)
-    with _create_engine(engine, ingest_options, target.path, workers, address) as running:
+    if engine == "ray":
+        from floc.archive.ingest.ray_cluster import RayCluster
+
+        running: LocalWorkers | RayCluster = RayCluster(ingest_options, target.path, workers, address)
+    else:
+        running = LocalWorkers(ingest_options, target.path, workers)
+    with running:
         job = running.start()
         ledger = Ledger(target, job, len(files))
         done = target.videos("done")
@@ -100,21 +100,9 @@ def find_ingested(done: Iterable[StoredVideo], job: IngestJob, files: Iterable[V
 def _require_same_weights(job: IngestJob, videos: Iterable[StoredVideo]) -> None:
     """Raise ValueError if the store has tokens of a model with the same name but other weights."""
     models = {(video.model.kind, video.model.name, video.model.config): video.model for video in videos}
-    if (model := models.get((job.model.kind, job.model.name, job.model.config))) is not None:
+    if model := models.get((job.model.kind, job.model.name, job.model.config)):
         try:
             model.require(job.model)
         except ValueError as error:
-            raise ValueError(
-                f"the weights of {model.name} are not those that the store was made with ({error}); "
-                "ingest into another store"
-            ) from None
-
-
-def _create_engine(
-    name: EngineName, options: IngestOptions, store: str, workers: int | None, address: str | None
-) -> LocalWorkers | RayCluster:
-    if name == "local":
-        return LocalWorkers(options, store, workers)
-    from floc.archive.ingest.ray_cluster import RayCluster
-
-    return RayCluster(options, store, workers, address)
+            problem = f"the weights of {model.name} are not those that the store was made with ({error})"
+            raise ValueError(f"{problem}; ingest into another store") from None

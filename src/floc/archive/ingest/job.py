@@ -8,14 +8,12 @@ from fractions import Fraction
 from typing import Any
 
 from floc import encoders
-from floc.archive.records import StoredPiece
+from floc.archive.schema import StoredPiece
 from floc.captured.identity import Identity
 from floc.captured.recipe import Recipe
 from floc.video.read import check_sampling
 
-# Pixel bytes of a piece: a suitable size for a block sent from a decoder to an encoder, and about 60,000 tokens of the
-# usual models.
-PIECE_BYTES = 128 << 20
+PIECE_BYTES = 128 << 20  # of pixels: a suitable block to send to an encoder, about 60,000 tokens of the usual models
 PIECE_STEP, PIECE_LIMIT = 32, 512  # frames: a piece has a multiple of the step, and at most the limit
 SPAN_S = 3600  # approximate length of a span: with longer ones, a long video keeps other workers idle
 
@@ -38,7 +36,6 @@ class IngestOptions:
         object.__setattr__(self, "encoder", encoders.resolve_name(self.encoder))
 
     def recipe(self) -> Recipe:
-        """Return how a piece is compressed."""
         return Recipe(self.ratio, None, self.coverage, self.method, self.method_options)
 
     def as_dict(self) -> dict[str, Any]:
@@ -46,8 +43,7 @@ class IngestOptions:
         return {
             "method": self.method,
             "ratio": None if self.ratio is None else str(Fraction(self.ratio).limit_denominator(1_000_000)),
-            # 2 and 2.0 must give the same video id
-            "coverage": None if self.coverage is None else float(self.coverage),
+            "coverage": None if self.coverage is None else float(self.coverage),  # 2 and 2.0 give the same video id
             "fps": None if self.fps is None else float(self.fps),
             "piece": [PIECE_BYTES, PIECE_STEP, PIECE_LIMIT, SPAN_S],
             **self.method_options,

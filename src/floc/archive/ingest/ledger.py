@@ -19,9 +19,8 @@ from floc.archive.ingest.job import (
     VideoFile,
     VideoPlan,
     VideoSkipped,
-    VideoSpan,
 )
-from floc.archive.records import StoredPiece, StoredVideo, video_id
+from floc.archive.schema import StoredPiece, StoredVideo, video_id
 from floc.archive.store import Store
 
 COMMIT_INTERVAL_S = 2.0  # so that the store does not get a version for every piece
@@ -51,12 +50,10 @@ class IngestStatus:
 
     @property
     def left(self) -> int:
-        """Number of videos still to be processed."""
         return self.videos - self.done - self.skipped - self.failed
 
     @property
     def hours_per_hour(self) -> float:
-        """Hours of footage ingested per hour."""
         return self.footage_s / max(self.elapsed_s, 1e-9)
 
     def summary(self) -> dict[str, Any]:
@@ -75,7 +72,7 @@ class _OpenVideo:
     """A video that is not complete yet."""
 
     plan: VideoPlan
-    pieces: dict[int, StoredPiece]
+    pieces: dict[int, StoredPiece]  # that are written
     finished: dict[int, SpanFinished] = field(default_factory=dict)  # by number of the span
     nested: bool = True
     made: dict[str, Any] = field(default_factory=dict)
@@ -83,11 +80,9 @@ class _OpenVideo:
 
     def is_complete(self) -> bool:
         """Return whether all pieces are present: with many workers, a span may finish before its pieces arrive."""
-        return len(self.finished) == len(self.plan.spans) and all(
-            event.span.first_piece + number in self.pieces
-            for event in self.finished.values()
-            for number in range(event.pieces)
-        )
+        firsts = [(event.span.first_piece, event.pieces) for event in self.finished.values()]
+        needed = {first + number for first, count in firsts for number in range(count)}
+        return len(self.finished) == len(self.plan.spans) and needed <= self.pieces.keys()
 
 
 class Ledger:
@@ -96,7 +91,7 @@ class Ledger:
     def __init__(self, store: Store, job: IngestJob, videos: int) -> None:
         self.store, self.job = store, job
         self.status = IngestStatus(videos)
-        self.open: dict[str, _OpenVideo] = {}
+        self.open: dict[str, _OpenVideo] = {}  # by id; a video that fails is removed
         self._outcomes: dict[str, str] = {}  # of finished videos: the reason of the failure, or "" if done
         self._failed_uris: set[str] = set()  # each span of a video may report the failure
         self._duplicates: dict[VideoFile, str] = {}  # other files with the same content, and their video id
@@ -130,14 +125,6 @@ class Ledger:
         while self.open:
             self._fail(self.open.popitem()[1].plan, "RuntimeError: some pieces are missing; ingest it again")
 
-    def needs(self, span: VideoSpan) -> bool:
-        """Return whether a span is still needed, which is not so if its video failed."""
-        return span.video in self.open
-
-    def existing_pieces(self, video: str) -> frozenset[int]:
-        """Return the numbers of the pieces of a video that are written."""
-        return frozenset(self.open[video].pieces)
-
     def _add_plan(self, plan: VideoPlan) -> None:
         if plan.video not in self.open and plan.video not in self._outcomes:
             self.open[plan.video] = _OpenVideo(plan, dict(plan.pieces))
@@ -152,12 +139,10 @@ class Ledger:
 
     def _add_progress(self, event: PieceWritten | SpanFinished) -> None:
         name = event.piece.video if isinstance(event, PieceWritten) else event.span.video
-        if name in self._outcomes:
+        if (video := self.open.get(name)) is None:
+            if name not in self._outcomes:
+                self._early.setdefault(name, []).append(event)
             return
-        if name not in self.open:
-            self._early.setdefault(name, []).append(event)
-            return
-        video = self.open[name]
         if isinstance(event, SpanFinished):
             video.finished[event.span.number] = event
             _add_seconds(video.seconds, {"decode": event.decode_s})
@@ -172,7 +157,6 @@ class Ledger:
             self._close(self.open.pop(name))
 
     def _close(self, video: _OpenVideo) -> None:
-        """Record a complete video."""
         plan, pieces = video.plan, [piece for _, piece in sorted(video.pieces.items())]
         if len({piece.shape[1:] for piece in pieces}) != 1:
             reason = "the frame size changes within the video" if pieces else "the video has no frames"
@@ -202,10 +186,9 @@ class Ledger:
         """Record that a planned video and all files with the same content failed."""
         self._outcomes[plan.video] = reason
         duplicates = [file for file, video in self._duplicates.items() if video == plan.video]
-        for file in duplicates:
-            del self._duplicates[file]
-            self.status.skipped -= 1
+        self.status.skipped -= len(duplicates)
         for file in (*duplicates, plan.file):
+            self._duplicates.pop(file, None)
             self._record_failure(file, reason, plan.content)
 
     def _record_failure(self, file: VideoFile, reason: str, content: str) -> None:
@@ -231,11 +214,9 @@ def build_stored_video(
         status="done",
         duration_s=plan.duration_s,
         fps=plan.fps,
-        frames=sum(piece.frames for piece in pieces),
         frames_per_slice=plan.frames_per_slice,
         shape=(sum(piece.shape[0] for piece in pieces), *pieces[0].shape[1:]),
-        tokens=sum(tokens),
-        kept=sum(piece.kept for piece in pieces),
+        **{name: sum(getattr(piece, name) for piece in pieces) for name in ("frames", "tokens", "kept")},
         coverage=None if None in coverages else float(np.average(coverages, weights=tokens)),  # type: ignore[arg-type]
         nested=nested,
         made={name: value for name, value in made.items() if name not in ("coverage", "seconds")},

@@ -49,10 +49,10 @@ class _WorkerProcess:
     def describe_exit(self) -> str:
         self.process.join(EXIT_TIMEOUT_S)
         status = self.process.exitcode
-        if status is not None and status < 0:
-            name = signal.Signals(-status).name
-            return f"its process was ended by {name}" + (", perhaps out of memory" if name == "SIGKILL" else "")
-        return f"its process ended with status {status}"
+        if status is None or status >= 0:
+            return f"its process ended with status {status}"
+        name = signal.Signals(-status).name
+        return f"its process was ended by {name}" + (", perhaps out of memory" if name == "SIGKILL" else "")
 
 
 class LocalWorkers:
@@ -112,18 +112,17 @@ class LocalWorkers:
             while worker.is_ready and worker.task is None and queue:
                 task, existing = queue.popleft(), frozenset[int]()
                 if isinstance(task, VideoSpan):
-                    if not ledger.needs(task):
+                    if task.video not in ledger.open:  # it failed
                         continue
-                    existing = ledger.existing_pieces(task.video)
+                    existing = frozenset(ledger.open[task.video].pieces)
                 worker.task = task
                 with contextlib.suppress(OSError):  # it died, which `_receive` detects
                     worker.pipe.send((task, existing))
 
     def _receive(self) -> Iterator[tuple[_WorkerProcess, IngestJob | IngestEvent | str | None]]:
-        """Wait for messages of workers, and yield each with its worker.
+        """Wait for messages of workers, yield each with its worker, and replace workers that died.
 
-        A message is the job once the encoder is loaded, an event, None at the end of a task, or the reason why the
-        worker died. A dead worker is replaced.
+        A message is the job once the encoder is loaded, an event, None at the end of a task, or the reason of a death.
         """
         ready = wait([worker.pipe for worker in self.workers])
         for worker in [worker for worker in self.workers if worker.pipe in ready]:
@@ -146,9 +145,8 @@ class LocalWorkers:
         worker.kill()
         self.failed_starts += not worker.is_ready
         if self.failed_starts == MAX_TRIES:
-            raise RuntimeError(
-                f"the encoder could not be loaded: {reason}, {MAX_TRIES} times; use fewer workers if memory is short"
-            )
+            problem = f"the encoder could not be loaded: {reason}, {MAX_TRIES} times"
+            raise RuntimeError(f"{problem}; use fewer workers if memory is short")
         self.workers[place] = _WorkerProcess(self.options[place], self.store, self.threads)
         return reason
 

@@ -2,8 +2,7 @@
 
 Each stage passes rows to the next one: a file, a span, a piece with its pixels, and at last an event, which is all that
 returns to this process. A row with pixels is a block of its own, so that a long video is shared among all encoders and
-a slow one delays no other. Ray repeats what was lost with a machine. A piece that is written twice because of that is
-committed once, because only one of the two is reported.
+a slow one delays no other. Ray repeats what was lost with a machine; a piece that is written twice is reported once.
 """
 
 from __future__ import annotations
@@ -31,9 +30,7 @@ CORES_PER_PLANNER = 8
 class RayCluster:
     """Runs an ingest on a Ray cluster."""
 
-    def __init__(
-        self, options: IngestOptions, store: str, workers: int | None = None, address: str | None = None
-    ) -> None:
+    def __init__(self, options: IngestOptions, store: str, workers: int | None, address: str | None) -> None:
         try:
             import ray.data
         except ImportError as error:
@@ -130,7 +127,7 @@ def _decode(batch: Columns, job: bytes) -> Iterator[Columns]:
     """Turn spans into pieces with their pixels."""
     for kind, data in zip(batch["kind"], batch["data"], strict=True):
         if kind != "span":
-            yield _pass_row(kind, data)
+            yield {"kind": [kind], "data": [data], "pixels": [b""]}
             continue
         span, existing = pickle.loads(data)
         try:
@@ -161,7 +158,7 @@ class _PieceWriter:
     def __call__(self, batch: Columns) -> Iterator[Columns]:
         for kind, data, pixels in zip(batch["kind"], batch["data"], batch["pixels"], strict=True):
             if kind != "piece":
-                yield _pass_row(kind, data)
+                yield {"kind": [kind], "data": [data], "pixels": [b""]}
                 continue
             span, number, shape, times_s = pickle.loads(data)
             frames = Frames(np.frombuffer(pixels, np.uint8).reshape(shape), times_s)
@@ -174,10 +171,6 @@ class _PieceWriter:
 
 def _make_row(kind: str, data: object, pixels: bytes = b"") -> Columns:
     return {"kind": [kind], "data": [pickle.dumps(data)], "pixels": [pixels]}
-
-
-def _pass_row(kind: str, data: bytes) -> Columns:
-    return {"kind": [kind], "data": [data], "pixels": [b""]}
 
 
 def _find_cause(error: BaseException) -> BaseException:

@@ -19,13 +19,11 @@ from pyarrow import fs
 
 from floc.archive.ingest.job import VideoFile
 from floc.archive.lance_tables import is_local
-from floc.archive.records import StoreError
+from floc.archive.schema import StoreError
 
 # in folders; a file given by name may have any suffix
-SUFFIXES = (
-    *(".3gp", ".asf", ".avi", ".flv", ".h264", ".hevc", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg"),
-    *(".mts", ".mxf", ".ogv", ".ts", ".vob", ".webm", ".wmv"),
-)
+_NAMES = "3gp asf avi flv h264 hevc m2ts m4v mkv mov mp4 mpeg mpg mts mxf ogv ts vob webm wmv"
+SUFFIXES = tuple(f".{name}" for name in _NAMES.split())
 
 
 def find_videos(sources: Iterable[str | Path]) -> list[VideoFile]:
@@ -34,9 +32,8 @@ def find_videos(sources: Iterable[str | Path]) -> list[VideoFile]:
     for source in sources:
         files = list(_find_local(Path(source)) if is_local(str(source)) else _find_remote(str(source)))
         if not files:
-            raise ValueError(
-                f"{source}: no videos in this folder; videos have one of the suffixes {', '.join(SUFFIXES)}"
-            )
+            suffixes = ", ".join(SUFFIXES)
+            raise ValueError(f"{source}: no videos in this folder; videos have one of the suffixes {suffixes}")
         videos |= {file.uri: file for file in files}
     return list(videos.values())
 
@@ -53,9 +50,8 @@ def _find_local(path: Path) -> Iterator[VideoFile]:
 
 def _list_folder(folder: Path) -> Iterator[Path]:
     def fail(error: OSError) -> None:
-        raise PermissionError(
-            f"{error.filename}: this folder cannot be read ({error.strerror}); make it readable or leave it out"
-        )
+        problem = f"{error.filename}: this folder cannot be read ({error.strerror})"
+        raise PermissionError(f"{problem}; make it readable or leave it out")
 
     for parent, _, names in os.walk(folder, onerror=fail):
         videos = [Path(parent) / name for name in names if name.lower().endswith(SUFFIXES)]
@@ -67,7 +63,7 @@ def _find_remote(uri: str) -> Iterator[VideoFile]:
     info = filesystem.get_file_info(path)
     if info.type == fs.FileType.NotFound:
         raise FileNotFoundError(f"{uri}: no such file or folder")
-    if info.type == fs.FileType.File:
+    if info.is_file:
         yield _describe_remote(uri, info)
         return
     files = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
@@ -82,10 +78,8 @@ def _open_filesystem(uri: str) -> tuple[Any, str]:
     try:
         return fs.FileSystem.from_uri(uri)
     except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(
-            f"{uri}: this URI cannot be read ({str(error).splitlines()[0]}); give a file, a folder, or a URI such as "
-            "s3://bucket/folder"
-        ) from error
+        fix = "give a file, a folder, or a URI such as s3://bucket/folder"
+        raise ValueError(f"{uri}: this URI cannot be read ({str(error).splitlines()[0]}); {fix}") from error
 
 
 def _describe_remote(uri: str, info: Any) -> VideoFile:
@@ -113,9 +107,8 @@ def require_unchanged(file: VideoFile) -> None:
 def _require_same(file: VideoFile) -> None:
     now = refresh_file(file)
     if now != file:
-        raise ValueError(
-            f"{file.uri}: changed while it was read (from {file.size:,} to {now.size:,} bytes); ingest it again later"
-        )
+        change = f"from {file.size:,} to {now.size:,} bytes"
+        raise ValueError(f"{file.uri}: changed while it was read ({change}); ingest it again later")
 
 
 @contextmanager
@@ -141,10 +134,9 @@ def _copy_stream(stream: Any, copy: Path, file: VideoFile) -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         # a StoreError stops the ingest: every other video would fail too
-        raise StoreError(
-            f"{copy.parent}: no space for a copy of {file.uri}, {file.size:,} bytes ({error.strerror}); free some, or "
-            "set TMPDIR to a folder with space, and run the same command again. Committed data is kept"
-        ) from error
+        fix = "free some, or set TMPDIR to a folder with space, and run the same command again. Committed data is kept"
+        problem = f"{copy.parent}: no space for a copy of {file.uri}, {file.size:,} bytes ({error.strerror})"
+        raise StoreError(f"{problem}; {fix}") from error
 
 
 def hash_file(path: Path) -> str:

@@ -36,7 +36,7 @@ from floc.archive.ingest.job import (
     VideoSpan,
 )
 from floc.archive.ingest.sources import fetch_file, hash_file, refresh_file, require_unchanged
-from floc.archive.records import DamagedStoreError, StoreError, video_id
+from floc.archive.schema import DamagedStoreError, StoreError, video_id
 from floc.archive.store import Store
 from floc.captured.identity import Identity
 from floc.captured.recipe import merge_values
@@ -53,8 +53,7 @@ MAX_SPANS = 1000  # a video that claims to be longer than six weeks has a wrong 
 
 def plan_video(job: IngestJob, file: VideoFile) -> VideoPlan | VideoSkipped | VideoFailed:
     """Check whether a video is in the store, and otherwise split it into spans."""
-    content = ""
-    store = Store(job.store)
+    content, store = "", Store(job.store)
     try:
         frames_per_slice = encoders.get_layout(job.options.encoder).frames_per_token
         file = refresh_file(file)
@@ -97,9 +96,8 @@ def split_spans(
         return (whole,)
     pieces = max(1, round(SPAN_S * options.fps / frames))  # of a span
     span_frames = pieces * frames
-    count = max(1, math.ceil(source.duration_s * options.fps / span_frames))
-    if count > MAX_SPANS:
-        count = 1
+    count = math.ceil(source.duration_s * options.fps / span_frames)
+    count = count if 1 <= count <= MAX_SPANS else 1
     # half-way between two sampling times, so that rounding cannot move a frame to another span
     starts_s = [0.0, *((number * span_frames - 0.5) / options.fps for number in range(1, count))]
     return tuple(
@@ -119,10 +117,7 @@ def count_piece_frames(frame_bytes: int, frames_per_slice: int) -> int:
 
 
 def decode_span(job: IngestJob, span: VideoSpan) -> Iterator[tuple[int, Iterator[Frames]] | SpanFinished]:
-    """Decode a span: yield the number and the frames of each piece, and at last that the span is finished.
-
-    The frames of a piece must be used before the next piece is requested.
-    """
+    """Yield the number and the frames of each piece, to be used before the next, and at last that the span is done."""
     started, used_s, count = time.perf_counter(), 0.0, 0
     with fetch_file(span.file) as path:
         source = _open_video(job.options, path)
@@ -179,12 +174,10 @@ class Worker:
             with stages.measure("encode"):
                 encoded.append(self._encode(batch))
         with stages.measure("choose"):
-            layers = zip(*((batch.tokens, *batch.deep) for batch in encoded), strict=True)
-            tokens, *deep = (torch.cat(layer) for layer in layers)
+            tokens, *deep = map(torch.cat, zip(*((batch.tokens, *batch.deep) for batch in encoded), strict=True))
             kept = self.job.options.recipe()(tokens)
             part = capture_kept(kept, self.job.model, [merge_values(layer.flatten(0, 2), kept) for layer in deep])
-        log = FrameLog(frames_per_slice, times, span.fps, span.duration_s)
-        captured = join_segments([part], log, {})
+        captured = join_segments([part], FrameLog(frames_per_slice, times, span.fps, span.duration_s), {})
         with stages.measure("write"):
             piece = self.store.write_piece(span.video, number, captured)
         release_memory()  # otherwise the heap fragments from piece to piece
