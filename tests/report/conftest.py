@@ -78,7 +78,7 @@ def report(tokens: np.ndarray) -> ReportData:
         times_s=np.arange(70) * 0.5,
         thumbnails=thumbnails,
         comparison=Comparison(STEPS, results, []),
-        projection=Projection(sample, rng.standard_normal((50, 2)).astype(np.float32)),
+        projection=Projection(sample, rng.uniform(-1, 1, (50, 2)).astype(np.float32)),
     )
 
 

@@ -16,7 +16,6 @@ function draw() {
     drawControls();
     panels.forEach(drawPanel);
     drawTimeline();
-    drawBusiest();
     plots.forEach(drawPlot);
     drawScatter();
     drawTable();
@@ -52,12 +51,6 @@ function svg(tag, { text, ...attributes } = {}, ...children) {
 
 const button = (text, onclick, properties = {}) => element("button", { type: "button", text, onclick, ...properties });
 
-function thumbButton(onclick, text, view) {
-  const node = button("", onclick, { className: "thumb", ariaLabel: `Go to ${view.ariaLabel}, ${text}` });
-  node.append(view, element("span", { text }));
-  return node;
-}
-
 // ---- text
 
 const formatCount = (count) => count.toLocaleString("en-US");
@@ -90,16 +83,6 @@ function outline(cells, className, inset = LINE / 2) {
   const corner = (cell) => `${(cell % W) * CELL.width + inset} ${Math.floor(cell / W) * CELL.height + inset}`;
   const d = cells.map((cell) => `M${corner(cell)}h${w}v${h}h${-w}z`).join("");
   return svg("path", { class: className, d, "stroke-width": LINE });
-}
-
-/** Return layers that dim the dropped cells of a frame and box the kept ones. */
-function keptLayers(frame, selection, isBright = () => false) {
-  const cells = Array.from({ length: CELLS }, (_, cell) => cell);
-  const isKept = (cell) => selection.has(frame * CELLS + cell);
-  return [
-    outline(cells.filter((cell) => !isKept(cell) && !isBright(cell)), "dropped", 0),
-    outline(cells.filter(isKept), "kept"),
-  ];
 }
 
 function thumbnail(frame, ...layers) {

@@ -60,14 +60,15 @@ function drawPicture({ side, picture, image, layers }, selection) {
   const first = state.frame * CELLS;
   const cursorToken = first + state.cursor;
   const isRelated = relatedTo(selection);
-  const related = Array.from({ length: CELLS }, (_, cell) => cell).filter((cell) => isRelated(first + cell));
-  const selected = state.token !== null && frameOf(state.token) === state.frame ? [state.token % CELLS] : [];
-  const isBright = (cell) => selected.includes(cell) || isRelated(first + cell);
+  const cells = Array.from({ length: CELLS }, (_, cell) => cell);
+  const isKept = (cell) => selection.has(first + cell);
+  const isDim = (cell) => !isKept(cell) && !isRelated(first + cell) && first + cell !== state.token;
   if (isStale(`image-${side}`, state.frame)) image.src = imageUrl(state.frame);
   layers.replaceChildren(
-    ...keptLayers(state.frame, selection, isBright),
-    outline(related, "related"),
-    outline(selected, "selected"),
+    outline(cells.filter(isDim), "dropped", 0),
+    outline(cells.filter(isKept), "kept"),
+    outline(cells.filter((cell) => isRelated(first + cell)), "related"),
+    outline(cells.filter((cell) => first + cell === state.token), "selected"),
     outline([state.cursor], "cursor"), // visible while the picture has the keyboard focus
   );
   picture.ariaLabel =
@@ -150,7 +151,12 @@ function keptDetails(patch, selection, token) {
     const stride = represented.length / count;
     const samples = Array.from({ length: count }, (_, i) => represented[Math.floor((i + 0.5) * stride)]);
     const title = `${stride > 1 ? `${count} of the` : "The"} ${countOf(represented.length, "patch")} it represents`;
-    const thumb = (other) => thumbButton(() => goTo(other), formatTime(frameOf(other)), closeUp(other, 72));
+    const thumb = (other) => {
+      const properties = { className: "thumb", ariaLabel: `Go to ${describeToken(other)}` };
+      const node = button("", () => goTo(other), properties);
+      node.append(closeUp(other, 72), element("span", { text: formatTime(frameOf(other)) }));
+      return node;
+    };
     details.push(element("h3", { text: title }), element("div", { className: "gallery" }, ...samples.map(thumb)));
   }
   return details;

@@ -1,6 +1,4 @@
-// Tokens kept over time: A above the axis, B below it, on one scale. Below, the frames that keep the most.
-
-const BUSIEST = 8; // frames shown
+// Tokens kept over time: A above the axis, B below it, on one scale.
 
 // The frames of each second, from `first` up to `end`. Frames more than a second apart have a bar each.
 const seconds = [];
@@ -56,18 +54,3 @@ timeline.addEventListener("pointermove", (event) => {
   showTip(event, `${formatTime(t)} · frame ${formatCount(t)}\n${lines.join("\n")}`);
 });
 timeline.addEventListener("pointerleave", hideTip);
-
-function drawBusiest() {
-  const selection = currentSelection(0);
-  if (!selection || !isStale("busiest", state.methods[0], selection.step)) return;
-  const { counts } = selection;
-  const frames = Array.from(counts.keys()).filter((t) => counts[t] > 0);
-  frames.sort((a, b) => counts[b] - counts[a] || a - b);
-  byId("busiest-title").textContent = `Frames with the most kept patches in A, ${methodName(0)}`;
-  byId("busiest").replaceChildren(
-    ...frames.slice(0, BUSIEST).map((t) => {
-      const text = `${formatTime(t)} · ${counts[t]} kept`;
-      return thumbButton(() => change({ frame: t, playing: false }), text, thumbnail(t, ...keptLayers(t, selection)));
-    }),
-  );
-}
