@@ -60,6 +60,7 @@ def make(
         opens_at: frame to show first, from 0; by default the one of which the first method keeps most.
         progress: called with the current task and the share of the work that is done.
     """
+    require_packages(figures is not None)
     if encoded.thumbnails is None:
         raise ValueError("a report needs the video's thumbnails; load the video with with_thumbnails=True")
     show = progress or (lambda _, __: None)
