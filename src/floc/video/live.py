@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -17,16 +18,13 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from floc._checks import check_choice
-from floc.video.container import Orientation, check_file, find_video_stream, import_av, probe
+from floc.video.container import OPEN_OPTIONS, Orientation, check_file, find_video_stream, import_av, probe
 from floc.video.decode import FrameDecoder, FrameSize, format_frames, make_converter, resolve_size, select_frames
 from floc.video.read import check_sampling, read
 from floc.video.sample import ROUNDING_S, Sampler, Ticks
 
 if TYPE_CHECKING:
-    from av.container import InputContainer
-    from av.packet import Packet
-    from av.video.frame import VideoFrame
-    from av.video.stream import VideoStream
+    import av
 
 TIMEOUT_S = 10.0  # to open a URL or a device, and for each packet
 PATIENCE_S = 10.0  # to wait for a file to grow
@@ -76,8 +74,7 @@ def build_open_options(source: str) -> dict[str, Any]:
     >>> build_open_options("/dev/video0")["format"]
     'v4l2'
     """
-    options: dict[str, Any] = {"file": source, "mode": "r", "metadata_errors": "replace"}
-    options["timeout"] = (TIMEOUT_S, TIMEOUT_S)
+    options = {"file": source, "mode": "r", "metadata_errors": "replace", "timeout": (TIMEOUT_S, TIMEOUT_S)}
     if classify_source(source) == "device":
         return {**options, "format": "v4l2"}
     scheme = urlsplit(source).scheme.lower()
@@ -142,18 +139,14 @@ def read_frames(
 
 
 @contextmanager
-def _open(source: str, patience_s: float, stopped: Callable[[], bool]) -> Iterator[InputContainer]:
+def _open(source: str, patience_s: float, stopped: Callable[[], bool]) -> Iterator[av.container.InputContainer]:
     av = import_av()
     kind = classify_source(source)
     with ExitStack() as resources:
-        options: dict[str, Any]
+        options = {**OPEN_OPTIONS} if kind == "file" else build_open_options(source)
         if kind == "file":
-            growing = _GrowingFile(Path(source), patience_s, stopped)
-            resources.callback(growing.close)
-            whitelist = {"protocol_whitelist": "file,crypto,data"}
-            options = {"file": growing, "mode": "r", "metadata_errors": "replace", "container_options": whitelist}
-        else:
-            options = build_open_options(source)
+            file = resources.enter_context(Path(source).open("rb", buffering=0))
+            options["file"] = _GrowingFile(file, patience_s, stopped)
         try:
             container = resources.enter_context(av.open(**options))
         except av.FFmpegError as error:
@@ -165,9 +158,8 @@ def _open(source: str, patience_s: float, stopped: Callable[[], bool]) -> Iterat
 class _GrowingFile:
     """A file whose reads wait at the end for more data."""
 
-    def __init__(self, path: Path, patience_s: float, stopped: Callable[[], bool]) -> None:
-        self._file = path.open("rb", buffering=0)
-        self._patience_s, self._stopped = patience_s, stopped
+    def __init__(self, file: FileIO, patience_s: float, stopped: Callable[[], bool]) -> None:
+        self._file, self._patience_s, self._stopped = file, patience_s, stopped
         self._ended = False  # permanent, since ffmpeg reads again after the end
 
     def read(self, size: int) -> bytes:
@@ -180,20 +172,17 @@ class _GrowingFile:
                 time.sleep(POLL_S)
         return b""
 
-    def close(self) -> None:
-        self._file.close()
-
 
 class _ReplayableContainer:
     """A container whose first packets can be read twice: once to probe the stream, then to decode it."""
 
-    def __init__(self, container: InputContainer) -> None:
+    def __init__(self, container: av.container.InputContainer) -> None:
         self.format, self.streams = container.format, container.streams
         self._container = container
-        self._packets: Iterator[Packet] | None = None
-        self._probed: list[Packet] = []
+        self._packets: Iterator[av.Packet] | None = None
+        self._probed: list[av.Packet] = []
 
-    def demux(self, *streams: VideoStream) -> Iterator[Packet]:
+    def demux(self, *streams: av.VideoStream) -> Iterator[av.Packet]:
         if self._packets is None:
             self._packets = self._container.demux(*streams)
             for packet in self._packets:
@@ -229,7 +218,7 @@ def _decode(
             reported = decoder.damaged
             warn(f"{name}: {format_frames(reported)} damaged and skipped so far ({decoder.damage})")
 
-    def intact_frames() -> Iterator[tuple[Ticks, VideoFrame]]:
+    def intact_frames() -> Iterator[tuple[Ticks, av.VideoFrame]]:
         for ticks, frame in decoder.frames(whole_file=False):
             report_damage(max(1, 2 * reported))  # only when the count doubles, to limit the output
             if not frame.is_corrupt:
