@@ -16,6 +16,7 @@ from floc.video.sample import Ticks
 
 if TYPE_CHECKING:
     import av
+    from av.container import InputContainer
 
 # Frames to check for ordered timestamps: codecs reorder frames by at most 16 positions.
 PROBED_FRAMES = 16
@@ -113,7 +114,7 @@ def import_av() -> Any:
 
 
 @contextmanager
-def open_container(path: Path) -> Iterator[av.container.InputContainer]:
+def open_container(path: Path) -> Iterator[InputContainer]:
     """Open a video file with ffmpeg, and close it on exit."""
     av = import_av()
     try:
@@ -150,7 +151,7 @@ def _check_moov(path: Path) -> None:
     )
 
 
-def find_video_stream(container: av.container.InputContainer, name: Path | str) -> av.VideoStream:
+def find_video_stream(container: InputContainer, name: Path | str) -> av.VideoStream:
     """Return the best video stream that is not a cover picture. Errors start with `name`, a file or another source."""
     from av.stream import Disposition
 
@@ -171,7 +172,7 @@ def find_video_stream(container: av.container.InputContainer, name: Path | str) 
     return stream
 
 
-def read_packets(container: av.container.InputContainer, *streams: av.VideoStream) -> Generator[av.Packet, None, str]:
+def read_packets(container: InputContainer, *streams: av.VideoStream) -> Generator[av.Packet, None, str]:
     """Yield the non-empty packets of `streams`, by default all; return the reason if ffmpeg stopped early, or ""."""
     import av
 
@@ -182,9 +183,7 @@ def read_packets(container: av.container.InputContainer, *streams: av.VideoStrea
     return ""
 
 
-def probe(
-    container: av.container.InputContainer, stream: av.VideoStream, name: Path | str
-) -> tuple[av.VideoFrame, Clock]:
+def probe(container: InputContainer, stream: av.VideoStream, name: Path | str) -> tuple[av.VideoFrame, Clock]:
     """Decode the first frames, and return the first one and the clock that fits their timestamps."""
     import av
 
@@ -212,9 +211,7 @@ def probe(
     return first, Clock(stream.time_base or 1 / rate, rate, present[0] if ordered else 0, counts=not ordered)
 
 
-def read_duration(
-    container: av.container.InputContainer, stream: av.VideoStream, clock: Clock
-) -> tuple[Fraction | None, bool]:
+def read_duration(container: InputContainer, stream: av.VideoStream, clock: Clock) -> tuple[Fraction | None, bool]:
     """Return the stated duration from the first frame in seconds, and whether it is that of the longest stream."""
     import av
 

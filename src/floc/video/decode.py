@@ -2,8 +2,7 @@
 
 A keyframe shown at or before the next target makes every packet before it unnecessary, since the frame on screen at
 the target is that keyframe or a later frame. So packets are held back until one is later than the target, and dropped
-when a keyframe comes first. This yields the same frames as decoding everything, does not trust the container's index
-the way seeking does, and works without an index.
+when a keyframe comes first. The frames are the same as when decoding everything, and no index is needed.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from floc.video.sample import Sampler, Ticks
 
 if TYPE_CHECKING:
     import av
+    from av.container import InputContainer
 
 # Packets held back beyond this are decoded even if not needed: about ten seconds of 4K.
 HELD_BYTES = 32 << 20
@@ -36,12 +36,7 @@ class FrameDecoder:
     """Decodes one pass over a video, and records what went wrong."""
 
     def __init__(
-        self,
-        container: av.container.InputContainer,
-        stream: av.VideoStream,
-        clock: Clock,
-        sampler: Sampler,
-        skipping: bool,
+        self, container: InputContainer, stream: av.VideoStream, clock: Clock, sampler: Sampler, skipping: bool
     ) -> None:
         self._container, self._stream, self._clock, self._sampler = container, stream, clock, sampler
         # without reliable timestamps, a frame's time is known only by counting all frames before it

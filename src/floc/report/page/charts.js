@@ -1,7 +1,7 @@
 // The charts: t-SNE of tokens, one plot per panel, and the scatter of methods.
 
 byId("tsne").hidden = !tsne;
-byId("tsne-caption").textContent = data.tsne?.caption ?? "";
+byId("tsne-count").textContent = `${formatCount(tsne?.indices.length ?? 0)} of ${formatCount(TOKENS)}`;
 
 const plots = !tsne ? [] : [0, 1].map((side) => {
   const points = Array.from(tsne.indices, (token, i) =>

@@ -34,22 +34,22 @@ function isStale(part, ...values) {
 
 // ---- DOM helpers
 
-function element(tag, { text, ...properties } = {}, ...children) {
-  const node = Object.assign(document.createElement(tag), properties);
-  if (text !== undefined) node.textContent = text;
+function element(tag, { text = "", ...properties } = {}, ...children) {
+  const node = Object.assign(document.createElement(tag), { textContent: text, ...properties });
   node.append(...children);
   return node;
 }
 
-function svg(tag, { text, ...attributes } = {}, ...children) {
+function svg(tag, { text = "", ...attributes } = {}, ...children) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  if (text !== undefined) node.textContent = text;
+  node.textContent = text;
   node.append(...children);
   return node;
 }
 
-const button = (text, onclick, properties = {}) => element("button", { type: "button", text, onclick, ...properties });
+const button = (text, onclick, properties, ...children) =>
+  element("button", { type: "button", text, onclick, ...properties }, ...children);
 
 // ---- text
 
@@ -85,22 +85,22 @@ function outline(cells, className, inset = LINE / 2) {
   return svg("path", { class: className, d, "stroke-width": LINE });
 }
 
-function thumbnail(frame, ...layers) {
+/** Return a picture of a token's frame with the token's cell boxed; CSS styles the box by class. */
+function thumbnail(token, className) {
   const { width, height } = IMAGE;
-  const image = svg("image", { href: imageUrl(frame), width, height });
-  const view = svg("svg", { class: "view", viewBox: `0 0 ${width} ${height}`, role: "img" }, image, ...layers);
-  view.ariaLabel = `frame at ${formatTime(frame)}`;
-  return view;
+  const image = svg("image", { href: imageUrl(frameOf(token)), width, height });
+  const box = outline([token % CELLS], className);
+  const label = describeToken(token);
+  return svg("svg", { class: "view", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, image, box);
 }
 
 /** Return a patch with half a cell around it, so that its content is recognisable. */
 function closeUp(token, size) {
   const { width, height } = CELL;
   const [x, y] = [((token % W) - 0.5) * width, (Math.floor((token % CELLS) / W) - 0.5) * height];
-  const view = thumbnail(frameOf(token), outline([token % CELLS], "center"));
+  const view = thumbnail(token, "center");
   const scale = size / (2 * Math.max(width, height));
   view.setAttribute("viewBox", `${x} ${y} ${2 * width} ${2 * height}`);
-  view.ariaLabel = describeToken(token);
   Object.assign(view.style, { width: `${2 * width * scale}px`, height: `${2 * height * scale}px` });
   return view;
 }
@@ -116,6 +116,4 @@ function showTip({ clientX, clientY }, text, ...content) {
   tip.style.top = `${clientY + 18 + height > innerHeight ? clientY - height - 12 : clientY + 18}px`;
 }
 
-function hideTip() {
-  byId("tip").hidden = true;
-}
+const hideTip = () => (byId("tip").hidden = true);

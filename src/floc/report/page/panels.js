@@ -111,7 +111,7 @@ const goButton = (token) => button("Go there", () => goTo(token), { className: "
 function frameFigure(token) {
   const frame = frameOf(token);
   const caption = `frame ${formatCount(frame)}, ${formatTime(frame)}`;
-  return figure(thumbnail(frame, outline([token % CELLS], "kept")), caption, "wide");
+  return figure(thumbnail(token, "kept"), caption, "wide");
 }
 
 function droppedDetails(token, representative) {
@@ -153,9 +153,8 @@ function keptDetails(patch, selection, token) {
     const title = `${stride > 1 ? `${count} of the` : "The"} ${countOf(represented.length, "patch")} it represents`;
     const thumb = (other) => {
       const properties = { className: "thumb", ariaLabel: `Go to ${describeToken(other)}` };
-      const node = button("", () => goTo(other), properties);
-      node.append(closeUp(other, 72), element("span", { text: formatTime(frameOf(other)) }));
-      return node;
+      const time = element("span", { text: formatTime(frameOf(other)) });
+      return button("", () => goTo(other), properties, closeUp(other, 72), time);
     };
     details.push(element("h3", { text: title }), element("div", { className: "gallery" }, ...samples.map(thumb)));
   }
