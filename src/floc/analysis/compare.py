@@ -171,10 +171,9 @@ def plan_steps(ratios: Sequence[float | str], n: int) -> list[RatioStep]:
 def _select(tokens: Array, spec: methods.Spec, steps: Sequence[RatioStep]) -> list[Kept]:
     """Run a method at the first step and, if its order is nested, cut the result for the following steps."""
     selections = [compress(tokens, budget=steps[0].budget, method=spec.method, **spec.options)]
-    if selections[0].nested:
-        for step in steps[1:]:
-            # cut the previous selection, so that a smaller step never adds a token
-            selections.append(replace(selections[-1].at(budget=step.budget), seconds=selections[0].seconds))
+    for step in steps[1:] if selections[0].nested else []:
+        # cut the previous selection, so that a smaller step never adds a token
+        selections.append(replace(selections[-1].at(budget=step.budget), seconds=selections[0].seconds))
     return selections
 
 

@@ -19,15 +19,13 @@ from floc.tokens import TokenGrid
 
 
 def averaged_sum_coverage(tokens: Array, kept: Kept) -> float:
-    """Return the representativeness of the FLoC paper: the mean of sim(v, u) over all v in V and u in S.
-
-    The mean of products is the product of means: (mean of normalized V) . (mean of normalized S).
-    """
+    """Return the representativeness of the FLoC paper: the mean of sim(v, u) over all v in V and u in S."""
     return mean_cosine(sum_normalized(TokenGrid.from_array(tokens).tokens), kept)
 
 
 def mean_cosine(token_sum: torch.Tensor, kept: Kept) -> float:
     """Return `averaged_sum_coverage`, given the sum [D] of all normalized tokens."""
+    # the mean of products is the product of means
     return float(token_sum @ sum_normalized(to_tensor(kept.features))) / (kept.n * len(kept))
 
 

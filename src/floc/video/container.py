@@ -23,10 +23,7 @@ PROBED_FRAMES = 16
 # Codecs whose B-frames have no usable timestamps in AVI, which stores none.
 REORDERING_CODECS = ("h264", "hevc", "vvc")
 # Arguments of `av.open`: a playlist must not open anything but files, and tags in an unknown encoding are no error.
-OPEN_OPTIONS: dict[str, Any] = {
-    "metadata_errors": "replace",
-    "container_options": {"protocol_whitelist": "file,crypto,data"},
-}
+OPEN_OPTIONS = {"metadata_errors": "replace", "container_options": {"protocol_whitelist": "file,crypto,data"}}
 # Decoders that render text files as images.
 TEXT_CODECS = ("ansi", "bintext", "idf", "xbin")
 
@@ -60,21 +57,20 @@ class Clock:
 class Orientation:
     """Turns a stored image upright: optionally swap rows and columns, then reverse either axis."""
 
-    swaps: bool
-    mirrors_x: bool
-    mirrors_y: bool
-    rotation: int  # degrees clockwise: 0, 90, 180 or 270
+    swaps: bool = False
+    mirrors_x: bool = False
+    mirrors_y: bool = False
 
     @classmethod
     def from_frame(cls, frame: av.VideoFrame) -> Orientation:
         matrix: Any = frame.side_data.get("DISPLAYMATRIX")
         if matrix is None:
-            return cls(False, False, False, 0)
+            return cls()
         # a stored (x, y) is shown at (a x + c y, b x + d y)
         a, b, _, c, d = np.frombuffer(bytes(matrix), np.int32)[:5].tolist()
         swaps = abs(b) > abs(a)
         x, y = (c, b) if swaps else (a, d)
-        return cls(swaps, x < 0, y < 0, round(-frame.rotation / 90) % 4 * 90)
+        return cls(swaps, x < 0, y < 0)
 
     def swap_size(self, width: int, height: int) -> tuple[int, int]:
         """Convert a stored size to the displayed size, or back."""
@@ -163,7 +159,7 @@ def find_video_stream(container: InputContainer, name: Path | str) -> av.VideoSt
         kinds = ["cover picture" if stream.type == "video" else str(stream.type) for stream in container.streams]
         raise ValueError(f"{name}: there is no video in it, only {', '.join(kinds) or 'nothing'}; give a video file")
     best = container.streams.best("video")
-    stream = next((stream for stream in streams if stream is best), streams[0])
+    stream = best if best in streams else streams[0]
     if stream.codec_context is None:
         raise ValueError(f"{name}: this build of ffmpeg has no decoder for its video; convert it to h264 first")
     if stream.codec_context.name in TEXT_CODECS:

@@ -31,10 +31,8 @@ PATIENCE_S = 10.0  # to wait for a file to grow
 POLL_S = 0.1  # between two checks of a growing file
 # Protocols that ffmpeg may open for a URL; no local files, since a remote playlist must not read them.
 PROTOCOLS = {
-    "rtsp": "rtsp,rtp,tcp,udp,tls",
-    "rtsps": "rtsp,rtp,tcp,udp,tls",
-    "http": "http,https,httpproxy,tcp,tls,crypto,data",
-    "https": "http,https,httpproxy,tcp,tls,crypto,data",
+    **dict.fromkeys(("rtsp", "rtsps"), "rtsp,rtp,tcp,udp,tls"),
+    **dict.fromkeys(("http", "https"), "http,https,httpproxy,tcp,tls,crypto,data"),
 }
 OPEN_HINTS = {
     "file": "to follow a file, use a container that is readable while it is written: MPEG-TS or Matroska",
@@ -51,9 +49,7 @@ def classify_source(source: str) -> Literal["address", "device", "file"]:
     """
     if "://" in source:
         return "address"
-    if source.startswith("/dev/video") or Path(source).is_char_device():
-        return "device"
-    return "file"
+    return "device" if source.startswith("/dev/video") or Path(source).is_char_device() else "file"
 
 
 def redact_source(source: str) -> str:
@@ -79,11 +75,9 @@ def build_open_options(source: str) -> dict[str, Any]:
         return {**options, "format": "v4l2"}
     scheme = urlsplit(source).scheme.lower()
     check_choice("address", scheme, list(PROTOCOLS))
-    container_options = {"protocol_whitelist": PROTOCOLS[scheme]}
-    if scheme.startswith("rtsp"):
-        # over UDP, a lost packet breaks the picture until the next keyframe
-        container_options["rtsp_transport"] = "tcp"
-    return {**options, "container_options": container_options}
+    # over UDP, a lost packet breaks the picture until the next keyframe
+    transport = {"rtsp_transport": "tcp"} if scheme.startswith("rtsp") else {}
+    return {**options, "container_options": {"protocol_whitelist": PROTOCOLS[scheme], **transport}}
 
 
 def check_source(source: str, *, follow: bool) -> None:
@@ -143,7 +137,7 @@ def _open(source: str, patience_s: float, stopped: Callable[[], bool]) -> Iterat
     av = import_av()
     kind = classify_source(source)
     with ExitStack() as resources:
-        options = {**OPEN_OPTIONS} if kind == "file" else build_open_options(source)
+        options: dict[str, Any] = {**OPEN_OPTIONS} if kind == "file" else build_open_options(source)
         if kind == "file":
             file = resources.enter_context(Path(source).open("rb", buffering=0))
             options["file"] = _GrowingFile(file, patience_s, stopped)

@@ -9,7 +9,6 @@ the video: it holds one batch, one frame, the packets held back and the decoder'
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -32,12 +31,10 @@ from floc.video.container import (
     scan_packets,
 )
 from floc.video.decode import FalseKeyframeError, FrameDecoder, FrameSize, make_converter, resolve_size, select_frames
-from floc.video.sample import ROUNDING_S, Sampler, Ticks, compute_step, count_samples
+from floc.video.sample import ALL_TARGETS, ROUNDING_S, Sampler, Ticks, compute_step, count_samples
 
 if TYPE_CHECKING:
     import av
-
-LAST = sys.maxsize
 
 
 def read(
@@ -84,7 +81,7 @@ def read(
         duration_s=float(duration_s),
         native_fps=float(clock.rate),
         codec=codec,
-        rotation=orientation.rotation,
+        rotation=round(-frame.rotation / 90) % 4 * 90,
         planned=count_samples(step, max_frames, duration_s, count),
         fps=fps,
         max_frames=max_frames,
@@ -141,7 +138,7 @@ class Video:
             min(total, math.ceil(Fraction(time_s) / self._step_s)) for time_s in (start_s, min(end_s, self.duration_s))
         )
         # the last part includes any frames after the stated end
-        targets = range(first, last if end_s < self.duration_s else LAST)
+        targets = range(first, last if end_s < self.duration_s else ALL_TARGETS.stop)
         return replace(self, planned=last - first, _targets=targets, warnings=[], frames=None)
 
     def __iter__(self) -> Iterator[Frames]:
@@ -201,12 +198,11 @@ class Video:
     def _decode(self, skipping: bool) -> Iterator[tuple[Ticks, av.VideoFrame]]:
         step = None if self._step_s is None else self._step_s / self._clock.time_base
         rounding = ROUNDING_S / self._clock.time_base
-        targets = range(LAST) if self._targets is None else self._targets
+        targets = ALL_TARGETS if self._targets is None else self._targets
         if not targets:
             return
-        end = math.inf if targets.stop == LAST else targets.stop
         limit = self.max_frames if self._targets is None else None  # in a part, the step already respects max_frames
-        sampler = Sampler(step, rounding, limit, first=targets.start, end=end)
+        sampler = Sampler(step, rounding, limit, targets)
         with open_container(self.path) as container:
             stream = find_video_stream(container, self.path)
             decoder = FrameDecoder(container, stream, self._clock, sampler, skipping)
