@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 from floc._version import __version__
 from floc.analysis import count_per_frame, plots, tsne
@@ -16,15 +15,6 @@ from floc.files import write_atomic
 from floc.report.render import ReportData, render_page
 
 LIMIT_BYTES = 14_500_000  # of the whole page; images are made smaller to stay below
-
-
-class Report(NamedTuple):
-    """A report that was written."""
-
-    comparison: Comparison
-    path: Path
-    size_bytes: int
-    figures: list[Path]  # PNG files, if requested
 
 
 def require_packages(figures: bool = False) -> None:
@@ -46,8 +36,8 @@ def make(
     notes: Sequence[str] = (),
     opens_at: int | None = None,
     progress: Progress = lambda task, share: None,
-) -> Report:
-    """Compare methods on a video and write the HTML page, atomically.
+) -> tuple[Comparison, list[Path]]:
+    """Compare methods on a video and write the HTML page, atomically; return the results and the PNG files written.
 
     Args:
         encoded: from `floc.encoders.load.load_tokens` with `with_thumbnails=True`.
@@ -85,6 +75,5 @@ def make(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, lambda temporary: temporary.write_bytes(text))
     if figures is None:
-        return Report(comparison, path, len(text), [])
-    files = plots.save_plots(figures, comparison, encoded.times_s, encoded.thumbnails, projection)
-    return Report(comparison, path, len(text), files)
+        return comparison, []
+    return comparison, plots.save_plots(figures, comparison, encoded.times_s, encoded.thumbnails, projection)

@@ -4,9 +4,8 @@ The page contains its images (WebP) and its arrays (deflated), both in base64. M
 every token, at every step of the ratio slider, for every method. For nested selections they take one or two bits per
 token and step, because a prediction is nearly always right:
 
-* At the next smaller step, a token's representative is predicted to be the representative of its current one. A
-  representative that is still kept represents itself, so the prediction is "unchanged". If it was dropped, the tokens
-  it represented mostly move together.
+* At the next smaller step, a token's representative is predicted to be the representative of its current one: itself
+  if it is still kept; if it was dropped, the tokens it represented mostly move together.
 * At the first step, the prediction is the representative of the same cell in the previous frame.
 
 So a step is one bit per token (whether the prediction is wrong) and, for the wrong ones, the place among the kept

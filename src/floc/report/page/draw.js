@@ -105,7 +105,14 @@ function closeUp(token, size) {
   return view;
 }
 
-// ---- the tooltip at the pointer
+// ---- the pointer and its tooltip
+
+/** Return the cell of a grid over a node that the pointer is in. */
+function cellAt({ clientX, clientY }, node, columns, rows) {
+  const { left, top, width, height } = node.getBoundingClientRect();
+  const place = (share, count) => Math.min(count - 1, Math.max(0, Math.floor(share * count)));
+  return place((clientY - top) / height, rows) * columns + place((clientX - left) / width, columns);
+}
 
 function showTip({ clientX, clientY }, text, ...content) {
   const tip = byId("tip");

@@ -18,10 +18,7 @@ const panels = [0, 1].map((side) => {
   image.addEventListener("error", () => showError(`the image of frame ${state.frame} cannot be decoded`));
   layers.setAttribute("viewBox", `0 0 ${IMAGE.width} ${IMAGE.height}`);
   picture.addEventListener("click", (event) => {
-    const box = picture.getBoundingClientRect();
-    const cell = (share, count) => Math.min(count - 1, Math.max(0, Math.floor(share * count)));
-    const [x, y] = [cell((event.clientX - box.left) / box.width, W), cell((event.clientY - box.top) / box.height, H)];
-    state.cursor = y * W + x;
+    state.cursor = cellAt(event, picture, W, H);
     toggleToken(state.frame * CELLS + state.cursor);
   });
   byId("panel").parentElement.append(root);

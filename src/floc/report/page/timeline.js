@@ -34,17 +34,12 @@ function drawTimeline() {
   timeline.querySelector(".bars").setAttribute("d", bars.flat().join(""));
 }
 
-function frameAt(event) {
-  const box = timeline.getBoundingClientRect();
-  return Math.min(T - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * T)));
-}
-
 timeline.addEventListener("pointerdown", (event) => {
   timeline.setPointerCapture(event.pointerId);
-  change({ frame: frameAt(event) });
+  change({ frame: cellAt(event, timeline, T, 1) });
 });
 timeline.addEventListener("pointermove", (event) => {
-  const t = frameAt(event);
+  const t = cellAt(event, timeline, T, 1);
   if (event.buttons) change({ frame: t });
   const second = seconds.find(({ end }) => t < end);
   const lines = [0, 1].map((side) => {
