@@ -18,10 +18,10 @@ from floc.video.thumbnails import Thumbnails
 from tests.report.browser import CHROMIUM, Browser
 
 STEPS = [
-    RatioStep("1/2", 1 / 2, 420),
-    RatioStep("1/4", 1 / 4, 210),
-    RatioStep("1/8", 1 / 8, 105),
-    RatioStep("1/20", 1 / 20, 42),
+    RatioStep("1/2", 420),
+    RatioStep("1/4", 210),
+    RatioStep("1/8", 105),
+    RatioStep("1/20", 42),
 ]
 NASTY = '</script><script>document.title="owned"</script><!-- <b>&amp;"\' {{data}} \\u003c'
 

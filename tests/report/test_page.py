@@ -285,7 +285,7 @@ def test_empty_sections_are_hidden(browser, report: ReportData, tmp_path: Path) 
         report,
         times_s=np.zeros(1),
         thumbnails=thumbnails,
-        comparison=Comparison([RatioStep("1/12", 1 / 12, 1)], [result], []),
+        comparison=Comparison([RatioStep("1/12", 1)], [result], []),
         projection=None,
         notes=[],
     )

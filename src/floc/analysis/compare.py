@@ -48,7 +48,6 @@ class RatioStep(NamedTuple):
     """A ratio at which results can be viewed."""
 
     label: str  # "1/8"
-    ratio: float  # kept / total
     budget: int  # tokens
     requested: bool = True  # and therefore measured; the others lie in between
 
@@ -159,13 +158,13 @@ def plan_steps(ratios: Sequence[float | str], n: int) -> list[RatioStep]:
         raise ValueError(f"a ratio of {smallest:g} is too small to compare at; the smallest is {MIN_RATIO:g}")
     octaves = math.log2(requested[0] / requested[-1])
     count = min(round(octaves * STEPS_PER_OCTAVE), MAX_STEPS - 1)
-    steps = {Budget(ratio=ratio).count(n): RatioStep(_label(ratio), float(ratio), 0) for ratio in requested}
+    steps = {Budget(ratio=ratio).count(n): (_label(ratio), True) for ratio in requested}
     for step in range(1, count):
         between = largest * 2 ** (-octaves * step / count)
         # skip a ratio that is close to a requested one
         if min(abs(math.log2(between / ratio)) for ratio in requested) > octaves / count / 2:
-            steps.setdefault(Budget.parse(between, None, None).count(n), RatioStep(_label(between), between, 0, False))
-    return [steps[budget]._replace(budget=budget) for budget in sorted(steps, reverse=True)]
+            steps.setdefault(Budget.parse(between, None, None).count(n), (_label(between), False))
+    return [RatioStep(label, budget, given) for budget, (label, given) in sorted(steps.items(), reverse=True)]
 
 
 def _select(tokens: Array, spec: methods.Spec, steps: Sequence[RatioStep]) -> list[Kept]:

@@ -111,7 +111,8 @@ def import_av() -> Any:
 
 @contextmanager
 def open_container(path: Path) -> Iterator[InputContainer]:
-    """Open a video file with ffmpeg, and close it on exit."""
+    """Check a video file, open it with ffmpeg, and close it on exit."""
+    check_file(path)
     av = import_av()
     try:
         container = av.open(f"file:{path}", **OPEN_OPTIONS)  # without the prefix, a name may select a protocol
@@ -241,7 +242,7 @@ def _parse_duration_tag(metadata: dict[str, str]) -> Fraction | None:
         return None
 
 
-def scan_packets(path: Path, clock: Clock) -> tuple[Fraction, int]:
+def scan_file(path: Path, clock: Clock) -> tuple[Fraction, int]:
     """Return a video's seconds and frame count by reading all packets without decoding them."""
     count, end = 0, clock.origin
     with open_container(path) as container:

@@ -20,16 +20,7 @@ import numpy as np
 
 from floc._checks import check_count, is_number, is_positive_int
 from floc.tokens import Frames
-from floc.video.container import (
-    Clock,
-    Orientation,
-    check_file,
-    find_video_stream,
-    open_container,
-    probe,
-    read_duration,
-    scan_packets,
-)
+from floc.video.container import Clock, Orientation, find_video_stream, open_container, probe, read_duration, scan_file
 from floc.video.decode import FalseKeyframeError, FrameDecoder, FrameSize, make_converter, resolve_size, select_frames
 from floc.video.sample import ALL_TARGETS, ROUNDING_S, Sampler, Ticks, compute_step, count_samples
 
@@ -58,7 +49,6 @@ def read(
     """
     check_sampling(fps, max_frames, batch)
     path = Path(path)
-    check_file(path)
     with open_container(path) as container:
         stream = find_video_stream(container, path)
         frame, clock = probe(container, stream, path)
@@ -68,7 +58,7 @@ def read(
         count = stream.frames or None
         codec = stream.codec_context.name
     if duration_s is None or (count is None and (fps is None or fps > clock.rate)):
-        scanned_s, count = scan_packets(path, clock)
+        scanned_s, count = scan_file(path, clock)
         duration_s = scanned_s if duration_s is None else duration_s
     step = compute_step(fps, max_frames, duration_s, count)
     width, height = resolve_size(size, source)

@@ -54,8 +54,7 @@ const button = (text, onclick, properties, ...children) =>
 // ---- text
 
 const formatCount = (count) => count.toLocaleString("en-US");
-const plural = (noun) => noun + (noun.endsWith("ch") ? "es" : "s");
-const countOf = (count, noun) => `${formatCount(count)} ${count === 1 ? noun : plural(noun)}`;
+const countOf = (count, noun) => `${formatCount(count)} ${noun}${count === 1 ? "" : noun.endsWith("ch") ? "es" : "s"}`;
 const letter = (side) => "AB"[side];
 const methodName = (side) => data.methods[state.methods[side]].name;
 const describeStep = (step) => `${data.steps[step].label} · ${countOf(data.steps[step].budget, "token")}`;
