@@ -57,20 +57,21 @@ def run_demo(
     t, h, w, _ = loaded.tokens.shape
     key_patches = find_key_patches(loaded, film.sightings)
     screen.print(f"Encoder {loaded.encoder.name}: {t * h * w:,} tokens; {len(key_patches)} of them show the keys.\n")
+    report_path = folder / "report.html"
     with progress("comparing") as bar:
-        result = report.make(
+        comparison, _ = report.make(
             loaded,
             sorted(set(methods.names()) - set(SKIPPED), key=lambda name: (not name.startswith("floc"), name)),
             [SECOND_RATIO, ratio],
-            folder / "report.html",
+            report_path,
             command=f"python -m examples.demo --seed {seed} --seconds {seconds:g} --ratio {ratio} "
             f"--encoder {encoder.name}",
             opens_at=int(key_patches[0]) // (h * w) if len(key_patches) else None,
             notes=[f"The keys lie on the table {when}: {len(key_patches)} patches show them."],
             progress=lambda what, share: bar(share, what),
         )
-    _print_scores(screen, result.comparison, loaded, key_patches, budget.count(t * h * w))
-    _print_files(screen, result.path, film)
+    _print_scores(screen, comparison, loaded, key_patches, budget.count(t * h * w))
+    _print_files(screen, report_path, film)
 
 
 def _print_scores(

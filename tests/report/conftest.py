@@ -18,10 +18,10 @@ from floc.video.thumbnails import Thumbnails
 from tests.report.browser import CHROMIUM, Browser
 
 STEPS = [
-    RatioStep("1/2", 1 / 2, 420),
-    RatioStep("1/4", 1 / 4, 210),
-    RatioStep("1/8", 1 / 8, 105),
-    RatioStep("1/20", 1 / 20, 42),
+    RatioStep("1/2", 420),
+    RatioStep("1/4", 210),
+    RatioStep("1/8", 105),
+    RatioStep("1/20", 42),
 ]
 NASTY = '</script><script>document.title="owned"</script><!-- <b>&amp;"\' {{data}} \\u003c'
 
@@ -78,7 +78,7 @@ def report(tokens: np.ndarray) -> ReportData:
         times_s=np.arange(70) * 0.5,
         thumbnails=thumbnails,
         comparison=Comparison(STEPS, results, []),
-        projection=Projection(sample, rng.standard_normal((50, 2)).astype(np.float32)),
+        projection=Projection(sample, rng.uniform(-1, 1, (50, 2)).astype(np.float32)),
     )
 
 

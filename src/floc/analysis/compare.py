@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from floc import analysis, methods
-from floc._arrays import Array, to_numpy, to_tensor
+from floc._arrays import Array, take_rows, to_numpy, to_tensor
 from floc.analysis.metrics import mean_cosine, mean_of_lowest, redundancy_of, sum_normalized
 from floc.budget import Budget
 from floc.compression import compress
@@ -48,7 +48,6 @@ class RatioStep(NamedTuple):
     """A ratio at which results can be viewed."""
 
     label: str  # "1/8"
-    ratio: float  # kept / total
     budget: int  # tokens
     requested: bool = True  # and therefore measured; the others lie in between
 
@@ -103,9 +102,8 @@ def compare(
         tokens: [T, H, W, D] or [T, N, D].
         names: methods, optionally with options: "floc", "floc:detail=1:block=none".
         ratios: kept / total, such as "1/8".
-        progress: called with the current task and the share of the work that is done.
+        progress: see `Progress`.
     """
-    show = progress or (lambda _, __: None)
     grid = TokenGrid.from_array(tokens)
     steps = plan_steps(ratios, grid.n)
     specs = [methods.parse(name) for name in dict.fromkeys(names)]
@@ -113,14 +111,14 @@ def compare(
         raise ValueError("name at least one method to compare")
     requested = [index for index, step in enumerate(steps) if step.requested]
     evaluator = _Evaluator(grid)
-    notes: list[str] = []
-    results = []
+    notes, results = [], []
     for number, spec in enumerate(specs):
         compress(tokens[:WARM_UP_FRAMES], ratio=1, method=spec.method, **spec.options)
         result = MethodResult(spec.label, methods.describe(spec.method))
         for done, (start, end) in enumerate(zip(requested, [*requested[1:], len(steps)], strict=True)):
             task = f"{spec.label} at {steps[start].label}"
-            show(task, (number + done / len(requested)) / len(specs))
+            if progress:
+                progress(task, (number + done / len(requested)) / len(specs))
             try:
                 selections, nearest = evaluator.assign(_select(tokens, spec, steps[start:end]))
                 result.kept.update(zip(range(start, end), selections, strict=False))
@@ -137,7 +135,12 @@ def compare(
             f"There are many tokens, so the nearest kept tokens were searched in {SEARCH_DIRECTIONS} principal "
             "directions. The true coverage and worst 5% are slightly higher, for all methods alike."
         )
-    _add_scatter(results, requested)
+    for step in requested:  # scale both scores over the methods, as in the paper's figure
+        measured = [result for result in results if step in result.measures]
+        xs = analysis.zscore(np.array([result.measures[step].averaged_sum_coverage for result in measured]))
+        ys = analysis.zscore(np.array([result.measures[step].averaged_distance or 0.0 for result in measured]))
+        for result, x, y in zip(measured, xs.tolist(), ys.tolist(), strict=True):
+            result.scatter[step] = x, y
     return Comparison(steps, results, notes)
 
 
@@ -154,23 +157,22 @@ def plan_steps(ratios: Sequence[float | str], n: int) -> list[RatioStep]:
     if smallest < MIN_RATIO:
         raise ValueError(f"a ratio of {smallest:g} is too small to compare at; the smallest is {MIN_RATIO:g}")
     octaves = math.log2(requested[0] / requested[-1])
-    count = max(1, min(round(octaves * STEPS_PER_OCTAVE), MAX_STEPS - 1))
-    steps = {Budget(ratio=ratio).count(n): RatioStep(_label(ratio), float(ratio), 0) for ratio in requested}
+    count = min(round(octaves * STEPS_PER_OCTAVE), MAX_STEPS - 1)
+    steps = {Budget(ratio=ratio).count(n): (_label(ratio), True) for ratio in requested}
     for step in range(1, count):
         between = largest * 2 ** (-octaves * step / count)
         # skip a ratio that is close to a requested one
         if min(abs(math.log2(between / ratio)) for ratio in requested) > octaves / count / 2:
-            steps.setdefault(Budget.parse(between, None, None).count(n), RatioStep(_label(between), between, 0, False))
-    return [steps[budget]._replace(budget=budget) for budget in sorted(steps, reverse=True)]
+            steps.setdefault(Budget.parse(between, None, None).count(n), (_label(between), False))
+    return [RatioStep(label, budget, given) for budget, (label, given) in sorted(steps.items(), reverse=True)]
 
 
 def _select(tokens: Array, spec: methods.Spec, steps: Sequence[RatioStep]) -> list[Kept]:
     """Run a method at the first step and, if its order is nested, cut the result for the following steps."""
     selections = [compress(tokens, budget=steps[0].budget, method=spec.method, **spec.options)]
-    if selections[0].nested:
-        for step in steps[1:]:
-            # cut the previous selection, so that a smaller step never adds a token
-            selections.append(replace(selections[-1].at(budget=step.budget), seconds=selections[0].seconds))
+    for step in steps[1:] if selections[0].nested else []:
+        # cut the previous selection, so that a smaller step never adds a token
+        selections.append(replace(selections[-1].at(budget=step.budget), seconds=selections[0].seconds))
     return selections
 
 
@@ -183,60 +185,47 @@ class _Evaluator:
 
     def __init__(self, grid: TokenGrid) -> None:
         self.grid = grid
+        self.token_sum = sum_normalized(grid.tokens)
         self.approximate = False  # whether any search used the principal directions
 
     def assign(self, selections: list[Kept]) -> tuple[list[Kept], np.ndarray]:
-        """Assign the nearest kept tokens as representatives, unless the method has its own.
+        """Assign the nearest kept tokens as representatives to nested selections, unless the method has its own.
 
-        Args:
-            selections: nested selections, largest first.
-
-        Returns:
-            The selections, and [n] the place in the first one of the kept token nearest to each token.
+        Returns the selections, and [n] the place in the first, the largest, of the kept token nearest to each token.
         """
+        features = to_tensor(selections[0].features)
         if not isinstance(selections[0].representation, NearestRepresentation):
-            return selections, self._find_nearest(to_tensor(selections[0].features), [len(selections[0])])[0]
+            return selections, self._find_nearest(features, [len(features)])[0]
         # order tokens by the number of selections they are in: each selection is a prefix, and one product serves all
         sets = [to_numpy(kept.indices) for kept in selections]
         depth = np.sum([np.isin(sets[0], indices) for indices in sets], 0)
         order = np.argsort(-depth, kind="stable")
-        flat = sets[0][order]
-        features = to_tensor(selections[0].features)
-        ordered = features[torch.from_numpy(order).to(features.device)]
-        places = self._find_nearest(ordered, [len(indices) for indices in sets[::-1]])
-        representatives = []
-        for indices, nearest in zip(sets, places[::-1], strict=True):
-            represents = np.searchsorted(indices, flat[nearest])
+        places = self._find_nearest(take_rows(features, order), [len(indices) for indices in sets[::-1]])
+        representations = []
+        for kept, indices, nearest in zip(selections, sets, places[::-1], strict=True):
+            represents = np.searchsorted(indices, sets[0][order[nearest]])
             represents[indices] = np.arange(len(indices))
-            representatives.append(represents)
-        assigned = [
-            replace(kept, representation=AssignedRepresentation(self.grid.tokens, to_tensor(kept.features), represents))
-            for kept, represents in zip(selections, representatives, strict=True)
-        ]
-        return assigned, representatives[0]
+            representations.append(AssignedRepresentation(self.grid.tokens, to_tensor(kept.features), represents))
+        pairs = zip(selections, representations, strict=True)
+        assigned = [replace(kept, representation=representation) for kept, representation in pairs]
+        return assigned, representations[0].represents
 
     def measure(self, kept: Kept, nearest: np.ndarray) -> Measures:
         """Compute all metrics of a selection; `nearest` [n] is the place of the kept token nearest to each token."""
         features = to_tensor(kept.features)
         cosines = to_numpy(compute_cosines(self.grid.tokens, features, torch.from_numpy(nearest).to(features.device)))
-        search_features = features
-        if self._exceeds_limit(len(kept) ** 2):
-            search_features = project(features, self._directions)
+        search_features = project(features, self._directions) if self._exceeds_limit(len(kept) ** 2) else features
         repeated = redundancy_of(features, search_features, to_tensor(kept.positions)[:, 0] // BLOCK)
         return Measures(
             tokens=len(kept),
             coverage=float(cosines.mean(dtype=np.float64)),
             worst=mean_of_lowest(cosines),
             bound=kept.bound,
-            averaged_sum_coverage=mean_cosine(self._token_sum, kept),
+            averaged_sum_coverage=mean_cosine(self.token_sum, kept),
             averaged_distance=_nan_to_none(analysis.averaged_distance(self.grid.tokens, kept)),
             redundancy=_nan_to_none(repeated),
             seconds=kept.seconds,
         )
-
-    @cached_property
-    def _token_sum(self) -> torch.Tensor:
-        return sum_normalized(self.grid.tokens)
 
     @cached_property
     def _directions(self) -> torch.Tensor:
@@ -261,16 +250,6 @@ class _Evaluator:
 
 def _nan_to_none(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-def _add_scatter(results: Sequence[MethodResult], requested: Sequence[int]) -> None:
-    """Scale both scores to mean 0 and deviation 1 over the methods, as in the paper's figure."""
-    for step in requested:
-        measured = [result for result in results if step in result.measures]
-        xs = analysis.zscore(np.array([result.measures[step].averaged_sum_coverage for result in measured]))
-        ys = analysis.zscore(np.array([result.measures[step].averaged_distance or 0.0 for result in measured]))
-        for result, x, y in zip(measured, xs, ys, strict=True):
-            result.scatter[step] = float(x), float(y)
 
 
 def _label(ratio: float | Fraction) -> str:

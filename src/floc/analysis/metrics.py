@@ -19,15 +19,13 @@ from floc.tokens import TokenGrid
 
 
 def averaged_sum_coverage(tokens: Array, kept: Kept) -> float:
-    """Return the representativeness of the FLoC paper: the mean of sim(v, u) over all v in V and u in S.
-
-    The mean of products is the product of means: (mean of normalized V) . (mean of normalized S).
-    """
+    """Return the representativeness of the FLoC paper: the mean of sim(v, u) over all v in V and u in S."""
     return mean_cosine(sum_normalized(TokenGrid.from_array(tokens).tokens), kept)
 
 
 def mean_cosine(token_sum: torch.Tensor, kept: Kept) -> float:
     """Return `averaged_sum_coverage`, given the sum [D] of all normalized tokens."""
+    # the mean of products is the product of means
     return float(token_sum @ sum_normalized(to_tensor(kept.features))) / (kept.n * len(kept))
 
 
@@ -64,11 +62,7 @@ def worst_coverage(tokens: Array, kept: Kept, share: float = 0.05) -> float:
 
 
 def mean_of_lowest(values: np.ndarray, share: float = 0.05) -> float:
-    """Return the mean of the lowest share of values, at least one.
-
-    >>> mean_of_lowest(np.array([0.9, 0.1, 0.3, 0.8]), share=0.5)
-    0.2
-    """
+    """Return the mean of the lowest share of values, at least one."""
     count = max(1, math.ceil(share * len(values)))
     return float(np.partition(values, count - 1)[:count].mean(dtype=np.float64))
 
@@ -84,14 +78,11 @@ def redundancy(tokens: Array, kept: Kept, block: int = 32) -> float:
 
 
 def redundancy_of(features: torch.Tensor, search_features: torch.Tensor, blocks: torch.Tensor) -> float:
-    """Return the mean of the highest cosine of each token with a token of another block.
+    """Return the mean of the highest cosine of each token [K, D] with one of another block, by `blocks` [K].
 
-    Args:
-        features: [K, D].
-        search_features: [K, d], used to find the most similar token; its cosine is computed from `features`.
-        blocks: [K] the block of each token.
+    The most similar token is found in `search_features` [K, d]; its cosine is computed from `features`.
     """
-    if not len(blocks) or bool((blocks == blocks[0]).all()):
+    if len(blocks.unique()) < 2:
         return math.nan
     rows = normalize(search_features)
     step = max(1, TILE_BYTES // (4 * len(rows)))
@@ -116,11 +107,7 @@ def count_per_second(kept: Kept, times_s: np.ndarray) -> np.ndarray:
 
 
 def zscore(values: np.ndarray) -> np.ndarray:
-    """Scale values to mean 0 and standard deviation 1; equal values become 0.
-
-    >>> zscore(np.array([1.0, 3.0])).tolist()
-    [-1.0, 1.0]
-    """
+    """Scale values to mean 0 and standard deviation 1; equal values become 0."""
     values = np.asarray(values, np.float64)
     deviation = values.std()
     return (values - values.mean()) / deviation if deviation > 1e-12 else np.zeros_like(values)

@@ -22,10 +22,7 @@ class Projection(NamedTuple):
 
 
 def tsne(tokens: Array, *, sample: int = SAMPLE, seed: int = 0) -> Projection:
-    """Compute t-SNE, by cosine, of a uniform random sample of tokens. Deterministic for a given seed.
-
-    One projection serves every method: the tokens that a method kept are a subset of its points.
-    """
+    """Compute t-SNE, by cosine, of a uniform random sample of tokens. Deterministic for a given seed."""
     from threadpoolctl import threadpool_limits
 
     try:
@@ -35,8 +32,7 @@ def tsne(tokens: Array, *, sample: int = SAMPLE, seed: int = 0) -> Projection:
         raise ImportError("t-SNE needs scikit-learn: pip install 'floc-video[report]'") from error
 
     grid = TokenGrid.from_array(tokens)
-    rng = np.random.default_rng(seed)
-    indices = np.sort(rng.choice(grid.n, min(sample, grid.n), replace=False))
+    indices = np.sort(np.random.default_rng(seed).choice(grid.n, min(sample, grid.n), replace=False))
     rows = to_numpy(normalize(grid.gather(indices)))  # [M, D]; for length 1, a small distance is a high cosine
     if len(rows) < 4:  # too few points for t-SNE
         return Projection(indices, np.linspace(-1, 1, 2 * len(rows), dtype=np.float32).reshape(-1, 2)[:, [0, 0]])

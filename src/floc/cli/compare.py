@@ -66,7 +66,7 @@ def compare(
     plan_steps(options.split_list(ratios), n=1)
     encoded = encode_video(video, fps, max_frames, encoder, device, with_thumbnails=True)
     with show_progress("comparing") as update:
-        result = report.make(
+        comparison, figures = report.make(
             encoded,
             names,
             options.split_list(ratios),
@@ -76,11 +76,11 @@ def compare(
             progress=lambda task, share: update(share, task),
         )
     if as_json:
-        print(json.dumps(result.comparison.rows()))
-    _print_table(result.comparison)
-    size_mb = result.size_bytes / 1e6
+        print(json.dumps(comparison.rows()))
+    _print_table(comparison)
+    size_mb = output.stat().st_size / 1e6
     screen.print(f"[bold]{escape_markup(output)}[/]  {size_mb:.1f} MB; open it in any browser", soft_wrap=True)
-    for figure in result.figures:
+    for figure in figures:
         screen.print(escape_markup(figure), soft_wrap=True)
 
 

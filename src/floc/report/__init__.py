@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 from floc._version import __version__
 from floc.analysis import count_per_frame, plots, tsne
@@ -16,15 +15,6 @@ from floc.files import write_atomic
 from floc.report.render import ReportData, render_page
 
 LIMIT_BYTES = 14_500_000  # of the whole page; images are made smaller to stay below
-
-
-class Report(NamedTuple):
-    """A report that was written."""
-
-    comparison: Comparison
-    path: Path
-    size_bytes: int
-    figures: list[Path]  # PNG files, if requested
 
 
 def require_packages(figures: bool = False) -> None:
@@ -45,9 +35,9 @@ def make(
     command: str = "",
     notes: Sequence[str] = (),
     opens_at: int | None = None,
-    progress: Progress | None = None,
-) -> Report:
-    """Compare methods on a video and write the HTML page, atomically.
+    progress: Progress = lambda task, share: None,
+) -> tuple[Comparison, list[Path]]:
+    """Compare methods on a video and write the HTML page, atomically; return the results and the PNG files written.
 
     Args:
         encoded: from `floc.encoders.load.load_tokens` with `with_thumbnails=True`.
@@ -58,16 +48,15 @@ def make(
         command: the command that makes this report.
         notes: remarks to show.
         opens_at: frame to show first, from 0; by default the one of which the first method keeps most.
-        progress: called with the current task and the share of the work that is done.
+        progress: see `Progress`.
     """
+    require_packages(figures is not None)
     if encoded.thumbnails is None:
         raise ValueError("a report needs the video's thumbnails; load the video with with_thumbnails=True")
-    show = progress or (lambda _, __: None)
-    tokens, times_s = encoded.tokens, encoded.times_s
-    comparison = compare(tokens, methods, ratios, progress=lambda task, share: show(task, 0.8 * share))
-    show("t-SNE", 0.8)
-    projection = tsne(tokens)
-    show("writing", 0.9)
+    comparison = compare(encoded.tokens, methods, ratios, progress=lambda task, share: progress(task, 0.8 * share))
+    progress("t-SNE", 0.8)
+    projection = tsne(encoded.tokens)
+    progress("writing", 0.9)
     if opens_at is None:
         kept = comparison.results[0].kept
         opens_at = int(count_per_frame(kept[min(kept)]).argmax())
@@ -76,7 +65,7 @@ def make(
         facts=[*encoded.facts(), ("made", f"{date.today():%Y-%m-%d} by floc {__version__}")],
         command=command,
         notes=[*encoded.video.warnings, *notes, *comparison.notes],
-        times_s=times_s,
+        times_s=encoded.times_s,
         thumbnails=encoded.thumbnails,
         comparison=comparison,
         projection=projection,
@@ -85,5 +74,6 @@ def make(
     text = render_page(data, LIMIT_BYTES).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, lambda temporary: temporary.write_bytes(text))
-    written = [] if figures is None else plots.save_plots(figures, comparison, times_s, encoded.thumbnails, projection)
-    return Report(comparison, path, len(text), written)
+    if figures is None:
+        return comparison, []
+    return comparison, plots.save_plots(figures, comparison, encoded.times_s, encoded.thumbnails, projection)

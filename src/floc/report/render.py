@@ -4,9 +4,8 @@ The page contains its images (WebP) and its arrays (deflated), both in base64. M
 every token, at every step of the ratio slider, for every method. For nested selections they take one or two bits per
 token and step, because a prediction is nearly always right:
 
-* At the next smaller step, a token's representative is predicted to be the representative of its current one. A
-  representative that is still kept represents itself, so the prediction is "unchanged". If it was dropped, the tokens
-  it represented mostly move together.
+* At the next smaller step, a token's representative is predicted to be the representative of its current one: itself
+  if it is still kept; if it was dropped, the tokens it represented mostly move together.
 * At the first step, the prediction is the representative of the same cell in the previous frame.
 
 So a step is one bit per token (whether the prediction is wrong) and, for the wrong ones, the place among the kept
@@ -79,7 +78,11 @@ def render_page(data: ReportData, limit_bytes: int = 1 << 30) -> str:
             }
             for result in results
         ],
-        "tsne": None if data.projection is None else _pack_projection(data.projection, t * h * w),
+        "tsne": data.projection
+        and {
+            "indices": deflate(data.projection.indices.astype("<u4")),
+            "xy": deflate(data.projection.xy.astype("<f4")),
+        },
     }
     fields = {
         "title": html.escape(data.title.encode("utf-8", "replace").decode()),  # a file name may be invalid unicode
@@ -105,17 +108,8 @@ def render_page(data: ReportData, limit_bytes: int = 1 << 30) -> str:
     return head + "\n".join(elements) + tail
 
 
-def _pack_projection(projection: Projection, n: int) -> dict[str, str]:
-    count = len(projection.indices)
-    return {
-        "indices": deflate(np.asarray(projection.indices, "<u4")),
-        "xy": deflate(np.asarray(projection.xy, "<f4")),
-        "caption": f"{count:,} of {n:,} tokens, sampled uniformly at random. All methods share the same layout.",
-    }
-
-
 def _pack_result(result: MethodResult) -> dict[str, str | list[str]]:
-    selections = [kept for _, kept in sorted(result.kept.items())]
+    selections = [result.kept[step] for step in sorted(result.kept)]
     indices = [to_numpy(kept.indices) for kept in selections]
     represents = [flat[to_numpy(kept.represents)] for flat, kept in zip(indices, selections, strict=True)]
     _, h, w = selections[0].shape
@@ -130,20 +124,17 @@ def pack_selections(
     Args:
         kept: for each step [K] flat indices, ascending.
         represents: for each step [n] the flat index of each token's representative.
-        n: number of tokens.
-        cells: tokens per frame.
+        n, cells: number of tokens, and of tokens per frame.
 
     Returns:
         `kept`: [steps, n] bits, whether a token is kept. `wrong`: [steps, n] bits, whether the prediction is wrong.
         `places`: four byte planes of the correct values, as places in `kept`. In a step, tokens kept at the previous
         step come first, because the predictions of the others depend on them.
     """
-    member = np.zeros((len(kept), n), bool)
-    for row, indices in zip(member, kept, strict=True):
-        row[indices] = True
-    wrong = np.zeros((len(kept), n), bool)
-    places = []
     everyone = np.arange(n)
+    member = np.stack([np.isin(everyone, indices) for indices in kept])
+    wrong = np.zeros_like(member)
+    places = []
     for s, (indices, current) in enumerate(zip(kept, represents, strict=True)):
         if s == 0:
             prediction = np.concatenate([everyone[:cells], current[:-cells]])
@@ -154,25 +145,13 @@ def pack_selections(
         wrong[s] = prediction != current
         places.append(np.searchsorted(indices, current[order][wrong[s][order]]))
     planes = np.concatenate(places).astype("<u4").view(np.uint8).reshape(-1, 4).T  # [4, wrong predictions]
-    return {
-        "kept": deflate(_pack_bits(member)),
-        "wrong": deflate(_pack_bits(wrong)),
-        "places": [deflate(plane) for plane in planes],
-    }
+    kept_bits, wrong_bits = (deflate(np.packbits(flags, axis=1, bitorder="little")) for flags in (member, wrong))
+    return {"kept": kept_bits, "wrong": wrong_bits, "places": [deflate(plane) for plane in planes]}
 
 
 def deflate(array: np.ndarray) -> str:
-    """Compress an array's bytes and encode them in base64.
-
-    >>> len(deflate(np.zeros(100_000, np.uint8)))
-    160
-    """
-    return base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes(), 9)).decode()
-
-
-def _pack_bits(flags: np.ndarray) -> np.ndarray:
-    """[steps, n] bool -> [steps, ceil(n / 8)] uint8, lowest bit first."""
-    return np.packbits(flags, axis=1, bitorder="little")
+    """Compress an array's bytes and encode them in base64."""
+    return base64.b64encode(zlib.compress(array.tobytes(), 9)).decode()
 
 
 def _to_json(value: object) -> str:

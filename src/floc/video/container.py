@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +15,15 @@ import numpy as np
 from floc.video.sample import Ticks
 
 if TYPE_CHECKING:
+    import av
     from av.container import InputContainer
-    from av.packet import Packet
-    from av.video.frame import VideoFrame
-    from av.video.stream import VideoStream
 
 # Frames to check for ordered timestamps: codecs reorder frames by at most 16 positions.
 PROBED_FRAMES = 16
 # Codecs whose B-frames have no usable timestamps in AVI, which stores none.
 REORDERING_CODECS = ("h264", "hevc", "vvc")
+# Arguments of `av.open`: a playlist must not open anything but files, and tags in an unknown encoding are no error.
+OPEN_OPTIONS = {"metadata_errors": "replace", "container_options": {"protocol_whitelist": "file,crypto,data"}}
 # Decoders that render text files as images.
 TEXT_CODECS = ("ansi", "bintext", "idf", "xbin")
 
@@ -41,7 +41,7 @@ class Clock:
     def frame_ticks(self) -> Fraction:
         return 1 / (self.rate * self.time_base)
 
-    def time(self, frame: VideoFrame, number: int, previous: Ticks) -> Ticks:
+    def time(self, frame: av.VideoFrame, number: int, previous: Ticks) -> Ticks:
         """Return the display time of frame `number`, which follows a frame shown at `previous`."""
         if self.counts:
             return number * self.frame_ticks
@@ -57,27 +57,26 @@ class Clock:
 class Orientation:
     """Turns a stored image upright: optionally swap rows and columns, then reverse either axis."""
 
-    swaps: bool
-    mirrors_x: bool
-    mirrors_y: bool
-    rotation: int  # degrees clockwise: 0, 90, 180 or 270
+    swaps: bool = False
+    mirrors_x: bool = False
+    mirrors_y: bool = False
 
     @classmethod
-    def from_frame(cls, frame: VideoFrame) -> Orientation:
+    def from_frame(cls, frame: av.VideoFrame) -> Orientation:
         matrix: Any = frame.side_data.get("DISPLAYMATRIX")
         if matrix is None:
-            return cls(False, False, False, 0)
+            return cls()
         # a stored (x, y) is shown at (a x + c y, b x + d y)
         a, b, _, c, d = np.frombuffer(bytes(matrix), np.int32)[:5].tolist()
         swaps = abs(b) > abs(a)
         x, y = (c, b) if swaps else (a, d)
-        return cls(swaps, x < 0, y < 0, round(-frame.rotation / 90) % 4 * 90)
+        return cls(swaps, x < 0, y < 0)
 
     def swap_size(self, width: int, height: int) -> tuple[int, int]:
         """Convert a stored size to the displayed size, or back."""
         return (height, width) if self.swaps else (width, height)
 
-    def display_size(self, frame: VideoFrame, stream: VideoStream) -> tuple[int, int]:
+    def display_size(self, frame: av.VideoFrame, stream: av.VideoStream) -> tuple[int, int]:
         """Return the displayed (width, height) in square pixels."""
         # the sample aspect ratio is the width of a stored pixel, before rotation
         return self.swap_size(max(1, round(frame.width * (stream.sample_aspect_ratio or 1))), frame.height)
@@ -112,13 +111,11 @@ def import_av() -> Any:
 
 @contextmanager
 def open_container(path: Path) -> Iterator[InputContainer]:
-    """Open a video file with ffmpeg, and close it on exit."""
+    """Check a video file, open it with ffmpeg, and close it on exit."""
+    check_file(path)
     av = import_av()
     try:
-        # The prefix and the whitelist stop a file name or a playlist from making ffmpeg open anything but files.
-        # Tags in an unknown encoding are replaced instead of raising.
-        options = {"protocol_whitelist": "file,crypto,data"}
-        container = av.open(f"file:{path}", "r", container_options=options, metadata_errors="replace")
+        container = av.open(f"file:{path}", **OPEN_OPTIONS)  # without the prefix, a name may select a protocol
     except PermissionError:
         raise PermissionError(f"{path}: no permission to read this file") from None
     except av.FFmpegError as error:
@@ -151,13 +148,8 @@ def _check_moov(path: Path) -> None:
     )
 
 
-def find_video_stream(container: InputContainer, name: Path | str) -> VideoStream:
-    """Return the best video stream that is not a cover picture.
-
-    Args:
-        container: an open container.
-        name: the file, or the display name of another source, for error messages.
-    """
+def find_video_stream(container: InputContainer, name: Path | str) -> av.VideoStream:
+    """Return the best video stream that is not a cover picture. Errors start with `name`, a file or another source."""
     from av.stream import Disposition
 
     cover = Disposition.attached_pic | Disposition.timed_thumbnails
@@ -168,7 +160,7 @@ def find_video_stream(container: InputContainer, name: Path | str) -> VideoStrea
         kinds = ["cover picture" if stream.type == "video" else str(stream.type) for stream in container.streams]
         raise ValueError(f"{name}: there is no video in it, only {', '.join(kinds) or 'nothing'}; give a video file")
     best = container.streams.best("video")
-    stream = next((stream for stream in streams if stream is best), streams[0])
+    stream = best if best in streams else streams[0]
     if stream.codec_context is None:
         raise ValueError(f"{name}: this build of ffmpeg has no decoder for its video; convert it to h264 first")
     if stream.codec_context.name in TEXT_CODECS:
@@ -177,48 +169,34 @@ def find_video_stream(container: InputContainer, name: Path | str) -> VideoStrea
     return stream
 
 
-def read_packets(container: InputContainer, *streams: VideoStream) -> Generator[Packet, None, str]:
-    """Yield the non-empty packets of `streams`, by default all.
-
-    The generator returns the reason if ffmpeg stopped early, or "".
-    """
+def read_packets(container: InputContainer, *streams: av.VideoStream) -> Generator[av.Packet, None, str]:
+    """Yield the non-empty packets of `streams`, by default all; return the reason if ffmpeg stopped early, or ""."""
     import av
 
-    packets: Iterator[Packet] = container.demux(*streams)
     try:
-        for packet in packets:
-            if packet.size:
-                yield packet
+        yield from (packet for packet in container.demux(*streams) if packet.size)
     except av.FFmpegError as error:
         return error.strerror or str(error)
     return ""
 
 
-def probe(container: InputContainer, stream: VideoStream, name: Path | str) -> tuple[VideoFrame, Clock]:
+def probe(container: InputContainer, stream: av.VideoStream, name: Path | str) -> tuple[av.VideoFrame, Clock]:
     """Decode the first frames, and return the first one and the clock that fits their timestamps."""
     import av
 
-    frames: list[VideoFrame] = []
+    first: av.VideoFrame | None = None
     stamps: list[int | None] = []
     reason: str | None = "there is no frame in it"
-
-    def decode(packet: Packet | None) -> None:
-        nonlocal reason
+    for packet in chain(read_packets(container, stream), [None]):  # None returns the decoder's last frames
         try:
-            decoded = stream.codec_context.decode(packet)
+            for frame in stream.codec_context.decode(packet):
+                first = first or frame
+                stamps.append(frame.pts)
         except av.FFmpegError as error:
             reason = error.strerror
-        else:
-            frames.extend(decoded[: 1 - len(frames)])
-            stamps.extend(frame.pts for frame in decoded)
-
-    for packet in read_packets(container, stream):
-        decode(packet)
         if len(stamps) >= PROBED_FRAMES:
             break
-    else:
-        decode(None)
-    if not frames:
+    if first is None:
         raise ValueError(f"{name}: its {stream.codec_context.name} video cannot be decoded ({reason}); copy it again")
     present = [stamp for stamp in stamps if stamp is not None]
     ordered = len(present) == len(stamps) and all(stamp < following for stamp, following in pairwise(present))
@@ -227,14 +205,11 @@ def probe(container: InputContainer, stream: VideoStream, name: Path | str) -> t
     # without timestamps, the average rate is only the demuxer's default, while the codec may know the real one
     rates = (stream.average_rate, stream.guessed_rate) if ordered else (stream.guessed_rate, stream.average_rate)
     rate = rates[0] or rates[1] or Fraction(25)  # ffmpeg's own default
-    return frames[0], Clock(stream.time_base or 1 / rate, rate, present[0] if ordered else 0, counts=not ordered)
+    return first, Clock(stream.time_base or 1 / rate, rate, present[0] if ordered else 0, counts=not ordered)
 
 
-def read_duration(container: InputContainer, stream: VideoStream, clock: Clock) -> tuple[Fraction | None, bool]:
-    """Return the stated duration from the first frame in seconds, and whether it is the end of the whole file.
-
-    The end of the file is the end of its longest stream, which may be later than the end of the video.
-    """
+def read_duration(container: InputContainer, stream: av.VideoStream, clock: Clock) -> tuple[Fraction | None, bool]:
+    """Return the stated duration from the first frame in seconds, and whether it is that of the longest stream."""
     import av
 
     whole_file = False
@@ -267,7 +242,7 @@ def _parse_duration_tag(metadata: dict[str, str]) -> Fraction | None:
         return None
 
 
-def scan_packets(path: Path, clock: Clock) -> tuple[Fraction, int]:
+def scan_file(path: Path, clock: Clock) -> tuple[Fraction, int]:
     """Return a video's seconds and frame count by reading all packets without decoding them."""
     count, end = 0, clock.origin
     with open_container(path) as container:

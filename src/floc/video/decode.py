@@ -2,8 +2,7 @@
 
 A keyframe shown at or before the next target makes every packet before it unnecessary, since the frame on screen at
 the target is that keyframe or a later frame. So packets are held back until one is later than the target, and dropped
-when a keyframe comes first. This yields the same frames as decoding everything, does not trust the container's index
-the way seeking does, and works without an index.
+when a keyframe comes first. The frames are the same as when decoding everything, and no index is needed.
 """
 
 from __future__ import annotations
@@ -20,10 +19,8 @@ from floc.video.container import Clock, Orientation, read_packets
 from floc.video.sample import Sampler, Ticks
 
 if TYPE_CHECKING:
+    import av
     from av.container import InputContainer
-    from av.packet import Packet
-    from av.video.frame import VideoFrame
-    from av.video.stream import VideoStream
 
 # Packets held back beyond this are decoded even if not needed: about ten seconds of 4K.
 HELD_BYTES = 32 << 20
@@ -39,7 +36,7 @@ class FrameDecoder:
     """Decodes one pass over a video, and records what went wrong."""
 
     def __init__(
-        self, container: InputContainer, stream: VideoStream, clock: Clock, sampler: Sampler, skipping: bool
+        self, container: InputContainer, stream: av.VideoStream, clock: Clock, sampler: Sampler, skipping: bool
     ) -> None:
         self._container, self._stream, self._clock, self._sampler = container, stream, clock, sampler
         # without reliable timestamps, a frame's time is known only by counting all frames before it
@@ -54,9 +51,9 @@ class FrameDecoder:
         self._reached_end = False  # read to the end of the file, not only to the last wanted frame
         self.stop_reason = ""  # why reading stopped before the end of the video
 
-    def frames(self, whole_file: bool) -> Iterator[tuple[Ticks, VideoFrame]]:
+    def frames(self, whole_file: bool) -> Iterator[tuple[Ticks, av.VideoFrame]]:
         """Yield decoded frames and their display times; read all streams if `whole_file`."""
-        held: list[Packet] = []
+        held: list[av.Packet] = []
         held_bytes, fresh, last_key = 0, False, -math.inf
         for packet in self._packets(whole_file):
             waits = False
@@ -76,16 +73,16 @@ class FrameDecoder:
         yield from self._decode_held(held, fresh)
         yield from self._decode(None)
 
-    def _decode_held(self, packets: list[Packet], fresh: bool) -> Iterator[tuple[Ticks, VideoFrame]]:
+    def _decode_held(self, packets: list[av.Packet], fresh: bool) -> Iterator[tuple[Ticks, av.VideoFrame]]:
         if fresh:
             self._stream.codec_context.flush_buffers()
             self._entry = packets[0].pts
         for packet in packets:
             yield from self._decode(packet)
 
-    def _packets(self, whole_file: bool) -> Iterator[Packet]:
+    def _packets(self, whole_file: bool) -> Iterator[av.Packet]:
         """Yield the video's packets, except an incomplete one at the end of a file that is cut off."""
-        torn: Packet | None = None
+        torn: av.Packet | None = None
         packets = read_packets(self._container, *(() if whole_file else (self._stream,)))
         while True:
             try:
@@ -104,7 +101,7 @@ class FrameDecoder:
             if not torn:
                 yield packet
 
-    def _decode(self, packet: Packet | None) -> Iterator[tuple[Ticks, VideoFrame]]:
+    def _decode(self, packet: av.Packet | None) -> Iterator[tuple[Ticks, av.VideoFrame]]:
         import av
         from av.video.frame import PictureType
 
@@ -145,11 +142,8 @@ class FrameDecoder:
         else:
             # not the time of the last decoded frame: frames after the last target are not decoded
             reached_s = float(self._end_s) - self._clock.seconds(self._clock.origin)
-        if (
-            self._reached_end
-            and not self.stop_reason
-            and reached_s < duration_s - max(0.5, 2 / float(self._clock.rate))
-        ):
+        missing_s = duration_s - reached_s
+        if self._reached_end and not self.stop_reason and missing_s > max(0.5, 2 / float(self._clock.rate)):
             self.stop_reason = "the file ends there"
         if self.stop_reason:
             yield (
@@ -164,10 +158,10 @@ def format_frames(count: int) -> str:
 
 
 def select_frames(
-    frames: Iterable[tuple[Ticks, VideoFrame]], sampler: Sampler, clock: Clock
-) -> Iterator[tuple[Ticks, VideoFrame]]:
+    frames: Iterable[tuple[Ticks, av.VideoFrame]], sampler: Sampler, clock: Clock
+) -> Iterator[tuple[Ticks, av.VideoFrame]]:
     """Yield the frames, in display order, that the sampler wants."""
-    on_screen: tuple[Ticks, VideoFrame] | None = None
+    on_screen: tuple[Ticks, av.VideoFrame] | None = None
     for ticks, frame in frames:
         if on_screen and sampler.wants(until=ticks):
             yield on_screen
@@ -188,14 +182,14 @@ def resolve_size(size: FrameSize | None, source: tuple[int, int]) -> tuple[int, 
     return int(width), int(height)
 
 
-def make_converter(orientation: Orientation, width: int, height: int) -> Callable[[VideoFrame], np.ndarray]:
+def make_converter(orientation: Orientation, width: int, height: int) -> Callable[[av.VideoFrame], np.ndarray]:
     """Return a function from a decoded frame to upright [height, width, 3] uint8 RGB."""
     from av.video.reformatter import Interpolation, VideoReformatter
 
     reformatter = VideoReformatter()
     stored_width, stored_height = orientation.swap_size(width, height)
 
-    def convert(frame: VideoFrame) -> np.ndarray:
+    def convert(frame: av.VideoFrame) -> np.ndarray:
         # decide per frame: a video may change its size, while the output size is fixed
         shrinks = stored_width < frame.width or stored_height < frame.height
         interpolation = Interpolation.AREA if shrinks else Interpolation.BILINEAR

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -17,26 +18,21 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from floc._checks import check_choice
-from floc.video.container import Orientation, check_file, find_video_stream, import_av, probe
+from floc.video.container import OPEN_OPTIONS, Orientation, check_file, find_video_stream, import_av, probe
 from floc.video.decode import FrameDecoder, FrameSize, format_frames, make_converter, resolve_size, select_frames
 from floc.video.read import check_sampling, read
 from floc.video.sample import ROUNDING_S, Sampler, Ticks
 
 if TYPE_CHECKING:
-    from av.container import InputContainer
-    from av.packet import Packet
-    from av.video.frame import VideoFrame
-    from av.video.stream import VideoStream
+    import av
 
 TIMEOUT_S = 10.0  # to open a URL or a device, and for each packet
 PATIENCE_S = 10.0  # to wait for a file to grow
 POLL_S = 0.1  # between two checks of a growing file
 # Protocols that ffmpeg may open for a URL; no local files, since a remote playlist must not read them.
 PROTOCOLS = {
-    "rtsp": "rtsp,rtp,tcp,udp,tls",
-    "rtsps": "rtsp,rtp,tcp,udp,tls",
-    "http": "http,https,httpproxy,tcp,tls,crypto,data",
-    "https": "http,https,httpproxy,tcp,tls,crypto,data",
+    **dict.fromkeys(("rtsp", "rtsps"), "rtsp,rtp,tcp,udp,tls"),
+    **dict.fromkeys(("http", "https"), "http,https,httpproxy,tcp,tls,crypto,data"),
 }
 OPEN_HINTS = {
     "file": "to follow a file, use a container that is readable while it is written: MPEG-TS or Matroska",
@@ -53,9 +49,7 @@ def classify_source(source: str) -> Literal["address", "device", "file"]:
     """
     if "://" in source:
         return "address"
-    if source.startswith("/dev/video") or Path(source).is_char_device():
-        return "device"
-    return "file"
+    return "device" if source.startswith("/dev/video") or Path(source).is_char_device() else "file"
 
 
 def redact_source(source: str) -> str:
@@ -76,17 +70,14 @@ def build_open_options(source: str) -> dict[str, Any]:
     >>> build_open_options("/dev/video0")["format"]
     'v4l2'
     """
-    options: dict[str, Any] = {"file": source, "mode": "r", "metadata_errors": "replace"}
-    options["timeout"] = (TIMEOUT_S, TIMEOUT_S)
+    options = {"file": source, "mode": "r", "metadata_errors": "replace", "timeout": (TIMEOUT_S, TIMEOUT_S)}
     if classify_source(source) == "device":
         return {**options, "format": "v4l2"}
     scheme = urlsplit(source).scheme.lower()
     check_choice("address", scheme, list(PROTOCOLS))
-    container_options = {"protocol_whitelist": PROTOCOLS[scheme]}
-    if scheme.startswith("rtsp"):
-        # over UDP, a lost packet breaks the picture until the next keyframe
-        container_options["rtsp_transport"] = "tcp"
-    return {**options, "container_options": container_options}
+    # over UDP, a lost packet breaks the picture until the next keyframe
+    transport = {"rtsp_transport": "tcp"} if scheme.startswith("rtsp") else {}
+    return {**options, "container_options": {"protocol_whitelist": PROTOCOLS[scheme], **transport}}
 
 
 def check_source(source: str, *, follow: bool) -> None:
@@ -142,18 +133,14 @@ def read_frames(
 
 
 @contextmanager
-def _open(source: str, patience_s: float, stopped: Callable[[], bool]) -> Iterator[InputContainer]:
+def _open(source: str, patience_s: float, stopped: Callable[[], bool]) -> Iterator[av.container.InputContainer]:
     av = import_av()
     kind = classify_source(source)
     with ExitStack() as resources:
-        options: dict[str, Any]
+        options: dict[str, Any] = {**OPEN_OPTIONS} if kind == "file" else build_open_options(source)
         if kind == "file":
-            growing = _GrowingFile(Path(source), patience_s, stopped)
-            resources.callback(growing.close)
-            whitelist = {"protocol_whitelist": "file,crypto,data"}
-            options = {"file": growing, "mode": "r", "metadata_errors": "replace", "container_options": whitelist}
-        else:
-            options = build_open_options(source)
+            file = resources.enter_context(Path(source).open("rb", buffering=0))
+            options["file"] = _GrowingFile(file, patience_s, stopped)
         try:
             container = resources.enter_context(av.open(**options))
         except av.FFmpegError as error:
@@ -165,9 +152,8 @@ def _open(source: str, patience_s: float, stopped: Callable[[], bool]) -> Iterat
 class _GrowingFile:
     """A file whose reads wait at the end for more data."""
 
-    def __init__(self, path: Path, patience_s: float, stopped: Callable[[], bool]) -> None:
-        self._file = path.open("rb", buffering=0)
-        self._patience_s, self._stopped = patience_s, stopped
+    def __init__(self, file: FileIO, patience_s: float, stopped: Callable[[], bool]) -> None:
+        self._file, self._patience_s, self._stopped = file, patience_s, stopped
         self._ended = False  # permanent, since ffmpeg reads again after the end
 
     def read(self, size: int) -> bytes:
@@ -180,20 +166,17 @@ class _GrowingFile:
                 time.sleep(POLL_S)
         return b""
 
-    def close(self) -> None:
-        self._file.close()
-
 
 class _ReplayableContainer:
     """A container whose first packets can be read twice: once to probe the stream, then to decode it."""
 
-    def __init__(self, container: InputContainer) -> None:
+    def __init__(self, container: av.container.InputContainer) -> None:
         self.format, self.streams = container.format, container.streams
         self._container = container
-        self._packets: Iterator[Packet] | None = None
-        self._probed: list[Packet] = []
+        self._packets: Iterator[av.Packet] | None = None
+        self._probed: list[av.Packet] = []
 
-    def demux(self, *streams: VideoStream) -> Iterator[Packet]:
+    def demux(self, *streams: av.VideoStream) -> Iterator[av.Packet]:
         if self._packets is None:
             self._packets = self._container.demux(*streams)
             for packet in self._packets:
@@ -229,7 +212,7 @@ def _decode(
             reported = decoder.damaged
             warn(f"{name}: {format_frames(reported)} damaged and skipped so far ({decoder.damage})")
 
-    def intact_frames() -> Iterator[tuple[Ticks, VideoFrame]]:
+    def intact_frames() -> Iterator[tuple[Ticks, av.VideoFrame]]:
         for ticks, frame in decoder.frames(whole_file=False):
             report_damage(max(1, 2 * reported))  # only when the count doubles, to limit the output
             if not frame.is_corrupt:

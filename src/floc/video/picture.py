@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from floc.video.container import Orientation, check_file, import_av, open_container
+from floc.video.container import Orientation, import_av, open_container
 from floc.video.decode import FrameSize, make_converter, resolve_size
 
 
@@ -24,7 +24,6 @@ def read_picture(picture: str | Path | np.ndarray, size: FrameSize | None = None
         frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
         return make_converter(Orientation.from_frame(frame), *resolve_size(size, (frame.width, frame.height)))(frame)
     path = Path(picture)
-    check_file(path)
     with open_container(path) as container:
         streams = container.streams.video
         try:

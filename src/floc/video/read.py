@@ -2,52 +2,30 @@
 
 The file is demuxed from start to end. Only the packets that sampled frames depend on are decoded (see
 `floc.video.decode`), and only sampled frames are converted to pixels. If a packet marked as a keyframe turns out not to
-be one (streams with rolling intra refresh), the whole video is decoded instead.
-
-Memory does not grow with the length of the video: it holds one batch, one frame, the packets held back and the
-decoder's buffers.
+be one (streams with rolling intra refresh), the whole video is decoded instead. Memory does not grow with the length of
+the video: it holds one batch, one frame, the packets held back and the decoder's buffers.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import islice
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from floc._checks import is_positive_int
+from floc._checks import check_count, is_number, is_positive_int
 from floc.tokens import Frames
-from floc.video.container import (
-    Clock,
-    Orientation,
-    check_file,
-    find_video_stream,
-    open_container,
-    probe,
-    read_duration,
-    scan_packets,
-)
-from floc.video.decode import (
-    FalseKeyframeError,
-    FrameDecoder,
-    FrameSize,
-    make_converter,
-    resolve_size,
-    select_frames,
-)
-from floc.video.sample import ROUNDING_S, Sampler, Ticks, compute_step, count_samples
+from floc.video.container import Clock, Orientation, find_video_stream, open_container, probe, read_duration, scan_file
+from floc.video.decode import FalseKeyframeError, FrameDecoder, FrameSize, make_converter, resolve_size, select_frames
+from floc.video.sample import ALL_TARGETS, ROUNDING_S, Sampler, Ticks, compute_step, count_samples
 
 if TYPE_CHECKING:
-    from av.video.frame import VideoFrame
-
-LAST = sys.maxsize
+    import av
 
 
 def read(
@@ -71,7 +49,6 @@ def read(
     """
     check_sampling(fps, max_frames, batch)
     path = Path(path)
-    check_file(path)
     with open_container(path) as container:
         stream = find_video_stream(container, path)
         frame, clock = probe(container, stream, path)
@@ -81,7 +58,7 @@ def read(
         count = stream.frames or None
         codec = stream.codec_context.name
     if duration_s is None or (count is None and (fps is None or fps > clock.rate)):
-        scanned_s, count = scan_packets(path, clock)
+        scanned_s, count = scan_file(path, clock)
         duration_s = scanned_s if duration_s is None else duration_s
     step = compute_step(fps, max_frames, duration_s, count)
     width, height = resolve_size(size, source)
@@ -94,7 +71,7 @@ def read(
         duration_s=float(duration_s),
         native_fps=float(clock.rate),
         codec=codec,
-        rotation=orientation.rotation,
+        rotation=round(-frame.rotation / 90) % 4 * 90,
         planned=count_samples(step, max_frames, duration_s, count),
         fps=fps,
         max_frames=max_frames,
@@ -151,34 +128,33 @@ class Video:
             min(total, math.ceil(Fraction(time_s) / self._step_s)) for time_s in (start_s, min(end_s, self.duration_s))
         )
         # the last part includes any frames after the stated end
-        targets = range(first, last if end_s < self.duration_s else LAST)
+        targets = range(first, last if end_s < self.duration_s else ALL_TARGETS.stop)
         return replace(self, planned=last - first, _targets=targets, warnings=[], frames=None)
 
     def __iter__(self) -> Iterator[Frames]:
         self.warnings, self.frames = [], None
-        count = filled = 0
+        count = 0
         convert = make_converter(self._orientation, self.width, self.height)
         for ticks, frame in self._sample():
-            if not filled:
+            place = count % self.batch
+            if place == 0:
                 pixels = np.empty((self.batch, self.height, self.width, 3), np.uint8)
                 times_s = np.empty(self.batch)
-            pixels[filled] = convert(frame)
-            times_s[filled] = self._clock.seconds(ticks)
+            pixels[place] = convert(frame)
+            times_s[place] = self._clock.seconds(ticks)
             count += 1
-            filled += 1
-            if filled == self.batch:
+            if count % self.batch == 0:
                 yield Frames(pixels, times_s)
-                filled = 0
-        if filled:
-            yield Frames(pixels[:filled], times_s[:filled])
+        if rest := count % self.batch:
+            yield Frames(pixels[:rest], times_s[:rest])
         self.frames = count
 
     @property
     def sampled_fps(self) -> float:
         """The effective sampling rate: at most `native_fps`, and lower if `max_frames` limits it."""
         rate = self.native_fps if self.fps is None else min(self.fps, self.native_fps)
-        total = rate * self.duration_s
-        return rate if self.planned > 0.95 * total or not self.duration_s else self.planned / self.duration_s
+        is_full = self.planned > 0.95 * rate * self.duration_s or not self.duration_s
+        return rate if is_full else self.planned / self.duration_s
 
     def describe(self) -> dict[str, Any]:
         """Return JSON-serialisable metadata of the video and its sampling."""
@@ -198,7 +174,7 @@ class Video:
             "warnings": list(self.warnings),
         }
 
-    def _sample(self) -> Iterator[tuple[Ticks, VideoFrame]]:
+    def _sample(self) -> Iterator[tuple[Ticks, av.VideoFrame]]:
         """Yield the sampled frames and their display times."""
         count = 0
         try:
@@ -209,16 +185,14 @@ class Video:
             # the frames so far were decoded from true keyframes, so a full decode starts with the same ones
             yield from islice(self._decode(skipping=False), count, None)
 
-    def _decode(self, skipping: bool) -> Iterator[tuple[Ticks, VideoFrame]]:
-        tick_s = self._clock.time_base
-        step = None if self._step_s is None else self._step_s / tick_s
-        rounding = ROUNDING_S / tick_s
-        targets = range(LAST) if self._targets is None else self._targets
+    def _decode(self, skipping: bool) -> Iterator[tuple[Ticks, av.VideoFrame]]:
+        step = None if self._step_s is None else self._step_s / self._clock.time_base
+        rounding = ROUNDING_S / self._clock.time_base
+        targets = ALL_TARGETS if self._targets is None else self._targets
         if not targets:
             return
-        end = math.inf if targets.stop == LAST else targets.stop
         limit = self.max_frames if self._targets is None else None  # in a part, the step already respects max_frames
-        sampler = Sampler(step, rounding, limit, first=targets.start, end=end)
+        sampler = Sampler(step, rounding, limit, targets)
         with open_container(self.path) as container:
             stream = find_video_stream(container, self.path)
             decoder = FrameDecoder(container, stream, self._clock, sampler, skipping)
@@ -231,9 +205,8 @@ class Video:
 
 def check_sampling(fps: float | None, max_frames: int | None = None, batch: int = 1) -> None:
     """Raise ValueError if a sampling option is invalid."""
-    if fps is not None and (isinstance(fps, bool) or not isinstance(fps, Real) or not 0 < fps < math.inf):
+    if fps is not None and not (is_number(fps) and 0 < fps < math.inf):
         raise ValueError(f"fps must be a number above 0, the frames per second, or None for all; got {fps!r}")
     if max_frames is not None and not is_positive_int(max_frames):
         raise ValueError(f"max_frames must be a whole number, at least 1, or None for no limit; got {max_frames!r}")
-    if not is_positive_int(batch):
-        raise ValueError(f"batch must be a whole number of frames, at least 1; got {batch!r}")
+    check_count("batch", batch, "frames")

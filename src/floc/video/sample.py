@@ -7,11 +7,13 @@ in floats, 3 frames of a tenth of a second are not 0.3 s, and the sampler would 
 from __future__ import annotations
 
 import math
+import sys
 from fractions import Fraction
 
 Ticks = int | Fraction
 # Matroska rounds timestamps to milliseconds, so a frame due at 2/3 s has the timestamp 0.667 s.
 ROUNDING_S = Fraction(1, 2000)
+ALL_TARGETS = range(sys.maxsize)
 
 
 def compute_step(fps: float | None, max_frames: int | None, duration_s: Fraction, count: int | None) -> Fraction | None:
@@ -20,8 +22,7 @@ def compute_step(fps: float | None, max_frames: int | None, duration_s: Fraction
     Args:
         fps: targets per second; None for every frame.
         max_frames: if more frames would come, spread this many targets over the whole video; None for no limit.
-        duration_s: length of the video.
-        count: number of frames in the video, if known.
+        duration_s, count: length of the video, and its number of frames if known.
 
     >>> compute_step(2, 7200, Fraction(60), None), compute_step(2, 10, Fraction(60), None)
     (Fraction(1, 2), Fraction(6, 1))
@@ -49,17 +50,14 @@ class Sampler:
         step: ticks between targets; None takes every frame.
         rounding: maximum rounding error of a timestamp in ticks.
         limit: maximum number of frames.
-        first: number of targets to skip at the start.
-        end: number of the target to stop before, counted from the start of the video.
+        targets: numbers of the targets.
     """
 
-    def __init__(
-        self, step: Ticks | None, rounding: Ticks, limit: int | None, *, first: int = 0, end: float = math.inf
-    ) -> None:
+    def __init__(self, step: Ticks | None, rounding: Ticks, limit: int | None, targets: range = ALL_TARGETS) -> None:
         self._step, self._rounding, self._limit = step, rounding, limit
-        self._end: Ticks | float = math.inf if step is None or end == math.inf else int(end) * step + rounding
+        self._end: Ticks | float = math.inf if step is None else targets.stop * step + rounding
         self.count = 0
-        self.target: Ticks | float = -math.inf if step is None else first * step + rounding
+        self.target: Ticks | float = -math.inf if step is None else targets.start * step + rounding
 
     @property
     def done(self) -> bool:

@@ -58,11 +58,8 @@ class Thumbnails:
         images, scale, quality = self.images, 1.0, QUALITY
         while sum(map(len, images)) > limit_bytes and scale > 0.1:
             scale, quality = scale * 0.8, max(30, quality - 10)
-            images = []
-            for encoded in self.images:
-                image = Image.open(io.BytesIO(encoded))
-                size = round(image.width * scale), round(image.height * scale)
-                images.append(_encode(image.resize(size), quality))
+            size = round(self.width * scale), round(self.height * scale)
+            images = [_encode(Image.open(io.BytesIO(image)).resize(size), quality) for image in self.images]
         return images
 
     def _shrink(self, pixels: np.ndarray) -> bytes:

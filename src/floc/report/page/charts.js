@@ -1,51 +1,25 @@
 // The charts: t-SNE of tokens, one plot per panel, and the scatter of methods.
 
 byId("tsne").hidden = !tsne;
-byId("tsne-caption").textContent = data.tsne?.caption ?? "";
+byId("tsne-count").textContent = `${formatCount(tsne?.indices.length ?? 0)} of ${formatCount(TOKENS)}`;
 
 const plots = !tsne ? [] : [0, 1].map((side) => {
-  const points = Array.from(tsne.indices, (token, i) => {
-    const [x, y] = [tsne.xy[2 * i], -tsne.xy[2 * i + 1]];
-    return Object.assign(svg("circle", { cx: x, cy: y }), { token, x, y });
-  });
-  const chart = svg("svg", { viewBox: "-1.05 -1.05 2.1 2.1", tabindex: 0, role: "application" }, ...points);
-  const plot = { side, chart, points, title: element("h3"), focused: null };
-  byId("tsne").querySelector(".plots").append(element("figure", {}, plot.title, chart));
-
-  const focus = (point) => {
-    plot.focused?.classList.remove("focused");
-    plot.focused = point;
-    point?.classList.add("focused");
+  const points = Array.from(tsne.indices, (token, i) =>
+    Object.assign(svg("circle", { cx: tsne.xy[2 * i], cy: -tsne.xy[2 * i + 1] }), { token }),
+  );
+  const chart = svg("svg", { viewBox: "-1.05 -1.05 2.1 2.1", role: "img" }, ...points);
+  const title = element("h3");
+  byId("tsne").querySelector(".plots").append(element("figure", {}, title, chart));
+  chart.addEventListener("pointermove", (event) => {
+    const { token } = event.target;
     const selection = currentSelection(side);
-    if (!point || !selection) return hideTip();
-    const box = point.getBoundingClientRect();
-    const text = `${selection.has(point.token) ? "kept" : "dropped"}: ${describeToken(point.token)}`;
-    showTip({ clientX: box.right, clientY: box.bottom }, text, closeUp(point.token, 96));
-  };
-  chart.addEventListener("pointermove", (event) => focus(event.target.closest("circle")));
-  chart.addEventListener("pointerleave", () => focus(null));
-  chart.addEventListener("blur", () => focus(null));
-  chart.addEventListener("click", () => plot.focused && goTo(plot.focused.token));
-  chart.addEventListener("keydown", (event) => {
-    if (event.key in ARROWS) focus(plot.focused ? nextPoint(plot, ...ARROWS[event.key]) : points[0]);
-    else if (event.key === "Enter" && plot.focused) goTo(plot.focused.token);
-    else return;
-    event.preventDefault();
-    event.stopPropagation(); // in a plot, arrow keys move between points, not frames
+    if (token === undefined || !selection) return hideTip();
+    showTip(event, `${selection.has(token) ? "kept" : "dropped"}: ${describeToken(token)}`, closeUp(token, 96));
   });
-  return plot;
+  chart.addEventListener("pointerleave", hideTip);
+  chart.addEventListener("click", ({ target }) => target.token !== undefined && goTo(target.token));
+  return { side, chart, points, title };
 });
-
-/** Return the nearest point in a direction, or the focused one if there is none. */
-function nextPoint({ points, focused }, right, down) {
-  const distance = (point) => {
-    const [dx, dy] = [point.x - focused.x, point.y - focused.y];
-    const [along, across] = [dx * right + dy * down, Math.abs(dx * down) + Math.abs(dy * right)];
-    return along > 0 && across <= along ? along + across : Infinity;
-  };
-  const nearest = points.reduce((best, point) => (distance(point) < distance(best) ? point : best));
-  return distance(nearest) < Infinity ? nearest : focused;
-}
 
 function drawPlot({ side, chart, points, title }) {
   const selection = currentSelection(side);
@@ -60,7 +34,7 @@ function drawPlot({ side, chart, points, title }) {
   chart.append(...kept); // on top of the dropped ones
   const counts = `${formatCount(kept.length)} of ${formatCount(points.length)}`;
   title.textContent = `${letter(side)}, ${methodName(side)}: ${counts} sampled tokens kept (green)`;
-  chart.ariaLabel = `t-SNE of tokens. ${title.textContent}. Arrow keys move between points, Enter goes to a patch.`;
+  chart.ariaLabel = `t-SNE of tokens. ${title.textContent}.`;
 }
 
 // ---- the scatter: one point per method

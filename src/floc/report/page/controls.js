@@ -10,12 +10,6 @@ byId("facts").append(
 byId("notes").hidden = data.notes.length === 0;
 byId("notes").querySelector("ul").append(...data.notes.map((text) => element("li", { text })));
 
-const colors = document.documentElement.style; // its colorScheme is empty while the page follows the system
-byId("theme").addEventListener("click", () => {
-  const isDark = (colors.colorScheme || (matchMedia("(prefers-color-scheme: dark)").matches && "dark")) === "dark";
-  colors.colorScheme = isDark ? "light" : "dark";
-});
-
 const ratioSlider = byId("ratio");
 const frameSlider = byId("frame");
 const lastStep = data.steps.length - 1;

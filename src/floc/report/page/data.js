@@ -6,6 +6,7 @@ const data = JSON.parse(byId("data").textContent);
 const [T, H, W] = data.grid;
 const CELLS = H * W; // tokens per frame
 const TOKENS = T * CELLS;
+const frameOf = (token) => Math.floor(token / CELLS);
 
 const state = {
   frame: data.opens_at,
@@ -72,7 +73,7 @@ async function unpackMethod(method) {
 
 const unpacked = new Map(); // method -> its selections, or null while they are unpacked
 
-/** Return a method's selections, or null while they are unpacked. Only the two methods on screen stay in memory. */
+/** Return a method's selections, or null. Only the two methods on screen stay in memory. */
 function selectionsOf(method) {
   if (!unpacked.has(method)) {
     unpacked.set(method, null);
@@ -89,7 +90,6 @@ function selectionsOf(method) {
 function nearestStep(method) {
   const distance = (step) => Math.abs(Math.log(data.steps[step].budget / data.steps[state.step].budget));
   const steps = data.methods[method].steps;
-  if (steps.includes(state.step)) return steps.indexOf(state.step);
   return steps.reduce((best, step, i) => (distance(step) < distance(steps[best]) ? i : best), 0);
 }
 
@@ -99,8 +99,4 @@ function currentSelection(side) {
   const i = nearestStep(method);
   const selection = selectionsOf(method)?.[i];
   return selection ? { step: data.methods[method].steps[i], ...selection } : null;
-}
-
-function frameOf(token) {
-  return Math.floor(token / CELLS);
 }

@@ -16,7 +16,6 @@ function draw() {
     drawControls();
     panels.forEach(drawPanel);
     drawTimeline();
-    drawBusiest();
     plots.forEach(drawPlot);
     drawScatter();
     drawTable();
@@ -35,34 +34,27 @@ function isStale(part, ...values) {
 
 // ---- DOM helpers
 
-function element(tag, { text, ...properties } = {}, ...children) {
-  const node = Object.assign(document.createElement(tag), properties);
-  if (text !== undefined) node.textContent = text;
+function element(tag, { text = "", ...properties } = {}, ...children) {
+  const node = Object.assign(document.createElement(tag), { textContent: text, ...properties });
   node.append(...children);
   return node;
 }
 
-function svg(tag, { text, ...attributes } = {}, ...children) {
+function svg(tag, { text = "", ...attributes } = {}, ...children) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  if (text !== undefined) node.textContent = text;
+  node.textContent = text;
   node.append(...children);
   return node;
 }
 
-const button = (text, onclick, properties = {}) => element("button", { type: "button", text, onclick, ...properties });
-
-function thumbButton(onclick, text, view) {
-  const node = button("", onclick, { className: "thumb", ariaLabel: `Go to ${view.ariaLabel}, ${text}` });
-  node.append(view, element("span", { text }));
-  return node;
-}
+const button = (text, onclick, properties, ...children) =>
+  element("button", { type: "button", text, onclick, ...properties }, ...children);
 
 // ---- text
 
 const formatCount = (count) => count.toLocaleString("en-US");
-const plural = (noun) => noun + (noun.endsWith("ch") ? "es" : "s");
-const countOf = (count, noun) => `${formatCount(count)} ${count === 1 ? noun : plural(noun)}`;
+const countOf = (count, noun) => `${formatCount(count)} ${noun}${count === 1 ? "" : noun.endsWith("ch") ? "es" : "s"}`;
 const letter = (side) => "AB"[side];
 const methodName = (side) => data.methods[state.methods[side]].name;
 const describeStep = (step) => `${data.steps[step].label} · ${countOf(data.steps[step].budget, "token")}`;
@@ -92,37 +84,34 @@ function outline(cells, className, inset = LINE / 2) {
   return svg("path", { class: className, d, "stroke-width": LINE });
 }
 
-/** Return layers that dim the dropped cells of a frame and box the kept ones. */
-function keptLayers(frame, selection, isBright = () => false) {
-  const cells = Array.from({ length: CELLS }, (_, cell) => cell);
-  const isKept = (cell) => selection.has(frame * CELLS + cell);
-  return [
-    outline(cells.filter((cell) => !isKept(cell) && !isBright(cell)), "dropped", 0),
-    outline(cells.filter(isKept), "kept"),
-  ];
-}
-
-function thumbnail(frame, ...layers) {
+/** Return a picture of a token's frame with the token's cell boxed; CSS styles the box by class. */
+function thumbnail(token, className) {
   const { width, height } = IMAGE;
-  const image = svg("image", { href: imageUrl(frame), width, height });
-  const view = svg("svg", { class: "view", viewBox: `0 0 ${width} ${height}`, role: "img" }, image, ...layers);
-  view.ariaLabel = `frame at ${formatTime(frame)}`;
-  return view;
+  const image = svg("image", { href: imageUrl(frameOf(token)), width, height });
+  const box = outline([token % CELLS], className);
+  const label = describeToken(token);
+  return svg("svg", { class: "view", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, image, box);
 }
 
 /** Return a patch with half a cell around it, so that its content is recognisable. */
 function closeUp(token, size) {
   const { width, height } = CELL;
   const [x, y] = [((token % W) - 0.5) * width, (Math.floor((token % CELLS) / W) - 0.5) * height];
-  const view = thumbnail(frameOf(token), outline([token % CELLS], "center"));
+  const view = thumbnail(token, "center");
   const scale = size / (2 * Math.max(width, height));
   view.setAttribute("viewBox", `${x} ${y} ${2 * width} ${2 * height}`);
-  view.ariaLabel = describeToken(token);
   Object.assign(view.style, { width: `${2 * width * scale}px`, height: `${2 * height * scale}px` });
   return view;
 }
 
-// ---- the tooltip at the pointer
+// ---- the pointer and its tooltip
+
+/** Return the cell of a grid over a node that the pointer is in. */
+function cellAt({ clientX, clientY }, node, columns, rows) {
+  const { left, top, width, height } = node.getBoundingClientRect();
+  const place = (share, count) => Math.min(count - 1, Math.max(0, Math.floor(share * count)));
+  return place((clientY - top) / height, rows) * columns + place((clientX - left) / width, columns);
+}
 
 function showTip({ clientX, clientY }, text, ...content) {
   const tip = byId("tip");
@@ -133,6 +122,4 @@ function showTip({ clientX, clientY }, text, ...content) {
   tip.style.top = `${clientY + 18 + height > innerHeight ? clientY - height - 12 : clientY + 18}px`;
 }
 
-function hideTip() {
-  byId("tip").hidden = true;
-}
+const hideTip = () => (byId("tip").hidden = true);

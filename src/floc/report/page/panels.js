@@ -18,10 +18,7 @@ const panels = [0, 1].map((side) => {
   image.addEventListener("error", () => showError(`the image of frame ${state.frame} cannot be decoded`));
   layers.setAttribute("viewBox", `0 0 ${IMAGE.width} ${IMAGE.height}`);
   picture.addEventListener("click", (event) => {
-    const box = picture.getBoundingClientRect();
-    const cell = (share, count) => Math.min(count - 1, Math.max(0, Math.floor(share * count)));
-    const [x, y] = [cell((event.clientX - box.left) / box.width, W), cell((event.clientY - box.top) / box.height, H)];
-    state.cursor = y * W + x;
+    state.cursor = cellAt(event, picture, W, H);
     toggleToken(state.frame * CELLS + state.cursor);
   });
   byId("panel").parentElement.append(root);
@@ -60,14 +57,15 @@ function drawPicture({ side, picture, image, layers }, selection) {
   const first = state.frame * CELLS;
   const cursorToken = first + state.cursor;
   const isRelated = relatedTo(selection);
-  const related = Array.from({ length: CELLS }, (_, cell) => cell).filter((cell) => isRelated(first + cell));
-  const selected = state.token !== null && frameOf(state.token) === state.frame ? [state.token % CELLS] : [];
-  const isBright = (cell) => selected.includes(cell) || isRelated(first + cell);
+  const cells = Array.from({ length: CELLS }, (_, cell) => cell);
+  const isKept = (cell) => selection.has(first + cell);
+  const isDim = (cell) => !isKept(cell) && !isRelated(first + cell) && first + cell !== state.token;
   if (isStale(`image-${side}`, state.frame)) image.src = imageUrl(state.frame);
   layers.replaceChildren(
-    ...keptLayers(state.frame, selection, isBright),
-    outline(related, "related"),
-    outline(selected, "selected"),
+    outline(cells.filter(isDim), "dropped", 0),
+    outline(cells.filter(isKept), "kept"),
+    outline(cells.filter((cell) => isRelated(first + cell)), "related"),
+    outline(cells.filter((cell) => first + cell === state.token), "selected"),
     outline([state.cursor], "cursor"), // visible while the picture has the keyboard focus
   );
   picture.ariaLabel =
@@ -110,7 +108,7 @@ const goButton = (token) => button("Go there", () => goTo(token), { className: "
 function frameFigure(token) {
   const frame = frameOf(token);
   const caption = `frame ${formatCount(frame)}, ${formatTime(frame)}`;
-  return figure(thumbnail(frame, outline([token % CELLS], "kept")), caption, "wide");
+  return figure(thumbnail(token, "kept"), caption, "wide");
 }
 
 function droppedDetails(token, representative) {
@@ -150,7 +148,11 @@ function keptDetails(patch, selection, token) {
     const stride = represented.length / count;
     const samples = Array.from({ length: count }, (_, i) => represented[Math.floor((i + 0.5) * stride)]);
     const title = `${stride > 1 ? `${count} of the` : "The"} ${countOf(represented.length, "patch")} it represents`;
-    const thumb = (other) => thumbButton(() => goTo(other), formatTime(frameOf(other)), closeUp(other, 72));
+    const thumb = (other) => {
+      const properties = { className: "thumb", ariaLabel: `Go to ${describeToken(other)}` };
+      const time = element("span", { text: formatTime(frameOf(other)) });
+      return button("", () => goTo(other), properties, closeUp(other, 72), time);
+    };
     details.push(element("h3", { text: title }), element("div", { className: "gallery" }, ...samples.map(thumb)));
   }
   return details;

@@ -39,15 +39,13 @@ function drawCell(row, column) {
 }
 
 function drawTable() {
-  const only = byId("only").checked;
-  if (!isStale("table", sorting, state.step, only)) return;
-  const shown = rows.filter((row) => !only || row.step === state.step).sort(compareRows);
+  if (!isStale("table", sorting, state.step)) return;
   byId("table").tHead.querySelectorAll("th").forEach((head, i) => {
     if (COLUMNS[i].key === sorting.key) head.ariaSort = sorting.descending ? "descending" : "ascending";
     else head.removeAttribute("aria-sort");
   });
   byId("table").tBodies[0].replaceChildren(
-    ...shown.map((row) => {
+    ...rows.toSorted(compareRows).map((row) => {
       const className = row.step === state.step ? "current" : "";
       return element("tr", { className }, ...COLUMNS.map((column) => drawCell(row, column)));
     }),
@@ -62,4 +60,3 @@ const heads = COLUMNS.map(({ key, name }) => {
   return element("th", { scope: "col" }, button(name, sort));
 });
 byId("table").tHead.append(element("tr", {}, ...heads));
-byId("only").addEventListener("change", draw);

@@ -1,6 +1,4 @@
-// Tokens kept over time: A above the axis, B below it, on one scale. Below, the frames that keep the most.
-
-const BUSIEST = 8; // frames shown
+// Tokens kept over time: A above the axis, B below it, on one scale.
 
 // The frames of each second, from `first` up to `end`. Frames more than a second apart have a bar each.
 const seconds = [];
@@ -36,17 +34,12 @@ function drawTimeline() {
   timeline.querySelector(".bars").setAttribute("d", bars.flat().join(""));
 }
 
-function frameAt(event) {
-  const box = timeline.getBoundingClientRect();
-  return Math.min(T - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * T)));
-}
-
 timeline.addEventListener("pointerdown", (event) => {
   timeline.setPointerCapture(event.pointerId);
-  change({ frame: frameAt(event) });
+  change({ frame: cellAt(event, timeline, T, 1) });
 });
 timeline.addEventListener("pointermove", (event) => {
-  const t = frameAt(event);
+  const t = cellAt(event, timeline, T, 1);
   if (event.buttons) change({ frame: t });
   const second = seconds.find(({ end }) => t < end);
   const lines = [0, 1].map((side) => {
@@ -56,18 +49,3 @@ timeline.addEventListener("pointermove", (event) => {
   showTip(event, `${formatTime(t)} · frame ${formatCount(t)}\n${lines.join("\n")}`);
 });
 timeline.addEventListener("pointerleave", hideTip);
-
-function drawBusiest() {
-  const selection = currentSelection(0);
-  if (!selection || !isStale("busiest", state.methods[0], selection.step)) return;
-  const { counts } = selection;
-  const frames = Array.from(counts.keys()).filter((t) => counts[t] > 0);
-  frames.sort((a, b) => counts[b] - counts[a] || a - b);
-  byId("busiest-title").textContent = `Frames with the most kept patches in A, ${methodName(0)}`;
-  byId("busiest").replaceChildren(
-    ...frames.slice(0, BUSIEST).map((t) => {
-      const text = `${formatTime(t)} · ${counts[t]} kept`;
-      return thumbButton(() => change({ frame: t, playing: false }), text, thumbnail(t, ...keptLayers(t, selection)));
-    }),
-  );
-}
