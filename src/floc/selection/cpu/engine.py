@@ -96,10 +96,10 @@ class CpuEngine(TorchEngine):
             _run(pool, fill, tiles.split_rectangle(*matrix.shape))
         return torch.from_numpy(matrix)
 
-    def _select(
-        self, matrices: Sequence[torch.Tensor], budgets: Sequence[int], weights: np.ndarray | None = None
-    ) -> list[tuple[np.ndarray, np.ndarray, int]]:
-        return select_one_by_one(greedy.lazy_greedy, matrices, budgets, weights)
+    def select(
+        self, matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return select_one_by_one(greedy.lazy_greedy, matrices, depths, weights)
 
     def _trace_history(self, matrix: torch.Tensor, picks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return greedy.trace_history(matrix.cpu().numpy(), picks)
