@@ -9,7 +9,6 @@ The Gaussian metric, an ablation, takes its matrices from the torch engine.
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 
 from floc._system import count_threads, single_threaded_blas
+from floc._tiles import iterate_tiles
 from floc.selection.cpu import greedy, rows, tiles
 from floc.selection.engine import Job, Solution, Targets, Tick, build_solution, no_tick, split_next_gain
 from floc.selection.objective import Similarity
@@ -43,16 +43,17 @@ class CpuEngine(TorchEngine):
             yield from super().solve(jobs, similarity, with_cosines=with_cosines, tick=tick)
             return
         with _workers() as pool:
-            pending: deque[Future[Solution]] = deque()
+            previous: Future[Solution] | None = None
             for job in jobs:
                 source = rows.view_bits(job.tokens)
                 matrix = _compute_cosine_matrix(pool, source, similarity.detail, tick)
-                pending.append(pool.submit(_solve_set, matrix, source, job.budget, similarity, with_cosines))
+                current = pool.submit(_solve_set, matrix, source, job.budget, similarity, with_cosines)
                 del matrix  # the task holds the only reference, and frees the matrix when it is done
-                while len(pending) > 1:  # selecting takes a small part of the time of a product
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
+                if previous is not None:
+                    yield previous.result()
+                previous = current
+            if previous is not None:
+                yield previous.result()
 
     def sum_by_cluster(
         self, sets: Sequence[tuple[torch.Tensor, np.ndarray]], count: int, *, unit: bool
@@ -145,7 +146,7 @@ def _run(pool: Executor, task: Callable, items: Iterable) -> None:
 
 def _split_rows(count: int, dim: int) -> Iterator[slice]:
     """Split `count` rows of `dim` values into slices large enough for a task."""
-    return tiles.split_range(count, max(_MIN_TASK_ROWS, _MIN_TASK_VALUES // dim))
+    return iterate_tiles(count, dim, max(_MIN_TASK_VALUES, _MIN_TASK_ROWS * dim))
 
 
 def _normalise(pool: Executor, source: np.ndarray, out: np.ndarray) -> np.ndarray:

@@ -8,14 +8,15 @@ depend on the size of the matrix only, so the result is the same for any number 
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numba as nb
 import numpy as np
 from numba.extending import register_jitable
 
+from floc._tiles import iterate_tiles
 from floc.selection.objective import SCALE
 
 # Two threads at d = 3584 (OpenBLAS, AVX-512): triangles in columns of 480 take 3% longer than whole SYRKs, in columns
@@ -36,27 +37,22 @@ class Tile(NamedTuple):
 def split_triangle(n: int) -> list[Tile]:
     """Split a symmetric [n, n] matrix into tiles, the largest first, so that workers finish at about the same time."""
     tiles = []
-    for columns in split_range(n, TILE_COLUMNS):
-        tiles += [Tile(rows, columns, True) for rows in split_range(columns.start, TILE_ROWS)]
+    for columns in iterate_tiles(n, 1, TILE_COLUMNS):
+        tiles += [Tile(rows, columns, True) for rows in iterate_tiles(columns.start, 1, TILE_ROWS)]
         tiles.append(Tile(columns, columns, False))
     return sorted(tiles, key=count_cells, reverse=True)
 
 
 def split_rectangle(m: int, n: int) -> list[Tile]:
     """Split an [m, n] matrix into tiles, the largest first."""
-    columns = list(split_range(n, RECTANGLE_SIDE))
-    tiles = [Tile(rows, part, False) for rows in split_range(m, RECTANGLE_SIDE) for part in columns]
+    sides = (iterate_tiles(length, 1, RECTANGLE_SIDE) for length in (m, n))
+    tiles = [Tile(rows, columns, False) for rows, columns in itertools.product(*sides)]
     return sorted(tiles, key=count_cells, reverse=True)
 
 
 def count_cells(tile: Tile) -> int:
     """Return the number of matrix cells in a tile."""
     return (tile.rows.stop - tile.rows.start) * (tile.columns.stop - tile.columns.start)
-
-
-def split_range(n: int, size: int) -> Iterator[slice]:
-    """Split 0..n into slices of at most `size`."""
-    return (slice(start, min(start + size, n)) for start in range(0, n, size))
 
 
 class Scratch(threading.local):
