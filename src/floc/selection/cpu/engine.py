@@ -23,15 +23,9 @@ from floc.selection.engine import Job, Solution, Targets, Tick, build_solution, 
 from floc.selection.objective import Similarity
 from floc.selection.torch.engine import TorchEngine, select_one_by_one
 
-_MIN_TASK_ROWS = 256
-_MIN_TASK_VALUES = 1 << 20  # smaller tasks take no longer than submitting them
-_scratch = tiles.Scratch()
-
 
 class CpuEngine(TorchEngine):
     """The torch engine with compiled kernels and a pool of threads; see `TorchEngine`."""
-
-    name = "cpu"
 
     def at_work(self) -> contextlib.AbstractContextManager[None]:
         return single_threaded_blas()
@@ -88,7 +82,7 @@ class CpuEngine(TorchEngine):
         def fill(tile: tiles.Tile) -> None:
             # normalising rows again for each tile costs 1% of the product and saves a float32 copy of all candidates
             block = source[tile.rows]
-            unit = _scratch.array("rows", block.shape)
+            unit = tiles.borrow_scratch("rows", block.shape)
             rows.normalise(block, unit, np.empty(len(block)), 0, len(block))
             _fill_tile(unit, directions[tile.columns], similarity.detail, matrix, tile)
             tick(tiles.count_cells(tile) * directions.shape[1])
@@ -111,10 +105,7 @@ class CpuEngine(TorchEngine):
 
 @contextlib.contextmanager
 def _workers() -> Iterator[Executor]:
-    """Open a pool of as many threads as torch uses, with single-threaded BLAS; an exception cancels queued tasks.
-
-    With one thread, tasks run in the calling thread.
-    """
+    """Open a pool of as many threads as torch uses; if that is one, tasks run in the calling thread."""
     with single_threaded_blas():
         if count_threads() == 1:
             yield _InlineExecutor()
@@ -123,12 +114,10 @@ def _workers() -> Iterator[Executor]:
         try:
             yield pool
         finally:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(cancel_futures=True)  # after an exception
 
 
 class _InlineExecutor(Executor):
-    """Runs each task at once, in the calling thread."""
-
     def submit(self, task: Callable, /, *args: Any, **kwargs: Any) -> Future:
         future: Future = Future()
         try:
@@ -139,14 +128,13 @@ class _InlineExecutor(Executor):
 
 
 def _run(pool: Executor, task: Callable, items: Iterable) -> None:
-    """Run a task on each item, wait for all, and raise the first exception."""
     for future in [pool.submit(task, item) for item in items]:
         future.result()
 
 
 def _split_rows(count: int, dim: int) -> Iterator[slice]:
-    """Split `count` rows of `dim` values into slices large enough for a task."""
-    return iterate_tiles(count, dim, max(_MIN_TASK_VALUES, _MIN_TASK_ROWS * dim))
+    """Split `count` rows of `dim` values into slices that take longer than submitting a task."""
+    return iterate_tiles(count, dim, max(1 << 20, 256 * dim))
 
 
 def _normalise(pool: Executor, source: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -160,7 +148,7 @@ def _compute_cosine_matrix(pool: Executor, source: np.ndarray, detail: float, ti
     """[n, n] int16 similarity of every token to every other, from the cosine."""
     unit = np.empty_like(source, np.float32)
     _normalise(pool, source, out=unit)
-    n, dim = len(unit), unit.shape[1]
+    n, dim = unit.shape
     matrix = np.empty((n, n), np.int16)
 
     def fill(tile: tiles.Tile) -> None:
@@ -174,7 +162,7 @@ def _compute_cosine_matrix(pool: Executor, source: np.ndarray, detail: float, ti
 
 def _fill_tile(left: np.ndarray, right: np.ndarray, detail: float, matrix: np.ndarray, tile: tiles.Tile) -> None:
     """Fill one tile of the int16 matrix with the similarities of unit rows `left` to unit rows `right`."""
-    product = _scratch.array("tile", (len(left), len(right)))
+    product = tiles.borrow_scratch("tile", (len(left), len(right)))
     np.matmul(left, right.T, out=product)
     if detail not in (1, 2):  # `store_tile` itself does 1 and 2, in one pass
         np.clip(product, 0, 1, out=product)

@@ -24,6 +24,7 @@ from floc.selection.objective import SCALE
 TILE_COLUMNS = 480
 TILE_ROWS = 1920
 RECTANGLE_SIDE = 1280
+_scratch = threading.local()
 
 
 class Tile(NamedTuple):
@@ -55,18 +56,15 @@ def count_cells(tile: Tile) -> int:
     return (tile.rows.stop - tile.rows.start) * (tile.columns.stop - tile.columns.start)
 
 
-class Scratch(threading.local):
-    """Buffers that a thread reuses: fresh memory pages for every tile would cost more than filling them."""
+def borrow_scratch(name: str, shape: tuple[int, int]) -> np.ndarray:
+    """Return an uninitialised float32 array from this thread's buffer of that name.
 
-    def __init__(self) -> None:
-        self._flat: dict[str, np.ndarray] = {}
-
-    def array(self, name: str, shape: tuple[int, int]) -> np.ndarray:
-        """Return an uninitialised float32 array of that shape, from the buffer of that name."""
-        size = shape[0] * shape[1]
-        if name not in self._flat or self._flat[name].size < size:
-            self._flat[name] = np.empty(size, np.float32)
-        return self._flat[name][:size].reshape(shape)
+    Buffers are reused: fresh memory pages for every tile would cost more than filling them.
+    """
+    buffers, size = vars(_scratch), shape[0] * shape[1]
+    if name not in buffers or buffers[name].size < size:
+        buffers[name] = np.empty(size, np.float32)
+    return buffers[name][:size].reshape(shape)
 
 
 @register_jitable

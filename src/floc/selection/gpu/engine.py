@@ -20,8 +20,6 @@ from floc.selection.torch.engine import TorchEngine
 class GpuEngine(TorchEngine):
     """The torch engine with selection by the kernels; see `TorchEngine`."""
 
-    name = "gpu"
-
     def bytes_needed(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
         if similarity.metric == "gaussian":
             return super().bytes_needed(n, dim, similarity) + 4 * n * n

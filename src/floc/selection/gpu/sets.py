@@ -78,7 +78,7 @@ class Sets:
     def __len__(self) -> int:
         return len(self.candidates)
 
-    @cached_property
+    @property
     def elements(self) -> int:
         """Number of elements of all matrices together."""
         return self._layout[1]

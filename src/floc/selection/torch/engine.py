@@ -15,28 +15,17 @@ import torch.nn.functional as F
 from floc._arrays import take_rows
 from floc._tiles import TILE_BYTES, iterate_tiles
 from floc.selection import reference
-from floc.selection.engine import (
-    CLOSEST,
-    History,
-    Job,
-    Solution,
-    Targets,
-    Tick,
-    build_solution,
-    no_tick,
-    split_next_gain,
-)
+from floc.selection.engine import History, Job, Solution, Targets, Tick, build_solution, no_tick, split_next_gain
 from floc.selection.objective import SCALE, Similarity
 from floc.selection.torch import greedy
 
 _BATCH_BYTES = 1 << 30  # limit of the matrices of one batch of sets
+_CLOSEST = 4  # `solve_weighted` reports this many of the picks that are most similar to a target
 _NOISE = 1e-6  # relative error of a float32 cosine or length
 
 
 class TorchEngine:
     """Selects from sets of tokens, and from survivors that represent several tokens."""
-
-    name = "torch"
 
     def at_work(self) -> AbstractContextManager[None]:
         """Enter a context in which several calls share their setup."""
@@ -62,14 +51,10 @@ class TorchEngine:
     def sum_by_cluster(
         self, sets: Sequence[tuple[torch.Tensor, np.ndarray]], count: int, *, unit: bool
     ) -> tuple[torch.Tensor, np.ndarray]:
-        """Sum the tokens of each cluster, normalised first if `unit`.
+        """Sum the tokens of each of `count` clusters, normalised first if `unit`.
 
-        Args:
-            sets: The [n, D] tokens of each set and the [n] cluster of each token; sets do not share clusters.
-            count: Number of clusters.
-
-        Returns:
-            [count, D] unit vectors and [count] lengths of the sums.
+        `sets` holds the [n, D] tokens of each set and the [n] cluster of each token; sets do not share clusters.
+        Returns [count, D] unit vectors and [count] lengths of the sums.
         """
         tokens = sets[0][0]
         sums = torch.zeros(count, tokens.shape[1], dtype=torch.float32, device=tokens.device)
@@ -91,15 +76,14 @@ class TorchEngine:
     ) -> Solution:
         """Select from [M, D] candidates those that cover the targets best.
 
-        The tokens of the history are the targets. The solution also holds the CLOSEST picks to each target, or all
-        picks if there are fewer. Without a history it holds the picks and gains only.
+        The tokens of the history are the targets. `with_history` also finds the picks closest to each target.
         """
         matrix = self._compute_weighted_matrix(candidates, targets, similarity, sigma, tick)
         [(picks, gains, next_gain)] = self._select_budgets([matrix], [budget], targets.weights)
         if not with_history:
             return Solution(picks, gains, next_gain, None, sigma)
         token, rank, _ = self._trace_history(matrix, picks)
-        closest = self._find_closest(matrix, picks, min(CLOSEST, budget))
+        closest = self._find_closest(matrix, picks, min(_CLOSEST, budget))
         return Solution(picks, gains, next_gain, History(token, rank, None), sigma, closest)
 
     def cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
@@ -177,8 +161,6 @@ class TorchEngine:
 class ReferenceEngine(TorchEngine):
     """Plain greedy on the torch engine's matrices."""
 
-    name = "reference"
-
     def bytes_needed(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
         return super().bytes_needed(n, dim, similarity) + 24 * n * n  # plain greedy computes in int64
 
@@ -203,13 +185,11 @@ def _batch_jobs(jobs: Iterable[Job]) -> Iterator[list[Job]]:
     batch: list[Job] = []
     largest = 0
     for job in jobs:
-        grown = max(largest, len(job.tokens))
-        on_cpu = job.tokens.device.type == "cpu"
-        if batch and (on_cpu or 2 * (len(batch) + 1) * grown * grown > _BATCH_BYTES):
+        largest = max(largest, len(job.tokens))
+        if batch and (job.tokens.device.type == "cpu" or 2 * (len(batch) + 1) * largest**2 > _BATCH_BYTES):
             yield batch
-            batch, grown = [], len(job.tokens)
+            batch, largest = [], len(job.tokens)
         batch.append(job)
-        largest = grown
     if batch:
         yield batch
 
@@ -236,21 +216,17 @@ def compute_symmetric_matrix(tokens: torch.Tensor, similarity: Similarity) -> tu
 
 
 def _compute_matrix(
-    candidates: torch.Tensor,
-    directions: torch.Tensor,
-    lengths: torch.Tensor,
-    similarity: Similarity,
-    sigma: float | None,
+    candidates: torch.Tensor, targets: torch.Tensor, lengths: torch.Tensor, similarity: Similarity, sigma: float | None
 ) -> torch.Tensor:
-    """[M, N] int16 similarity of [M, D] candidates to targets of [N, D] unit directions and [N] lengths.
+    """[M, N] int16 similarity of [M, D] candidates to targets of [N, D] directions and [N] lengths.
 
     With `sigma` it is the Gaussian exp(-distance^2 / 2 sigma^2), otherwise the cosine.
     """
-    matrix = torch.empty(len(candidates), len(directions), dtype=torch.int16, device=candidates.device)
+    matrix = torch.empty(len(candidates), len(targets), dtype=torch.int16, device=candidates.device)
     longest = float(lengths.max()) or 1.0  # the unit of all lengths, so that they fit float32
-    for part in iterate_tiles(len(candidates), 4 * len(directions)):
+    for part in iterate_tiles(len(candidates), 4 * len(targets)):
         rows = candidates[part]
-        s = _normalise(rows) @ directions.T
+        s = _normalise(rows) @ targets.T
         if sigma is not None:
             squares = _square_distances(s, _compute_lengths(rows) / longest, lengths / longest)
             # if more than half of the pairs coincide, sigma is 0 and only coinciding tokens are similar
