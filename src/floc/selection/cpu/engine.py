@@ -1,9 +1,8 @@
 """The CPU engine: BLAS for matrix tiles, compiled greedy, and one thread pool for all sets.
 
 All threads share the tiles of one set's matrix. Once it is complete, one thread selects from it, which is sequential,
-while the others start on the next set. So all cores stay busy, and only one set at a time is held in float32.
-
-The Gaussian metric, an ablation, takes its matrices from the torch engine.
+while the others start on the next set. So all cores stay busy, and only one set at a time is held in float32. The
+Gaussian metric, an ablation, takes its matrices from the torch engine.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ def _workers() -> Iterator[Executor]:
         try:
             yield pool
         finally:
-            pool.shutdown(cancel_futures=True)  # after an exception
+            pool.shutdown(cancel_futures=True)
 
 
 class _InlineExecutor(Executor):

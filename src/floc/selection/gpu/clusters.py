@@ -26,10 +26,7 @@ def find_representatives(matrix: torch.Tensor, sets: Sets, picks: torch.Tensor, 
 
 
 def sum_clusters(rows: Rows, cluster: torch.Tensor, count: int, dtype: torch.dtype) -> torch.Tensor:
-    """[count, D] sums of the rows of each cluster, scaled to length 1 and always added in the same order.
-
-    `cluster` is [n] int64, and no cluster is empty.
-    """
+    """[count, D] sums of the unit rows of each cluster, none empty, always added in the same order."""
     dim = rows.values.shape[1]
     members = torch.sort(cluster, stable=True)
     starts = torch.searchsorted(members.values, torch.arange(count + 1, device=cluster.device))

@@ -1,7 +1,4 @@
-"""The gpu backend for callers that work on the host: similarity matrices by torch, selection by the kernels.
-
-Methods that stay on the device use floc.selection.gpu.run instead.
-"""
+"""The gpu backend for callers that work on the host; those that stay on the device use floc.selection.gpu.run."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from floc.selection.torch.engine import TorchEngine
 
 
 class GpuEngine(TorchEngine):
-    """The torch engine with selection by the kernels; see `TorchEngine`."""
+    """The torch engine with selection by the Triton kernels; see `TorchEngine`."""
 
     def bytes_needed(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
         if similarity.metric == "gaussian":

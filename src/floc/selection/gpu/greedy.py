@@ -2,8 +2,7 @@
 
 After a pick only the tokens whose cover rose matter, a few dozen of thousands: for each of them every candidate loses
 what it would have added between the old and the new cover. So a pick reads one row of the matrix and one row of its
-transpose per raised token, and no candidate is evaluated again. Integer sums do not depend on the order of the terms,
-so picks and gains are those of `reference.greedy`, bit for bit.
+transpose per raised token, and no candidate is evaluated again. Picks and gains are those of `reference.greedy`.
 
 Several picks are made in one step. The candidate with the second largest gain is greedy's next pick if it raises no
 token that the first raises: its gain has not changed, and gains never rise. The same holds for those after it, up to
@@ -82,10 +81,7 @@ def greedy(
 
 
 def fill_up(picks: Picks, sets: Sets, order: torch.Tensor | None = None) -> None:
-    """Fill the picks that gain nothing with the remaining candidates, by index or in `order`.
-
-    `order` is [candidates of all sets] int32.
-    """
+    """Fill the picks that gain nothing with the remaining candidates, by index or in `order` [all candidates] int32."""
     marks = torch.zeros(sum(sets.candidates), dtype=torch.int8, device=picks.picks.device)
     candidates = picks.picks if order is None else order  # without an order the kernel does not read it
     arguments = (*picks[:3], marks, candidates, sets.table)
