@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from floc.selection.objective import snap
+from floc.selection.objective import SCALE
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class BlockTokens:
     @cached_property
     def matrix(self) -> np.ndarray:
         """[n, n] int16 fixed point."""
-        return snap(self.cosine)
+        return np.rint(self.cosine.clip(-1, 1) * SCALE).astype(np.int16)
 
 
 def compute_objective(similarity: np.ndarray, picks: np.ndarray) -> float:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import floc
 from floc import blocks
 from floc.selection import reference
-from floc.selection.objective import snap
 from floc.synthetic import film
 from floc.tokens import TokenGrid
+from tests.selection.matrices import snap
 
 WAYS = {
     "default": {},

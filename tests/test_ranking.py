@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import floc
 from floc.ranking import Ranking, find_improvements
 from floc.selection.engine import History, Solution
-from floc.selection.objective import SCALE, snap, value
+from floc.selection.objective import SCALE
+from tests.selection.matrices import snap, value
 
 
 def cosine_matrix(tokens: np.ndarray) -> np.ndarray:

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from floc.selection.objective import snap
+from floc.selection.objective import SCALE
 from floc.synthetic import film
 
 KINDS = ["plain", "centred", "duplicates", "all equal", "ties", "opposite", "zeros"]
+
+
+def snap(similarity: np.ndarray) -> np.ndarray:
+    """Convert similarities in [-1, 1] to int16 fixed point, rounding to nearest and halves to even."""
+    return np.rint(np.clip(similarity, -1, 1) * SCALE).astype(np.int16)
+
+
+def value(similarity: np.ndarray, picks: np.ndarray) -> int:
+    """Compute f(picks) in fixed point, directly from the definition."""
+    return int(similarity[picks].max(0).astype(np.int64).sum()) if len(picks) else 0
 
 
 def normalise(tokens: np.ndarray) -> np.ndarray:

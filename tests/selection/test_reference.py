@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from floc.selection import reference
-from floc.selection.objective import value
-from tests.selection.matrices import KINDS, make_matrix
+from tests.selection.matrices import KINDS, make_matrix, value
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import floc
 from floc.selection import reference
 from floc.selection.cpu import greedy
-from floc.selection.objective import SCALE, snap, value
-from tests.selection.matrices import KINDS, cosine_matrix, make_matrix
+from floc.selection.objective import SCALE
+from tests.selection.matrices import KINDS, cosine_matrix, make_matrix, snap, value
 
 BACKENDS = ["reference", "cpu", "torch"]
 FAST = ["cpu", "torch"]

@@ -15,7 +15,6 @@ import torch
 
 from floc.selection.objective import SCALE, Similarity
 
-CLOSEST = 4  # `solve_weighted` reports this many of the picks that are most similar to a target
 Tick = Callable[[float], None]  # called with the multiply-adds done since the last call
 
 

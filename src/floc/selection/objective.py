@@ -12,8 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import numpy as np
-
 SCALE = 1 << 14  # similarity 1.0 in fixed point; int16 holds [-2, 2)
 WEIGHT_SCALE = 1 << 8  # weight 1.0 in fixed point; small, so that a gain and a candidate index fit one int64
 
@@ -35,24 +33,3 @@ class Similarity:
     def is_plain_cosine(self) -> bool:
         """Whether the matrix holds the cosines themselves, so that coverage can be read from it."""
         return self.metric == "cosine" and self.detail == 1
-
-
-def snap(similarity: np.ndarray) -> np.ndarray:
-    """Convert similarities in [-1, 1] to int16 fixed point, rounding to nearest and halves to even.
-
-    >>> snap(np.array([1.0, 0.5, -1.0])).tolist()
-    [16384, 8192, -16384]
-    """
-    return np.rint(np.clip(similarity, -1, 1) * SCALE).astype(np.int16)
-
-
-def value(similarity: np.ndarray, picks: np.ndarray, weights: np.ndarray | None = None) -> int:
-    """Compute f(picks) in fixed point, directly from the definition.
-
-    >>> value(np.array([[9, 9, 0], [0, 0, 5], [1, 1, 1]]), np.array([0, 1]))
-    23
-    """
-    if len(picks) == 0:
-        return 0
-    covered = similarity[picks].max(0).astype(np.int64)  # [N]
-    return int(covered.sum() if weights is None else (covered * weights).sum())

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from floc._arrays import to_tensor
-from floc.selection import reference
-from floc.selection.backends import check_headroom, resolve_backend
+from floc._checks import is_int
+from floc.selection.backends import check_headroom, create_engine
 from floc.selection.objective import SCALE
 
 
@@ -46,27 +45,10 @@ def select(
     """
     matrix = _to_fixed_point(similarity)
     m, n = matrix.shape
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= m:
+    if not (is_int(k) and 1 <= k <= m):
         raise ValueError(f"k must be a whole number in 1..{m}, the number of candidates; got {k!r}")
     counts = None if weights is None else _check_weights(weights, m, n)
-    name = resolve_backend(backend, matrix.device)
-    if name in ("reference", "cpu"):
-        greedy: Callable[..., tuple] = reference.greedy
-        if name == "cpu":
-            from floc.selection.cpu.greedy import lazy_greedy as greedy
-        arguments = np.ascontiguousarray(matrix.cpu().numpy()), int(k), None if counts is None else counts.numpy()
-        picks, gains = map(torch.from_numpy, greedy(*arguments)[:2])
-    else:
-        counts = None if counts is None else counts.to(matrix.device)
-        if name == "gpu":
-            from floc.selection.gpu.engine import select as select_on_gpu
-
-            picks, gains = select_on_gpu([matrix], [int(k)], counts)
-        else:
-            from floc.selection.torch import greedy as batched
-
-            batch = batched.greedy(matrix[None], int(k), None if counts is None else counts[None])
-            picks, gains = batch[0][0], batch[1][0]
+    picks, gains = create_engine(backend, matrix.device).select([matrix], [int(k)], counts)
     if isinstance(similarity, torch.Tensor):
         return Selection(picks.to(similarity.device), gains.to(similarity.device))
     return Selection(picks.cpu().numpy(), gains.cpu().numpy())
@@ -76,9 +58,11 @@ def _to_fixed_point(similarity: torch.Tensor | np.ndarray) -> torch.Tensor:
     """Check the similarity matrix and convert it to [M, N] int16 fixed point."""
     if not isinstance(similarity, (torch.Tensor, np.ndarray)):
         raise TypeError(f"similarity must be a torch tensor or a numpy array, got {type(similarity).__name__}")
-    if isinstance(similarity, np.ndarray) and similarity.dtype.kind not in "fiub":
-        raise TypeError(f"similarity must be float or integer, got {similarity.dtype}")
-    if isinstance(similarity, np.ndarray) and similarity.dtype.kind == "f" and similarity.dtype.itemsize > 8:
+    dtype = similarity.dtype
+    is_real = dtype.kind in "fiu" if isinstance(dtype, np.dtype) else not (dtype.is_complex or dtype == torch.bool)
+    if not is_real:
+        raise TypeError(f"similarity must be float or integer, got {dtype}")
+    if isinstance(similarity, np.ndarray) and dtype.itemsize > 8:
         similarity = similarity.astype(np.float64)
     matrix = to_tensor(similarity).detach()
     if matrix.ndim != 2 or 0 in matrix.shape:
@@ -91,16 +75,14 @@ def _to_fixed_point(similarity: torch.Tensor | np.ndarray) -> torch.Tensor:
         return (matrix.clamp(-1, 1) * SCALE).round().to(torch.int16)
     if matrix.dtype == torch.int16:
         return matrix
-    if matrix.dtype == torch.bool or matrix.is_complex():
-        raise TypeError(f"similarity must be float or integer, got {matrix.dtype}")
     low, high = (int(limit) for limit in torch.aminmax(matrix.to(torch.int64)))
     if low < -32768 or high > 32767:
         raise ValueError(f"integer similarity is fixed point at 2**14 and must fit int16, got {low} to {high}")
     return matrix.to(torch.int16)
 
 
-def _check_weights(weights: torch.Tensor | np.ndarray, m: int, n: int) -> torch.Tensor:
-    """Check the weights and convert them to [n] int64 on the CPU."""
+def _check_weights(weights: torch.Tensor | np.ndarray, m: int, n: int) -> np.ndarray:
+    """Check the weights and convert them to [n] int64."""
     if not isinstance(weights, (torch.Tensor, np.ndarray)):
         weights = np.asarray(weights)
     given = to_tensor(weights).detach().cpu()
@@ -110,4 +92,4 @@ def _check_weights(weights: torch.Tensor | np.ndarray, m: int, n: int) -> torch.
     if given.is_complex() or not bool((counts == given).all()) or bool((counts < 0).any()):
         raise ValueError("weights must be whole numbers >= 0, so that gains stay exact; scale and round them first")
     check_headroom(counts.numpy(), m)
-    return counts
+    return counts.numpy()

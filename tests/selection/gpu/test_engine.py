@@ -8,7 +8,7 @@ import torch
 
 import floc
 from floc.selection import reference
-from floc.selection.gpu.engine import GpuEngine, select
+from floc.selection.gpu.engine import GpuEngine
 from floc.selection.objective import Similarity
 from floc.synthetic import film
 from tests.selection.gpu.launches import MARKS
@@ -25,7 +25,7 @@ def tokens() -> torch.Tensor:
 def test_select_takes_sets_of_different_sizes(device: torch.device) -> None:
     matrices, depths = [make_matrix("centred", n, n) for n in (12, 1, 9)], [5, 1, 9]
     on_device = [torch.from_numpy(matrix).to(device) for matrix in matrices]
-    picks, gains = select(on_device, depths)
+    picks, gains = GpuEngine().select(on_device, depths)
     wanted = [reference.greedy(matrix, depth) for matrix, depth in zip(matrices, depths, strict=True)]
     np.testing.assert_array_equal(picks.cpu(), np.concatenate([picks for picks, _ in wanted]))
     np.testing.assert_array_equal(gains.cpu(), np.concatenate([gains for _, gains in wanted]))

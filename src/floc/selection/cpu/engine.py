@@ -1,15 +1,13 @@
 """The CPU engine: BLAS for matrix tiles, compiled greedy, and one thread pool for all sets.
 
 All threads share the tiles of one set's matrix. Once it is complete, one thread selects from it, which is sequential,
-while the others start on the next set. So all cores stay busy, and only one set at a time is held in float32.
-
-The Gaussian metric, an ablation, takes its matrices from the torch engine.
+while the others start on the next set. So all cores stay busy, and only one set at a time is held in float32. The
+Gaussian metric, an ablation, takes its matrices from the torch engine.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
@@ -18,20 +16,15 @@ import numpy as np
 import torch
 
 from floc._system import count_threads, single_threaded_blas
+from floc._tiles import iterate_tiles
 from floc.selection.cpu import greedy, rows, tiles
 from floc.selection.engine import Job, Solution, Targets, Tick, build_solution, no_tick, split_next_gain
 from floc.selection.objective import Similarity
 from floc.selection.torch.engine import TorchEngine, select_one_by_one
 
-_MIN_TASK_ROWS = 256
-_MIN_TASK_VALUES = 1 << 20  # smaller tasks take no longer than submitting them
-_scratch = tiles.Scratch()
-
 
 class CpuEngine(TorchEngine):
     """The torch engine with compiled kernels and a pool of threads; see `TorchEngine`."""
-
-    name = "cpu"
 
     def at_work(self) -> contextlib.AbstractContextManager[None]:
         return single_threaded_blas()
@@ -43,16 +36,17 @@ class CpuEngine(TorchEngine):
             yield from super().solve(jobs, similarity, with_cosines=with_cosines, tick=tick)
             return
         with _workers() as pool:
-            pending: deque[Future[Solution]] = deque()
+            previous: Future[Solution] | None = None
             for job in jobs:
                 source = rows.view_bits(job.tokens)
                 matrix = _compute_cosine_matrix(pool, source, similarity.detail, tick)
-                pending.append(pool.submit(_solve_set, matrix, source, job.budget, similarity, with_cosines))
+                current = pool.submit(_solve_set, matrix, source, job.budget, similarity, with_cosines)
                 del matrix  # the task holds the only reference, and frees the matrix when it is done
-                while len(pending) > 1:  # selecting takes a small part of the time of a product
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
+                if previous is not None:
+                    yield previous.result()
+                previous = current
+            if previous is not None:
+                yield previous.result()
 
     def sum_by_cluster(
         self, sets: Sequence[tuple[torch.Tensor, np.ndarray]], count: int, *, unit: bool
@@ -87,7 +81,7 @@ class CpuEngine(TorchEngine):
         def fill(tile: tiles.Tile) -> None:
             # normalising rows again for each tile costs 1% of the product and saves a float32 copy of all candidates
             block = source[tile.rows]
-            unit = _scratch.array("rows", block.shape)
+            unit = tiles.borrow_scratch("rows", block.shape)
             rows.normalise(block, unit, np.empty(len(block)), 0, len(block))
             _fill_tile(unit, directions[tile.columns], similarity.detail, matrix, tile)
             tick(tiles.count_cells(tile) * directions.shape[1])
@@ -96,10 +90,10 @@ class CpuEngine(TorchEngine):
             _run(pool, fill, tiles.split_rectangle(*matrix.shape))
         return torch.from_numpy(matrix)
 
-    def _select(
-        self, matrices: Sequence[torch.Tensor], budgets: Sequence[int], weights: np.ndarray | None = None
-    ) -> list[tuple[np.ndarray, np.ndarray, int]]:
-        return select_one_by_one(greedy.lazy_greedy, matrices, budgets, weights)
+    def select(
+        self, matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return select_one_by_one(greedy.lazy_greedy, matrices, depths, weights)
 
     def _trace_history(self, matrix: torch.Tensor, picks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return greedy.trace_history(matrix.cpu().numpy(), picks)
@@ -110,10 +104,7 @@ class CpuEngine(TorchEngine):
 
 @contextlib.contextmanager
 def _workers() -> Iterator[Executor]:
-    """Open a pool of as many threads as torch uses, with single-threaded BLAS; an exception cancels queued tasks.
-
-    With one thread, tasks run in the calling thread.
-    """
+    """Open a pool of as many threads as torch uses; if that is one, tasks run in the calling thread."""
     with single_threaded_blas():
         if count_threads() == 1:
             yield _InlineExecutor()
@@ -126,8 +117,6 @@ def _workers() -> Iterator[Executor]:
 
 
 class _InlineExecutor(Executor):
-    """Runs each task at once, in the calling thread."""
-
     def submit(self, task: Callable, /, *args: Any, **kwargs: Any) -> Future:
         future: Future = Future()
         try:
@@ -138,14 +127,13 @@ class _InlineExecutor(Executor):
 
 
 def _run(pool: Executor, task: Callable, items: Iterable) -> None:
-    """Run a task on each item, wait for all, and raise the first exception."""
     for future in [pool.submit(task, item) for item in items]:
         future.result()
 
 
 def _split_rows(count: int, dim: int) -> Iterator[slice]:
-    """Split `count` rows of `dim` values into slices large enough for a task."""
-    return tiles.split_range(count, max(_MIN_TASK_ROWS, _MIN_TASK_VALUES // dim))
+    """Split `count` rows of `dim` values into slices that take longer than submitting a task."""
+    return iterate_tiles(count, dim, max(1 << 20, 256 * dim))
 
 
 def _normalise(pool: Executor, source: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -159,7 +147,7 @@ def _compute_cosine_matrix(pool: Executor, source: np.ndarray, detail: float, ti
     """[n, n] int16 similarity of every token to every other, from the cosine."""
     unit = np.empty_like(source, np.float32)
     _normalise(pool, source, out=unit)
-    n, dim = len(unit), unit.shape[1]
+    n, dim = unit.shape
     matrix = np.empty((n, n), np.int16)
 
     def fill(tile: tiles.Tile) -> None:
@@ -173,7 +161,7 @@ def _compute_cosine_matrix(pool: Executor, source: np.ndarray, detail: float, ti
 
 def _fill_tile(left: np.ndarray, right: np.ndarray, detail: float, matrix: np.ndarray, tile: tiles.Tile) -> None:
     """Fill one tile of the int16 matrix with the similarities of unit rows `left` to unit rows `right`."""
-    product = _scratch.array("tile", (len(left), len(right)))
+    product = tiles.borrow_scratch("tile", (len(left), len(right)))
     np.matmul(left, right.T, out=product)
     if detail not in (1, 2):  # `store_tile` itself does 1 and 2, in one pass
         np.clip(product, 0, 1, out=product)

@@ -37,10 +37,7 @@ def lazy_greedy(
 
 
 def symmetric_greedy(similarity: np.ndarray, k: int, traced: int) -> tuple[np.ndarray, np.ndarray, Raises]:
-    """Pick `k` tokens from a symmetric matrix, and trace the first `traced` picks.
-
-    Returns:
-        Picks and gains as in `reference.greedy`, and the history of the traced picks as in `trace_history`.
+    """Pick `k` tokens from a symmetric matrix as `reference.greedy` does; also trace the first `traced` picks.
 
     >>> symmetric_greedy(np.array([[9, 9, 0], [9, 9, 0], [0, 0, 5]], np.int16), k=2, traced=2)[0].tolist()
     [0, 2]

@@ -20,12 +20,10 @@ def view_bits(tokens: torch.Tensor) -> np.ndarray:
     """Return [n, D] tokens as an array that the compiled functions read, without a copy if device and dtype allow."""
     tokens = tokens.detach().cpu().contiguous()
     if tokens.dtype == torch.float16:
-        return tokens.view(torch.int16).numpy().view(np.uint16)
+        return tokens.numpy().view(np.uint16)
     if tokens.dtype == torch.bfloat16:
         return tokens.view(torch.int16).numpy()
-    if tokens.dtype in (torch.float32, torch.float64):
-        return tokens.numpy()
-    return tokens.float().numpy()
+    return (tokens if tokens.dtype in (torch.float32, torch.float64) else tokens.float()).numpy()
 
 
 def _widen(row, out):

@@ -8,14 +8,15 @@ depend on the size of the matrix only, so the result is the same for any number 
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numba as nb
 import numpy as np
 from numba.extending import register_jitable
 
+from floc._tiles import iterate_tiles
 from floc.selection.objective import SCALE
 
 # Two threads at d = 3584 (OpenBLAS, AVX-512): triangles in columns of 480 take 3% longer than whole SYRKs, in columns
@@ -23,6 +24,7 @@ from floc.selection.objective import SCALE
 TILE_COLUMNS = 480
 TILE_ROWS = 1920
 RECTANGLE_SIDE = 1280
+_scratch = threading.local()
 
 
 class Tile(NamedTuple):
@@ -36,16 +38,16 @@ class Tile(NamedTuple):
 def split_triangle(n: int) -> list[Tile]:
     """Split a symmetric [n, n] matrix into tiles, the largest first, so that workers finish at about the same time."""
     tiles = []
-    for columns in split_range(n, TILE_COLUMNS):
-        tiles += [Tile(rows, columns, True) for rows in split_range(columns.start, TILE_ROWS)]
+    for columns in iterate_tiles(n, 1, TILE_COLUMNS):
+        tiles += [Tile(rows, columns, True) for rows in iterate_tiles(columns.start, 1, TILE_ROWS)]
         tiles.append(Tile(columns, columns, False))
     return sorted(tiles, key=count_cells, reverse=True)
 
 
 def split_rectangle(m: int, n: int) -> list[Tile]:
     """Split an [m, n] matrix into tiles, the largest first."""
-    columns = list(split_range(n, RECTANGLE_SIDE))
-    tiles = [Tile(rows, part, False) for rows in split_range(m, RECTANGLE_SIDE) for part in columns]
+    sides = (iterate_tiles(length, 1, RECTANGLE_SIDE) for length in (m, n))
+    tiles = [Tile(rows, columns, False) for rows, columns in itertools.product(*sides)]
     return sorted(tiles, key=count_cells, reverse=True)
 
 
@@ -54,23 +56,15 @@ def count_cells(tile: Tile) -> int:
     return (tile.rows.stop - tile.rows.start) * (tile.columns.stop - tile.columns.start)
 
 
-def split_range(n: int, size: int) -> Iterator[slice]:
-    """Split 0..n into slices of at most `size`."""
-    return (slice(start, min(start + size, n)) for start in range(0, n, size))
+def borrow_scratch(name: str, shape: tuple[int, int]) -> np.ndarray:
+    """Return an uninitialised float32 array from this thread's buffer of that name.
 
-
-class Scratch(threading.local):
-    """Buffers that a thread reuses: fresh memory pages for every tile would cost more than filling them."""
-
-    def __init__(self) -> None:
-        self._flat: dict[str, np.ndarray] = {}
-
-    def array(self, name: str, shape: tuple[int, int]) -> np.ndarray:
-        """Return an uninitialised float32 array of that shape, from the buffer of that name."""
-        size = shape[0] * shape[1]
-        if name not in self._flat or self._flat[name].size < size:
-            self._flat[name] = np.empty(size, np.float32)
-        return self._flat[name][:size].reshape(shape)
+    Buffers are reused: fresh memory pages for every tile would cost more than filling them.
+    """
+    buffers, size = vars(_scratch), shape[0] * shape[1]
+    if name not in buffers or buffers[name].size < size:
+        buffers[name] = np.empty(size, np.float32)
+    return buffers[name][:size].reshape(shape)
 
 
 @register_jitable

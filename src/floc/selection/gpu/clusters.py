@@ -17,10 +17,7 @@ _UNROLL = tl.constexpr(16)  # picks read at a time
 def find_representatives(matrix: torch.Tensor, sets: Sets, picks: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """[tokens of all sets] int32: the place in `picks` of the pick of its set that each token is most similar to.
 
-    Args:
-        matrix: the int16 matrices of all sets.
-        picks: [P] int32, as in `Picks`.
-        counts: [B] int32 >= 1, number of picks of each set that represent its tokens. Each pick represents itself.
+    Only the first `counts` [B] int32 >= 1 picks of each set represent tokens. Each pick represents itself.
     """
     representatives = torch.empty(sum(sets.tokens), dtype=torch.int32, device=matrix.device)
     chunks = sets.token_chunks
@@ -29,11 +26,7 @@ def find_representatives(matrix: torch.Tensor, sets: Sets, picks: torch.Tensor, 
 
 
 def sum_clusters(rows: Rows, cluster: torch.Tensor, count: int, dtype: torch.dtype) -> torch.Tensor:
-    """[count, D] sums of each cluster's rows, scaled to length 1 and always added in the same order.
-
-    Args:
-        cluster: [n] int64, the cluster of each row; no cluster is empty.
-    """
+    """[count, D] sums of the unit rows of each cluster, none empty, always added in the same order."""
     dim = rows.values.shape[1]
     members = torch.sort(cluster, stable=True)
     starts = torch.searchsorted(members.values, torch.arange(count + 1, device=cluster.device))
@@ -63,9 +56,7 @@ def order_worst_first(
 ) -> torch.Tensor:
     """[tokens of all sets] int32: the tokens of each incomplete set, the worst covered first.
 
-    Args:
-        representatives: [tokens of all sets] int32, from `find_representatives`.
-        stop_count: number of picks of all sets together after which no set needs more; 0: each needs its own depth.
+    No set is incomplete once all sets together have `stop_count` picks; 0: each needs its own depth.
     """
     n, dim = rows.values.shape
     keys = torch.empty(n, dtype=torch.int64, device=representatives.device)

@@ -2,8 +2,7 @@
 
 After a pick only the tokens whose cover rose matter, a few dozen of thousands: for each of them every candidate loses
 what it would have added between the old and the new cover. So a pick reads one row of the matrix and one row of its
-transpose per raised token, and no candidate is evaluated again. Integer sums do not depend on the order of the terms,
-so picks and gains are those of `reference.greedy`, bit for bit.
+transpose per raised token, and no candidate is evaluated again. Picks and gains are those of `reference.greedy`.
 
 Several picks are made in one step. The candidate with the second largest gain is greedy's next pick if it raises no
 token that the first raises: its gain has not changed, and gains never rise. The same holds for those after it, up to
@@ -49,22 +48,19 @@ def greedy(
     """Pick from every set until its depth is reached or no candidate gains anything.
 
     Args:
-        matrix: the int16 matrices of all sets.
-        weights: [tokens of all sets] int64 >= 0, how much each counts.
+        matrix: int16 matrices of all sets.
+        weights: [tokens of all sets] int64 >= 0.
         spread: upper bound of the difference of two similarities.
         stop: when to stop early. No pick counts as larger than its set's first.
-        programs: the kernel and its number of programs per set; chosen by size by default.
+        programs: chosen by size by default.
     """
     device = matrix.device
     weighted = weights is not None
     dtype = torch.int64 if weighted or max(sets.tokens) * spread >= 1 << 31 else torch.int32
     gains = torch.empty(sum(sets.candidates), dtype=dtype, device=device)
-    picks = Picks(
-        torch.empty(sum(sets.depths), dtype=torch.int32, device=device),
-        torch.empty(sum(sets.depths), dtype=dtype, device=device),
-        torch.empty(len(sets), dtype=torch.int32, device=device),
-        torch.empty(len(sets), dtype=torch.int32, device=device),
-    )
+    counts = torch.empty(len(sets), dtype=torch.int32, device=device)
+    flat_picks = torch.empty(sum(sets.depths), dtype=torch.int32, device=device)
+    picks = Picks(flat_picks, torch.empty_like(flat_picks, dtype=dtype), counts, torch.empty_like(counts))
     inputs = (matrix, gains if weights is None else weights)  # without weights the kernels do not read them
     chunks = sets.candidate_chunks
     evaluated = (*inputs, picks.picks, gains, sets.table, chunks)
@@ -85,16 +81,11 @@ def greedy(
 
 
 def fill_up(picks: Picks, sets: Sets, order: torch.Tensor | None = None) -> None:
-    """Fill the picks that gain nothing with the remaining candidates.
-
-    Args:
-        order: [candidates of all sets] int32, the order to take each set's candidates in; index order by default.
-    """
+    """Fill the picks that gain nothing with the remaining candidates, by index or in `order` [all candidates] int32."""
     marks = torch.zeros(sum(sets.candidates), dtype=torch.int8, device=picks.picks.device)
     candidates = picks.picks if order is None else order  # without an order the kernel does not read it
-    _fill_up[(len(sets),)](
-        *picks[:3], marks, candidates, sets.table, ORDERED=order is not None, BLOCK=1024, num_warps=4
-    )
+    arguments = (*picks[:3], marks, candidates, sets.table)
+    _fill_up[(len(sets),)](*arguments, ORDERED=order is not None, BLOCK=1024, num_warps=4)
 
 
 def _choose_programs(sets: Sets) -> Programs:

@@ -11,7 +11,6 @@ To stop early, all sets count the gains of their picks in one histogram.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -35,8 +34,7 @@ class Picks(NamedTuple):
     steps: torch.Tensor  # [B] int32, number of steps in each set
 
 
-@dataclass(frozen=True)
-class StopRule:
+class StopRule(NamedTuple):
     """When sets may stop before their depth is reached."""
 
     count: int = 0  # stop at a gain once all sets together have this many larger ones; 0: never

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 
 import torch
@@ -31,4 +30,4 @@ def supports_tma(device: torch.device) -> bool:
 
 def use_device(device: torch.device) -> AbstractContextManager:
     """Make `device` current: Triton launches on the current device, wherever the tensors are."""
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -6,6 +6,7 @@ matrix is its own transpose and is stored once.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,7 @@ TILE = 128  # rows and columns of a tile of a matrix product
 CANDIDATE_CHUNK = 16  # candidates evaluated by one program
 TOKEN_CHUNK = 64  # tokens whose representatives one program finds
 STRIDE = 64  # rows of a matrix are padded to a multiple of this, so that they start on full memory transactions
-_TILE_GROUP = 16  # tiles per side of a square that is computed together, so that its tokens stay in the L2 cache
+_TILE_GROUP = 16 * TILE  # side of a square of tiles that are computed together: its tokens stay in the L2 cache
 
 # columns of the table
 CANDIDATES = tl.constexpr(0)  # number of candidates
@@ -77,7 +78,7 @@ class Sets:
     def __len__(self) -> int:
         return len(self.candidates)
 
-    @cached_property
+    @property
     def elements(self) -> int:
         """Number of elements of all matrices together."""
         return self._layout[1]
@@ -91,11 +92,11 @@ class Sets:
     def _layout(self) -> tuple[list[list[int]], int]:
         rows, used, candidate, token, pick = [], 0, 0, 0, 0
         for m, n, depth in zip(self.candidates, self.tokens, self.depths, strict=True):
-            matrix, stride = used, _round_up(n, STRIDE)
+            matrix, stride = used, triton.cdiv(n, STRIDE) * STRIDE
             used += m * stride
             transpose, transpose_stride = matrix, stride
             if not self.symmetric:
-                transpose, transpose_stride = used, _round_up(m, STRIDE)
+                transpose, transpose_stride = used, triton.cdiv(m, STRIDE) * STRIDE
                 used += n * transpose_stride
             rows.append([m, n, matrix, stride, transpose, transpose_stride, candidate, token, depth, pick])
             candidate, token, pick = candidate + m, token + n, pick + depth
@@ -141,30 +142,17 @@ class Sets:
         tiles = [
             (b, row, column)
             for b, (m, n) in enumerate(zip(self.candidates, self.tokens, strict=True))
-            for row, column in _list_tiles(-(-m // TILE), -(-n // TILE), lower=self.symmetric)
+            for top, left in itertools.product(range(0, m, _TILE_GROUP), range(0, n, _TILE_GROUP))
+            for row in range(top, min(top + _TILE_GROUP, m), TILE)
+            for column in range(left, min(left + _TILE_GROUP, n), TILE)
+            if not self.symmetric or column <= row
         ]
         return torch.tensor(tiles, dtype=torch.int32, device=self.device)
 
 
-def _list_tiles(rows: int, columns: int, *, lower: bool) -> list[tuple[int, int]]:
-    """List the first row and column of each tile, one square of _TILE_GROUP tiles after the other."""
-    return [
-        (i * TILE, j * TILE)
-        for top in range(0, rows, _TILE_GROUP)
-        for left in range(0, columns, _TILE_GROUP)
-        for i in range(top, min(top + _TILE_GROUP, rows))
-        for j in range(left, min(left + _TILE_GROUP, columns))
-        if not lower or j <= i
-    ]
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
-
-
 def divide_among(count: int, programs: int) -> int:
     """Return how many of `count` items each program handles: a multiple of 16, for whole vectors."""
-    return _round_up(-(-count // programs), 16)
+    return triton.cdiv(count, programs * 16) * 16
 
 
 def repeat_values(

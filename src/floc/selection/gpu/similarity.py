@@ -59,12 +59,8 @@ def fill(matrix: torch.Tensor, candidates: Rows, tokens: Rows, sets: Sets, detai
     dim = a.shape[1]
     step = 32 if a.element_size() == 4 else 64
     aligned = (dim * a.element_size()) % 16 == 0 and a.data_ptr() % 16 == b.data_ptr() % 16 == 0
-    constants = dict(
-        SYMMETRIC=sets.symmetric,
-        DETAIL=0 if detail == 1 else 1 if detail == 2 else 2,
-        EVEN=dim % step == 0,
-        STEP=step,
-    )
+    kind = {1.0: 0, 2.0: 1}.get(detail, 2)
+    constants = dict(SYMMETRIC=sets.symmetric, DETAIL=kind, EVEN=dim % step == 0, STEP=step)
     for scaled in (False, True) if a.dtype != torch.float16 else (False,):
         use_tma = aligned and not scaled and supports_tma(a.device)
         boxes = [TensorDescriptor.from_tensor(values, [TILE, step]) if use_tma else None for values in (a, b)]

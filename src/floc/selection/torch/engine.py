@@ -12,30 +12,20 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from floc._arrays import take_rows
+from floc._tiles import TILE_BYTES, iterate_tiles
 from floc.selection import reference
-from floc.selection.engine import (
-    CLOSEST,
-    History,
-    Job,
-    Solution,
-    Targets,
-    Tick,
-    build_solution,
-    no_tick,
-    split_next_gain,
-)
+from floc.selection.engine import History, Job, Solution, Targets, Tick, build_solution, no_tick, split_next_gain
 from floc.selection.objective import SCALE, Similarity
 from floc.selection.torch import greedy
 
 _BATCH_BYTES = 1 << 30  # limit of the matrices of one batch of sets
-_CHUNK = 1 << 24  # elements of a float32 temporary
+_CLOSEST = 4  # `solve_weighted` reports this many of the picks that are most similar to a target
 _NOISE = 1e-6  # relative error of a float32 cosine or length
 
 
 class TorchEngine:
     """Selects from sets of tokens, and from survivors that represent several tokens."""
-
-    name = "torch"
 
     def at_work(self) -> AbstractContextManager[None]:
         """Enter a context in which several calls share their setup."""
@@ -47,7 +37,7 @@ class TorchEngine:
         """Select from each set in turn; `with_cosines` requests the cosines of the history."""
         for batch in _batch_jobs(jobs):
             computed = [compute_symmetric_matrix(job.tokens, similarity) for job in batch]
-            choices = self._select([matrix for matrix, _ in computed], [job.budget for job in batch])
+            choices = self._select_budgets([matrix for matrix, _ in computed], [job.budget for job in batch])
             for job, (matrix, sigma), choice in zip(batch, computed, choices, strict=True):
                 own_cover = matrix.diagonal().cpu().numpy()
                 raises = self._trace_history(matrix, choice[0])
@@ -61,14 +51,10 @@ class TorchEngine:
     def sum_by_cluster(
         self, sets: Sequence[tuple[torch.Tensor, np.ndarray]], count: int, *, unit: bool
     ) -> tuple[torch.Tensor, np.ndarray]:
-        """Sum the tokens of each cluster, normalised first if `unit`.
+        """Sum the tokens of each of `count` clusters, normalised first if `unit`.
 
-        Args:
-            sets: The [n, D] tokens of each set and the [n] cluster of each token; sets do not share clusters.
-            count: Number of clusters.
-
-        Returns:
-            [count, D] unit vectors and [count] lengths of the sums.
+        `sets` holds the [n, D] tokens of each set and the [n] cluster of each token; sets do not share clusters.
+        Returns [count, D] unit vectors and [count] lengths of the sums.
         """
         tokens = sets[0][0]
         sums = torch.zeros(count, tokens.shape[1], dtype=torch.float32, device=tokens.device)
@@ -90,31 +76,28 @@ class TorchEngine:
     ) -> Solution:
         """Select from [M, D] candidates those that cover the targets best.
 
-        The tokens of the history are the targets. The solution also holds the CLOSEST picks to each target, or all
-        picks if there are fewer. Without a history it holds the picks and gains only.
+        The tokens of the history are the targets. `with_history` also finds the picks closest to each target.
         """
         matrix = self._compute_weighted_matrix(candidates, targets, similarity, sigma, tick)
-        [(picks, gains, next_gain)] = self._select([matrix], [budget], targets.weights)
+        [(picks, gains, next_gain)] = self._select_budgets([matrix], [budget], targets.weights)
         if not with_history:
             return Solution(picks, gains, next_gain, None, sigma)
         token, rank, _ = self._trace_history(matrix, picks)
-        closest = self._find_closest(matrix, picks, min(CLOSEST, budget))
+        closest = self._find_closest(matrix, picks, min(_CLOSEST, budget))
         return Solution(picks, gains, next_gain, History(token, rank, None), sigma, closest)
 
     def cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
         """Return [E] float64, the cosine of row i[e] of `left` and row j[e] of `right`."""
-        out = []
-        step = max(1, _CHUNK // left.shape[1])
-        for start in range(0, len(i), step):
-            a = left[torch.from_numpy(i[start : start + step]).to(left.device)]
-            b = right[torch.from_numpy(j[start : start + step]).to(right.device)]
-            out.append((_normalise(a) * _normalise(b)).sum(-1).double().cpu().numpy())
-        return np.concatenate(out) if out else np.zeros(0)
+        out = np.empty(len(i))
+        for part in iterate_tiles(len(i), 4 * left.shape[1]):
+            a, b = take_rows(left, i[part]), take_rows(right, j[part])
+            out[part] = (_normalise(a) * _normalise(b)).sum(-1).cpu().numpy()
+        return out
 
     def bytes_needed(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
         """Return the memory needed to select from a set of `n` tokens, or of `n` weighted survivors."""
         median = 28 * n * n if similarity.metric == "gaussian" else 0  # sorts all distances
-        return 2 * n * n + median + 4 * n * dim + 16 * _CHUNK
+        return 2 * n * n + median + 4 * n * dim + 4 * TILE_BYTES
 
     def survivors_together(self, sizes: np.ndarray, survivors: int) -> int:
         """Return how many survivors of blocks of these sizes one selection can take together."""
@@ -129,72 +112,72 @@ class TorchEngine:
         tick(candidates.numel() * len(lengths))
         return matrix
 
-    def _select(
-        self, matrices: Sequence[torch.Tensor], budgets: Sequence[int], weights: np.ndarray | None = None
-    ) -> list[tuple[np.ndarray, np.ndarray, int]]:
-        """Return picks, gains and the next gain for each matrix."""
+    def select(
+        self, matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Make `depths[b]` picks from each [M, N] int16 similarity matrix b.
+
+        Weights, [N] int64, are possible with one matrix only. Returns the int64 picks and gains, concatenated.
+        """
         sizes = [len(matrix) for matrix in matrices]
         batch = matrices[0][None]
         if len(matrices) > 1:
             padded = [F.pad(matrix, (0, max(sizes) - len(matrix))) for matrix in matrices]
             batch = torch.nn.utils.rnn.pad_sequence(padded, batch_first=True)
-        depth = min(max(budgets) + 1, max(sizes))
         device_weights = None if weights is None else torch.from_numpy(weights).to(batch.device)[None]
-        result = greedy.greedy(batch, depth, device_weights, torch.tensor(sizes, device=batch.device))
-        picks, gains = (values.cpu().numpy() for values in result)
-        return [
-            split_next_gain(picks[b, :size], gains[b, :size], budget)
-            for b, (budget, size) in enumerate(zip(budgets, sizes, strict=True))
-        ]
+        result = greedy.greedy(batch, max(depths), device_weights, torch.tensor(sizes, device=batch.device))
+        picks, gains = (torch.cat([row[:n] for row, n in zip(rows, depths, strict=True)]) for rows in result)
+        return picks, gains
+
+    def _select_budgets(
+        self, matrices: Sequence[torch.Tensor], budgets: Sequence[int], weights: np.ndarray | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray, int]]:
+        """Return picks, gains and the next gain for each matrix."""
+        depths = [min(budget + 1, len(matrix)) for matrix, budget in zip(matrices, budgets, strict=True)]
+        ends = np.cumsum(depths)[:-1]
+        picks, gains = (np.split(column.cpu().numpy(), ends) for column in self.select(matrices, depths, weights))
+        return list(map(split_next_gain, picks, gains, budgets))
 
     def _trace_history(self, matrix: torch.Tensor, picks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """List every time a pick raised a token's cover: [E] tokens, ranks of picks, and new covers."""
         n = matrix.shape[1]
         covered = torch.full((1, n), -32768, dtype=torch.int16, device=matrix.device)
         tokens, ranks, covers = [], [], []
-        step = max(1, _CHUNK // n)
-        for start in range(0, len(picks), step):
-            rows = matrix[torch.from_numpy(picks[start : start + step]).to(matrix.device)]  # [step, N]
+        for part in iterate_tiles(len(picks), 4 * n):
+            rows = take_rows(matrix, picks[part])  # [step, N]
             after = torch.cummax(torch.cat([covered, rows]), 0).values
             rank, token = torch.nonzero(rows > after[:-1], as_tuple=True)
             tokens.append(token.cpu().numpy())
-            ranks.append(rank.cpu().numpy() + start)
+            ranks.append(rank.cpu().numpy() + part.start)
             covers.append(rows[rank, token].cpu().numpy())
             covered = after[-1:]
         return np.concatenate(tokens), np.concatenate(ranks), np.concatenate(covers)
 
     def _find_closest(self, matrix: torch.Tensor, picks: np.ndarray, count: int) -> np.ndarray:
         """[N, count] int64: the ranks of the picks most similar to each token, in any order."""
-        rows = matrix[torch.from_numpy(picks).to(matrix.device)]  # [k, N]
-        return rows.topk(count, 0).indices.T.cpu().numpy()
+        return take_rows(matrix, picks).topk(count, 0).indices.T.cpu().numpy()
 
 
 class ReferenceEngine(TorchEngine):
     """Plain greedy on the torch engine's matrices."""
 
-    name = "reference"
-
     def bytes_needed(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
         return super().bytes_needed(n, dim, similarity) + 24 * n * n  # plain greedy computes in int64
 
-    def _select(
-        self, matrices: Sequence[torch.Tensor], budgets: Sequence[int], weights: np.ndarray | None = None
-    ) -> list[tuple[np.ndarray, np.ndarray, int]]:
-        return select_one_by_one(reference.greedy, matrices, budgets, weights)
+    def select(
+        self, matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return select_one_by_one(reference.greedy, matrices, depths, weights)
 
 
 def select_one_by_one(
-    greedy: Callable[..., tuple],
-    matrices: Sequence[torch.Tensor],
-    budgets: Sequence[int],
-    weights: np.ndarray | None,
-) -> list[tuple[np.ndarray, np.ndarray, int]]:
-    """Return picks, gains and the next gain for each matrix, by a greedy that takes one numpy matrix."""
-    choices = []
-    for matrix, budget in zip(matrices, budgets, strict=True):
-        picks, gains, *_ = greedy(matrix.cpu().numpy(), min(budget + 1, len(matrix)), weights)
-        choices.append(split_next_gain(picks, gains, budget))
-    return choices
+    greedy: Callable[..., tuple], matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Select from each matrix in turn by a function for numpy arrays; see `TorchEngine.select`."""
+    arrays = [matrix.cpu().contiguous().numpy() for matrix in matrices]
+    choices = [greedy(array, depth, weights)[:2] for array, depth in zip(arrays, depths, strict=True)]
+    picks, gains = (torch.from_numpy(np.concatenate(column)) for column in zip(*choices, strict=True))
+    return picks, gains
 
 
 def _batch_jobs(jobs: Iterable[Job]) -> Iterator[list[Job]]:
@@ -202,13 +185,11 @@ def _batch_jobs(jobs: Iterable[Job]) -> Iterator[list[Job]]:
     batch: list[Job] = []
     largest = 0
     for job in jobs:
-        grown = max(largest, len(job.tokens))
-        on_cpu = job.tokens.device.type == "cpu"
-        if batch and (on_cpu or 2 * (len(batch) + 1) * grown * grown > _BATCH_BYTES):
+        largest = max(largest, len(job.tokens))
+        if batch and (job.tokens.device.type == "cpu" or 2 * (len(batch) + 1) * largest**2 > _BATCH_BYTES):
             yield batch
-            batch, grown = [], len(job.tokens)
+            batch, largest = [], len(job.tokens)
         batch.append(job)
-        largest = grown
     if batch:
         yield batch
 
@@ -235,30 +216,25 @@ def compute_symmetric_matrix(tokens: torch.Tensor, similarity: Similarity) -> tu
 
 
 def _compute_matrix(
-    candidates: torch.Tensor,
-    directions: torch.Tensor,
-    lengths: torch.Tensor,
-    similarity: Similarity,
-    sigma: float | None,
+    candidates: torch.Tensor, targets: torch.Tensor, lengths: torch.Tensor, similarity: Similarity, sigma: float | None
 ) -> torch.Tensor:
-    """[M, N] int16 similarity of [M, D] candidates to targets of [N, D] unit directions and [N] lengths.
+    """[M, N] int16 similarity of [M, D] candidates to targets of [N, D] directions and [N] lengths.
 
     With `sigma` it is the Gaussian exp(-distance^2 / 2 sigma^2), otherwise the cosine.
     """
-    matrix = torch.empty(len(candidates), len(directions), dtype=torch.int16, device=candidates.device)
-    step = max(1, _CHUNK // len(directions))
+    matrix = torch.empty(len(candidates), len(targets), dtype=torch.int16, device=candidates.device)
     longest = float(lengths.max()) or 1.0  # the unit of all lengths, so that they fit float32
-    for start in range(0, len(candidates), step):
-        part = candidates[start : start + step]
-        s = _normalise(part) @ directions.T
+    for part in iterate_tiles(len(candidates), 4 * len(targets)):
+        rows = candidates[part]
+        s = _normalise(rows) @ targets.T
         if sigma is not None:
-            squares = _square_distances(s, _compute_lengths(part) / longest, lengths / longest)
+            squares = _square_distances(s, _compute_lengths(rows) / longest, lengths / longest)
             # if more than half of the pairs coincide, sigma is 0 and only coinciding tokens are similar
             s = torch.exp(squares * (-0.5 / max((sigma / longest) ** 2, 1e-30)))
         s = s.clamp(-1, 1)
         if similarity.detail != 1:
             s = 1 - (1 - s.clamp_min(0)) ** similarity.detail
-        matrix[start : start + step] = (s * SCALE).round().to(torch.int16)
+        matrix[part] = (s * SCALE).round().to(torch.int16)
     return matrix
 
 
