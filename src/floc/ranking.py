@@ -110,12 +110,10 @@ class Ranking:
         next_gains = None
         if self.next_gains is not None:
             next_gains = self.next_gains.copy()
-            for g, gain in zip(self.group[~kept][::-1], self.gains[~kept][::-1], strict=True):
-                next_gains[g] = gain  # backwards, so that the first pick left out remains
-        history = None
-        if self.history is not None:
-            remains = kept[self.history.rank]
-            token, rank, cosine = (column[remains] for column in self.history)  # type: ignore[index]  # has cosines
+            next_gains[self.group[~kept][::-1]] = self.gains[~kept][::-1]  # of a repeated index the last value stays
+        history = self.history
+        if history is not None:
+            token, rank, cosine = (column[kept[history.rank]] for column in history)  # type: ignore[index]  # has cosines
             history = History(token, (kept.cumsum() - 1)[rank], cosine)
         return replace(
             self,
@@ -132,9 +130,7 @@ class Ranking:
         assert self.history is not None
         kept = self.mask(count)
         indices = np.sort(self.picks[kept])
-        last = np.full(self.n, -1, np.int64)
-        remains = kept[self.history.rank]
-        last[self.history.token[remains]] = self.history.rank[remains]  # the last value stays, and ranks never decrease
+        last = self.history.representatives(self.n, kept)
         # tokens of a group without picks are represented by the kept token with the nearest index
         return np.where(
             last < 0, find_nearest_place(indices, np.arange(self.n)), np.searchsorted(indices, self.picks[last])
@@ -195,7 +191,7 @@ def _merge_histories(
     rank = np.concatenate([place[starts[g] + history.rank] for g, history in histories])
     cosine = np.concatenate([history.cosine for _, history in histories])
     if not rising:
-        return History(*find_improvements(token, rank, cosine))
+        return find_improvements(token, rank, cosine)
     by_rank = np.argsort(rank, kind="stable")
     return History(token[by_rank], rank[by_rank], cosine[by_rank])
 
@@ -213,9 +209,7 @@ def _limit(gains: np.ndarray, next_gain: float, k: int, start: int = 0) -> float
     return float((reached + k * following)[start:].min())
 
 
-def find_improvements(
-    token: np.ndarray, rank: np.ndarray, cosine: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def find_improvements(token: np.ndarray, rank: np.ndarray, cosine: np.ndarray) -> History:
     """Keep, of all candidate representatives, those better than every earlier one, in the order of ranks.
 
     >>> columns = map(np.array, ([7, 7, 5, 7], [2, 0, 1, 3], [0.5, 0.8, 0.1, 0.9]))
@@ -230,7 +224,7 @@ def find_improvements(
     level = np.unique(token, return_inverse=True)[1] * 4.0 + cosine
     better = np.append(True, level[1:] > np.maximum.accumulate(level)[:-1])
     by_rank = np.flatnonzero(better)[np.argsort(rank[better], kind="stable")]
-    return token[by_rank], rank[by_rank], cosine[by_rank]
+    return History(token[by_rank], rank[by_rank], cosine[by_rank])
 
 
 def find_nearest_place(ascending: np.ndarray, values: np.ndarray) -> np.ndarray:

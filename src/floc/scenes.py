@@ -15,7 +15,9 @@ last but one, and the next frame from the previous one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+import math
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -53,7 +55,7 @@ def find_cuts(tokens: Array, *, shortest: int = SHORTEST) -> list[int]:
     >>> find_cuts(torch.stack([a] * 7 + [b] * 5 + [a] * 6))
     [7, 12]
     """
-    _check_lengths(shortest)
+    check_count("shortest", shortest, "frames")
     return _find_cuts(TokenGrid.from_array(tokens).tokens, shortest)
 
 
@@ -69,7 +71,12 @@ def split_scenes(tokens: Array, *, shortest: int = SHORTEST, longest: int = LONG
     >>> split_scenes(torch.stack([a] * 20 + [b] * 5), longest=8)
     [0, 6, 13, 20]
     """
-    _check_lengths(shortest, longest)
+    check_count("shortest", shortest, "frames")
+    if not (is_positive_int(longest) and longest >= 2 * shortest - 1):
+        raise ValueError(
+            f"longest must be a whole number of frames, at least {2 * shortest - 1}, so that half of a longer scene is "
+            f"not below shortest={shortest}; got {longest!r}"
+        )
     return _split(TokenGrid.from_array(tokens).tokens, shortest, longest)
 
 
@@ -128,14 +135,13 @@ def _dot_rows(a: torch.Tensor, b: torch.Tensor) -> np.ndarray:
 
 
 def _find_cuts(tokens: torch.Tensor, shortest: int) -> list[int]:
-    frames = len(tokens)
-    if frames < 2 * shortest:
+    if len(tokens) < 2 * shortest:
         return []
     breaks = measure_breaks(tokens)
     median = float(np.median(breaks[1:]))
     if median > CONTINUOUS:
         return []
-    return space_cuts(find_clearest(breaks, (median + 1) / 2), frames, shortest)
+    return space_cuts(find_clearest(breaks, (median + 1) / 2), len(tokens), shortest)
 
 
 def find_clearest(breaks: np.ndarray, least: float) -> list[int]:
@@ -161,26 +167,8 @@ def space_cuts(candidates: Iterable[int], frames: int, shortest: int) -> list[in
 
 
 def _split(tokens: torch.Tensor, shortest: int, longest: int) -> list[int]:
-    return _split_long([0, *_find_cuts(tokens, shortest)], len(tokens), longest)
-
-
-def _split_long(starts: Sequence[int], frames: int, longest: int) -> list[int]:
-    """Split every scene of more than `longest` frames into equal parts.
-
-    >>> _split_long([0, 10], frames=24, longest=10)
-    [0, 10, 17]
-    """
-    result = []
-    for start, end in zip(starts, [*starts[1:], frames], strict=True):
-        parts = -(-(end - start) // longest)
-        result += [start + (end - start) * part // parts for part in range(parts)]
-    return result
-
-
-def _check_lengths(shortest: int, longest: int | None = None) -> None:
-    check_count("shortest", shortest, "frames")
-    if longest is not None and not (is_positive_int(longest) and longest >= 2 * shortest - 1):
-        raise ValueError(
-            f"longest must be a whole number of frames, at least {2 * shortest - 1}, so that half of a longer scene is "
-            f"not below shortest={shortest}; got {longest!r}"
-        )
+    starts = []
+    for start, end in itertools.pairwise([0, *_find_cuts(tokens, shortest), len(tokens)]):
+        parts = math.ceil((end - start) / longest)
+        starts += [start + (end - start) * part // parts for part in range(parts)]
+    return starts

@@ -45,11 +45,15 @@ class History(NamedTuple):
     rank: np.ndarray  # [E] int64, never decreasing
     cosine: np.ndarray | None  # [E] float64, of the token and that pick; None if not requested
 
-    def representatives(self, n: int, k: int) -> np.ndarray:
-        """Return [n] int64, the rank of each token's representative among the first `k` picks; -1 if it has none."""
+    def representatives(self, n: int, kept: int | np.ndarray) -> np.ndarray:
+        """Return [n] int64, the rank of each token's representative; -1 if it has none.
+
+        Args:
+            kept: The number of picks to use, the first ones, or [P] bool for each pick.
+        """
         last = np.full(n, -1, np.int64)
-        early = self.rank < k
-        last[self.token[early]] = self.rank[early]  # of a repeated index the last value stays, and ranks never decrease
+        used = self.rank < kept if isinstance(kept, int) else kept[self.rank]
+        last[self.token[used]] = self.rank[used]  # of a repeated index the last value stays, and ranks never decrease
         return last
 
 

@@ -140,13 +140,11 @@ class BoundedPast:
         selection = _select_again(selector, held, min(self.budget, len(index)))
         picked = index[selection.picks]
         places = selection.picks[np.argsort(picked)]
-        indices = index[places]
         kept = take_rows(held["features"], places)
         features = to_input_type(kept, numpy_dtype)
         return Kept.from_host(
             features,
-            indices,
-            np.searchsorted(indices, picked),
+            picked,
             selection.gains,
             (self.frames, *cells),
             nested=True,

@@ -63,8 +63,7 @@ class GrowingPast:
         times = np.concatenate([block.times for block in picked])
         return Kept.from_host(
             features,
-            indices,
-            np.searchsorted(indices, ranking.picks),
+            ranking.picks,
             ranking.gains,
             (len(times), *cells),
             nested=True,
