@@ -144,9 +144,14 @@ class _Run:
         if self.has_second_pass and count < self.grid.n:  # a selection of everything needs no second pass
             windows = self.plan_windows(count)
         if self.options.stays_on(self.grid.tokens.device):
-            ranking = self._rank_on_device(count, windows)
-            if self.options.progress is not None:
-                self.options.progress(1.0)
+            from floc.selection.gpu import run
+
+            tokens, detail = self.grid.tokens.reshape(-1, self.grid.dim), float(self.options.detail)
+            if windows is None:
+                ranking = run.rank_in_blocks(tokens, self.sizes, count, detail)
+            else:
+                ranking = run.rank_in_two_passes(tokens, self.sizes, windows, count, detail)
+            self.progress.tick(self.progress.total)
             return ranking
         with self.engine.at_work():
             if windows is None:
@@ -155,15 +160,6 @@ class _Run:
             depths = [np.minimum(self.sizes[window.start : window.stop], survivors) for window, survivors in windows]
             solutions = self.run_first_pass(np.concatenate(depths), with_cosines=False)
             return self.second_pass.rank(solutions, windows, count)
-
-    def _rank_on_device(self, count: int, windows: Sequence[tuple[range, int]] | None) -> DeviceRanking:
-        from floc.selection.gpu import run
-
-        tokens = self.grid.tokens.reshape(-1, self.grid.dim)
-        detail = float(self.options.detail)
-        if windows is None:
-            return run.rank_in_blocks(tokens, self.sizes, count, detail)
-        return run.rank_in_two_passes(tokens, self.sizes, windows, count, detail)
 
     def plan_windows(self, count: int) -> list[tuple[range, int]]:
         """Plan the windows of a second pass that keeps `count` tokens; raise MemoryError if they do not fit."""

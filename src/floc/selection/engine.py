@@ -70,16 +70,12 @@ class Solution:
 
     def scale(self, unit: int) -> Solution:
         """Divide the gains by `unit`, which converts fixed point to units of similarity."""
-        return replace(
-            self, gains=self.gains / unit, next_gain=None if self.next_gain is None else self.next_gain / unit
-        )
+        next_gain = None if self.next_gain is None else self.next_gain / unit
+        return replace(self, gains=self.gains / unit, next_gain=next_gain)
 
 
 def split_next_gain(picks: np.ndarray, gains: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Cut picks and gains at the budget, and return the gain that follows them; 0 if nothing is left.
-
-    Engines select `min(budget + 1, candidates)` picks to know it.
-    """
+    """Cut `min(budget + 1, candidates)` picks and gains at the budget; also returns the gain that follows, or 0."""
     return picks[:budget], gains[:budget], int(gains[budget]) if len(gains) > budget else 0
 
 

@@ -52,11 +52,8 @@ class SceneCutter(EvenCutter):
     """
 
     def __init__(self, dim: int | None = None) -> None:
-        """Args:
-        dim: Number of features to compare, the first ones; None: all.
-        """
         super().__init__(LONGEST)
-        self.dim = dim
+        self.dim = dim  # number of features to compare, the first ones; None: all
         self.frames = 0
         # differences of each waiting frame to the previous one and to the last but one
         self.apart: list[tuple[float, float]] = []

@@ -40,10 +40,9 @@ class GrowingPast:
         self.blocks.append(self._select(selector, block))
 
     def _select(self, selector: Selector, block: StreamBlock) -> _PickedBlock:
-        flat = block.flat
-        depth = min(len(flat), self.budget.count(len(flat)) + 1)
-        solution = selector.select(selector.crop(flat), depth, with_cosines=True)
-        return _PickedBlock(solution.scale(SCALE), take_rows(flat, solution.picks), block.times)
+        depth = min(len(block.flat), self.budget.count(len(block.flat)) + 1)
+        solution = selector.select(selector.crop(block.flat), depth, with_cosines=True)
+        return _PickedBlock(solution.scale(SCALE), take_rows(block.flat, solution.picks), block.times)
 
     def keep(
         self, selector: Selector, rest: Sequence[StreamBlock], cells: tuple[int, int], numpy_dtype: np.dtype | None
@@ -101,12 +100,7 @@ class GrowingPast:
 
 def _to_columns(block: _PickedBlock) -> dict[str, np.ndarray]:
     """Return the arrays of a block by the names under which they are saved."""
-    solution, history = block.solution, block.solution.history
-    assert history is not None
-    assert history.cosine is not None
-    return {
-        "picks": solution.picks,
-        "gains": solution.gains,
-        **history._asdict(),  # token, rank, cosine
-        "block_times": block.times,
-    }
+    solution = block.solution
+    assert solution.history is not None
+    columns = {"picks": solution.picks, "gains": solution.gains, "block_times": block.times}
+    return columns | solution.history._asdict()  # token, rank, cosine

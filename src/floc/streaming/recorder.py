@@ -77,15 +77,10 @@ class StreamRecorder:
         wrote: Callable[[Path], None] = lambda segment: None,
         warn: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """Record until the source ends, `seconds` have been read, or `stopped` returns True.
+        """Record until the source ends, `seconds` of video have been read, or `stopped` returns True.
 
-        Args:
-            follow, patience_s: See `live.read_frames`.
-            seconds: Seconds of video, from the first frame of this run.
-            stopped: Called after every frame.
-            show: Called after every push.
-            wrote: Called with the path of every segment.
-            warn: Called with problems that do not end the recording.
+        Calls `stopped` after every frame, `show` after every push, `wrote` with the path of every segment, and `warn`
+        with problems that do not end the recording. For `follow` and `patience_s` see `live.read_frames`.
         """
 
         def store_warning(text: str) -> None:
@@ -194,16 +189,11 @@ def open_recorder(
     device: str | None = None,
     **options: Any,
 ) -> StreamRecorder:
-    """Open a recorder with a new stream or, if the state file exists, with the saved one.
-
-    Args:
-        options: Those of `floc.Stream`.
-    """
+    """Open a recorder with a new stream of these options or, if the state file exists, with the saved one."""
     stream = Stream(ratio=None if budget.ratio is None else str(budget.ratio), budget=budget.budget, **options)
-    resumes = state is not None and state.exists()
-    if resumes:
-        assert state is not None
-        stream = _load_stream(state, stream, encoder, device)
+    resumes = False
+    if state is not None and state.exists():
+        resumes, stream = True, _load_stream(state, stream, encoder, device)
     else:
         stream.note = {"encoder": encoder.name, "segments": 0}
         if before := sorted(folder.glob("segment-*.safetensors")):
