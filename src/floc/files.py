@@ -105,10 +105,7 @@ def write_kept(
 
 
 def read_kept(path: Path) -> Kept:
-    """Read a kept-tokens file.
-
-    `at` is not available. A prefix of `order` is the result for a smaller budget, or nearly so for blocks.
-    """
+    """Read a kept-tokens file, without `at`; a prefix of `order` is (nearly) the result for a smaller budget."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -116,15 +113,13 @@ def read_kept(path: Path) -> Kept:
             metadata = json.loads((file.metadata() or {})["floc"])
             names = set(file.keys())
             required = ARRAYS[:-1] if metadata["method"] == "stream" and "represents" not in names else ARRAYS
-            arrays: dict[str, Any] = {name: file.get_tensor(name) for name in required}
-            times_s = file.get_tensor("times_s") if "times_s" in names else None
+            arrays: dict[str, Any] = {name: file.get_tensor(name) for name in (*required, *({"times_s"} & names))}
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise ValueError(f"{path}: not a kept-tokens file of floc ({error})") from error
     represents = arrays.pop("represents").numpy() if "represents" in arrays else None
     return Kept(
         **arrays,
         shape=tuple(metadata["shape"]),
-        times_s=times_s,
         span_s=tuple(metadata["span_s"]) if "span_s" in metadata else None,
         representation=KnownRepresentation(represents, metadata["coverage"], metadata["bound"]),
         **{name: metadata[name] for name in ("method", "settings", "seconds")},

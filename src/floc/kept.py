@@ -40,12 +40,7 @@ class Kept:
 
     @classmethod
     def from_host(
-        cls,
-        features: Array,
-        picks: np.ndarray,
-        gains: np.ndarray,
-        shape: tuple[int, int, int],
-        **fields: Any,
+        cls, features: Array, picks: np.ndarray, gains: np.ndarray, shape: tuple[int, int, int], **fields: Any
     ) -> Kept:
         """Build a `Kept` from [K, D] features by ascending index, and [K] picks and gains, most important first.
 
@@ -114,9 +109,9 @@ class Kept:
     def at(self, *, ratio: float | str | None = None, budget: int | None = None, coverage: float | None = None) -> Kept:
         """Return the result for a smaller budget, from the stored order; nothing is computed again.
 
-        Without a second pass this is what `floc.compress` returns for that budget, with one exception: largest
-        remainders can give a short block a token that they take away again for a larger budget. That token was not kept
-        here, so another block has one more instead. A ratio is relative to all input tokens.
+        A ratio is relative to all input tokens. Without a second pass this is what `floc.compress` returns for that
+        budget, unless largest remainders give a short block a token that they take away again for a larger budget: that
+        token was not kept here, so another block has one more instead.
         """
         target = Budget.parse(ratio, budget, coverage)
         if not self.nested:
@@ -137,23 +132,20 @@ class Kept:
         """Keep the `count` most important tokens only."""
         ranking = self.ranking
         if ranking is None:
-            picks = to_numpy(self.order)[:count]
-            places = np.sort(picks)
-            order, gains = np.searchsorted(places, picks), self.gains[:count]
+            picks, gains = to_numpy(self.order)[:count], self.gains[:count]
         else:
             ranking = ranking.truncate(count)
             kept = ranking.mask(count)
-            indices = np.sort(ranking.picks[kept])
-            places = np.searchsorted(to_numpy(self.indices), indices)
-            order = np.searchsorted(indices, ranking.picks[kept])
+            picks = np.searchsorted(to_numpy(self.indices), ranking.picks[kept])
             gains = convert_like(self.features, ranking.gains[kept])
+        places = np.sort(picks)
         taken = convert_like(self.features, places)
         return replace(
             self,
             indices=self.indices[taken],
             features=self.features[taken],
             positions=self.positions[taken],
-            order=convert_like(self.features, order),
+            order=convert_like(self.features, np.searchsorted(places, picks)),
             gains=gains,
             times_s=None if self.times_s is None else self.times_s[taken],
             representation=self.representation.shrink(places, ranking),

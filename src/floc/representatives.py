@@ -1,9 +1,7 @@
 """Representatives: which kept token represents each input token, and how similar the two are.
 
-Facility-location selection knows them when it is done. For other methods they are computed on first use: that takes the
-product of all tokens with all kept ones, which can cost more than the method itself.
-
-A `Representation` has these attributes; kept tokens are numbered by ascending index:
+Facility-location selection knows them when it is done. For other methods they are computed on first use, by a product
+of all tokens with all kept ones. A `Representation` has these attributes; kept tokens are numbered by ascending index:
 
     represents  [n] int64, the place of every token's representative; None if it is not known any more
     coverage    mean cosine of tokens and their representatives
@@ -76,9 +74,9 @@ class RankedRepresentation:
 
 @dataclass(frozen=True, eq=False)
 class NearestRepresentation(_Base):
-    """Each token is represented by the most similar kept token of its group, a kept token by itself.
+    """The most similar kept token of a token's group represents it, a kept token itself; computed on first use.
 
-    Computed on first use, from the tokens, which must not change until then. Nothing is fetched from a GPU before.
+    Until then the tokens must not change, and nothing is fetched from a GPU.
     """
 
     tokens: torch.Tensor | None  # [T, H, W, D]; None: released

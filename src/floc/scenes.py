@@ -6,11 +6,8 @@ means that nothing changed, a break of 1 that a cell says nothing about its prev
 relative measure needs no threshold per encoder, and a person who walks through a room keeps it low.
 
 A frame starts a scene if its break is closer to 1 than to the video's median break, so that noise and motion, which
-raise all breaks, do not count as cuts. On real footage this works better than a multiple of the median deviation above
-the median, which finds cuts wherever a static video moves, and none in a video that moves all the time.
-
-A single different frame, such as a flash, does not make a scene: a break counts only if the frame also differs from the
-last but one, and the next frame from the previous one.
+raise all breaks, do not count as cuts. A single different frame, such as a flash, does not make a scene: a break counts
+only if the frame also differs from the last but one, and the next frame from the previous one.
 """
 
 from __future__ import annotations
@@ -101,8 +98,7 @@ def measure_differences(tokens: torch.Tensor) -> tuple[np.ndarray, np.ndarray, f
 
     Returns:
         [2, T] differences of each frame to the previous one and to the last but one, 0 for the first frames; [D] the
-        sum of all normalised tokens; the sum over frames of the mean squared length of these, which is 0 for zero
-        tokens.
+        sum of all normalised tokens; the sum over frames of the mean squared length of these, 0 for zero tokens.
     """
     frames, height, width, dim = tokens.shape
     cells = height * width

@@ -152,10 +152,10 @@ class SecondPass:
         ).scale(SCALE * WEIGHT_SCALE)
 
     def _find_history(self, window: _Window, candidates: torch.Tensor, selected: Solution) -> History:
-        """Find the representatives of a window's tokens.
+        """Find the representatives of a window's tokens: the most similar one of some candidates.
 
-        Candidates are the picks that represented a token's cluster along the way, the few picks closest to the cluster
-        and, for a token that was picked, the token itself. The most similar one represents the token.
+        These are the picks that represented a token's cluster along the way, the few picks closest to the cluster and,
+        for a token that was picked, the token itself.
         """
         history, closest = selected.history, selected.closest
         assert history is not None

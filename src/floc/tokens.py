@@ -106,12 +106,11 @@ class TokenGrid:
         )
 
     def _keep_on_device(self, ranking: DeviceRanking) -> Kept:
-        picks = ranking.picks
+        picks, (_, rows, columns) = ranking.picks, self.shape
         # counting marks takes a third of the time of sorting
         marks = torch.zeros(self.n, dtype=torch.int32, device=picks.device).scatter_(0, picks, 1)
         order = marks.cumsum(0).index_select(0, picks) - 1
         indices = torch.empty_like(picks).scatter_(0, order, picks)
-        _, rows, columns = self.shape
         frame, cell = indices // (rows * columns), indices % (rows * columns)
         kept = self.tokens.reshape(-1, self.dim).index_select(0, indices)
 
@@ -148,13 +147,7 @@ class TokenGrid:
         )
 
     def merge(self, indices: np.ndarray, merged: torch.Tensor, represents: np.ndarray) -> Kept:
-        """Keep merged tokens.
-
-        Args:
-            indices: [K] int64, the flat index of each merged token, ascending.
-            merged: [K, D].
-            represents: [n] int64, for every token the place of the merged token it went into.
-        """
+        """Keep [K, D] merged tokens at [K] ascending flat indices; token i of n went into number `represents[i]`."""
         return Kept.from_host(
             to_input_type(merged.to(self.tokens.dtype), self.numpy_dtype),
             indices,

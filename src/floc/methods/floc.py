@@ -5,9 +5,8 @@ ICLR 2026) selects within blocks of 32 frames by greedy facility location on cos
 
 `floc` adds two steps:
 
-* The second pass (`dedupe`). The blocks keep `dedupe` times the budget between them, then one selection among these
-  survivors keeps the budget, which removes what blocks repeat: see `floc.second_pass`. Blocks share the survivors by
-  gain, not by size, so that a static scene leaves room for a busy one.
+* The second pass (`dedupe`). The blocks keep `dedupe` times the budget, by gain, so that a static scene leaves room for
+  a busy one. One selection among these survivors removes what blocks repeat: see `floc.second_pass`.
 * `detail`. The similarity is 1 - (1 - cos)^detail, so that badly covered tokens weigh more and rare things survive.
 
 Algorithm 1 of the paper starts lazy greedy from the bound f({v}), which negative cosines violate; here the picks are

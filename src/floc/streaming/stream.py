@@ -5,8 +5,8 @@ is exactly that of `floc.compress` with `dedupe=1` on the same frames and blocks
 
 With a `budget` memory is bounded. Every block contributes a few survivors, fewer the longer the past is, and whenever
 there are too many, a selection among all of them keeps the budget. A survivor carries the sum of the normalised tokens
-it represents; when it is dropped, its sum goes to its representative. So the past keeps its weight, however often it is
-selected from (see `floc.second_pass`). Only `half_life_s` makes it decay.
+it represents, which goes to its representative when it is dropped. So the past keeps its weight (see
+`floc.second_pass`); only `half_life_s` makes it decay.
 """
 
 from __future__ import annotations

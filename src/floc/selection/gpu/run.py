@@ -155,7 +155,7 @@ class _PickLists:
     @cached_property
     def first(self) -> torch.Tensor:
         """[P] int64, the place of the first pick of each pick's group."""
-        return repeat_values(self.host_begins, self.depths, self.device)
+        return repeat_values(_to_ints(self.host_begins), self.depths, self.device)
 
     @cached_property
     def by_rank(self) -> torch.Tensor:
