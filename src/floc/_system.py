@@ -37,8 +37,8 @@ def use_one_thread() -> Iterator[None]:
 class _SingleThreadedBlas:
     """Context manager that limits numpy's BLAS to one thread; floc's worker threads provide the parallelism.
 
-    The setting is global to the process, so nested and concurrent users are counted and the last one restores it. Only
-    the thread that changed it may restore it, so a separate thread holds the limit.
+    The setting is global: users are counted, and the last one restores it. Only the thread that changed it may restore
+    it, so a separate thread holds the limit.
     """
 
     def __init__(self) -> None:

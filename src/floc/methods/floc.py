@@ -95,8 +95,7 @@ class Floc:
         count = ranking.find_count(coverage)
         if run.has_second_pass:
             # survivors for the count that plain blocks need: the second pass hardly needs more, and may keep them all
-            windows = run.plan_windows(count)
-            ranking = run.second_pass.rank(solutions, windows, run.grid.n)
+            ranking = run.second_pass.rank(solutions, run.plan_windows(count), run.grid.n)
             count = ranking.find_count(coverage)
         return run.grid.keep_ranked(ranking, count)
 
@@ -139,9 +138,8 @@ class _Run:
 
     def rank(self, count: int) -> Ranking | DeviceRanking:
         """Rank at least `count` tokens; on a GPU exactly `count`, without waiting for it."""
-        windows = None
-        if self.has_second_pass and count < self.grid.n:  # a selection of everything needs no second pass
-            windows = self.plan_windows(count)
+        # a selection of everything needs no second pass
+        windows = self.plan_windows(count) if self.has_second_pass and count < self.grid.n else None
         if self.options.stays_on(self.grid.tokens.device):
             from floc.selection.gpu import run
 

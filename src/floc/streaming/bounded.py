@@ -23,7 +23,6 @@ DEDUPE = 1.25  # less than for `floc.compress`: every survivor of a block adds t
 # and more room means fewer reductions: the total cost is least at 2.
 ROOM = 2.0
 
-
 # Survivors are columns of one length: features [M, D], sums [M, D] float32 of the normalised tokens that each
 # represents, and on the host index [M] int64 in the whole video and time_s [M] float64.
 Survivors: TypeAlias = dict[str, torch.Tensor]
@@ -103,7 +102,7 @@ class BoundedPast:
         flat, compared = block.flat, selector.crop(block.flat)
         n, decay = len(flat), self._compute_decay(block)
         part = n / (self.counted * decay + n)  # of all tokens, less what has decayed
-        share, most = min(n, math.ceil(self.budget * part)), min(n, self._count_survivors(part))
+        share, most = (min(n, math.ceil(factor * self.budget * part)) for factor in (1, self.dedupe))
         solution = selector.select(compared, most, with_cosines=False)
         assert solution.history is not None
         count = max(share, int(np.count_nonzero(solution.gains / SCALE > self.bar * decay)))
@@ -117,12 +116,8 @@ class BoundedPast:
             "time_s": torch.from_numpy(block.times[picks // block.cells]),
         }
 
-    def _count_survivors(self, part: float) -> int:
-        """Return the maximum number of survivors of a block that is this part of all tokens."""
-        return math.ceil(self.dedupe * self.budget * part)
-
     def _limit(self) -> int:
-        return max(self.most, self.budget + self._count_survivors(1.0))
+        return max(self.most, self.budget + math.ceil(self.dedupe * self.budget))
 
     def _compute_decay(self, block: StreamBlock) -> float:
         """Return the fraction of the past's weight that is left after a block."""

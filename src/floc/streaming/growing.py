@@ -29,14 +29,13 @@ class _PickedBlock:
 
 
 class GrowingPast:
-    """Stores the picks of all blocks."""
+    """Stores the picks of all blocks; the methods are those of `BoundedPast`."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self.blocks: list[_PickedBlock] = []
 
     def add(self, selector: Selector, block: StreamBlock) -> None:
-        """Add a complete block."""
         self.blocks.append(self._select(selector, block))
 
     def _select(self, selector: Selector, block: StreamBlock) -> _PickedBlock:
@@ -47,7 +46,6 @@ class GrowingPast:
     def keep(
         self, selector: Selector, rest: Sequence[StreamBlock], cells: tuple[int, int], numpy_dtype: np.dtype | None
     ) -> Kept:
-        """Return the kept tokens of all blocks and of `rest`, which is not added; `cells` are rows and columns."""
         picked = [*self.blocks, *(self._select(selector, block) for block in rest)]
         frame_tokens = cells[0] * cells[1]
         sizes = np.array([len(block.times) * frame_tokens for block in picked])
@@ -71,11 +69,9 @@ class GrowingPast:
         )
 
     def metadata(self) -> dict[str, Any]:
-        """Return the JSON-serialisable part of the state to save."""
         return {"next_gains": [block.solution.next_gain for block in self.blocks]}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the tensors to save; none before the first block."""
         if not self.blocks:
             return {}
         rows = [_to_columns(block) for block in self.blocks]
@@ -85,7 +81,6 @@ class GrowingPast:
         return {**tensors, "features": torch.cat([block.features for block in self.blocks])}
 
     def restore(self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
         if not metadata["next_gains"]:
             return
         picks, gains, token, rank, cosine, times = (

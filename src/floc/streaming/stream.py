@@ -146,10 +146,9 @@ class Stream:
         frames = self._check_frames(tokens)
         times = self._check_times(time_s, len(frames))
         if self._waiting is None:
-            self._allocate(frames)
+            self._waiting = self._allocate(frames)
             self._numpy_dtype = tokens.dtype if isinstance(tokens, np.ndarray) else None
             self._first_s, self._is_timed = times[0], time_s is not None
-        assert self._waiting is not None
         if len(self._times) == len(self._waiting):  # the selection from this block failed before, for lack of memory
             self._complete_blocks()
         for frame, time in zip(frames, times, strict=True):
@@ -243,14 +242,14 @@ class Stream:
         self._numpy_dtype = None if metadata["numpy_dtype"] is None else np.dtype(metadata["numpy_dtype"])
         self._is_timed, self._is_closed, self.note = metadata["timed"], metadata["closed"], metadata["note"]
 
-    def _allocate(self, frames: torch.Tensor) -> None:
+    def _allocate(self, frames: torch.Tensor) -> torch.Tensor:
         """Allocate memory for waiting frames; raise MemoryError if a block of them could not be selected from."""
         engine, capacity = create_engine(self._settings["backend"], frames.device), self._cutter.capacity
         n = capacity * frames.shape[1] * frames.shape[2]
         needed = engine.bytes_needed(n, self._settings["dim"] or frames.shape[3], self._similarity)
         check_memory(n, needed, frames.device, f"block= with fewer than {capacity} frames")
-        self._waiting = frames.new_empty(capacity, *frames.shape[1:])
         self._engine = engine
+        return frames.new_empty(capacity, *frames.shape[1:])
 
     def _complete_blocks(self) -> None:
         """Move waiting frames that form a block to the past."""
@@ -321,9 +320,7 @@ class Stream:
 
 def _check_device(device: str | torch.device) -> torch.device:
     """Return the device; raise ValueError if it is not available."""
-    checked = torch.device(device)
     try:
-        torch.empty(1, device=checked)
+        return torch.empty(1, device=device).device
     except (AssertionError, RuntimeError) as error:  # torch built without CUDA raises AssertionError
-        raise ValueError(f"its tokens belong on {checked}, which is not available; pass device='cpu'") from error
-    return checked
+        raise ValueError(f"its tokens belong on {device}, which is not available; pass device='cpu'") from error
