@@ -96,7 +96,7 @@ def build_solution(
         raises: For every time a pick raised the cover of a token: [E] token, [E] rank of the pick, [E] new cover.
         own_cover: [n] int16, the similarity of each token to itself.
         cosines: Computes the cosines of tokens i and j of the set.
-        with_cosines: Whether the history needs cosines; those on the matrix are always included.
+        with_cosines: Whether the history needs cosines; those that can be read off the matrix are always included.
     """
     picks, gains, next_gain = selection
     token, rank, cover = raises
@@ -106,10 +106,11 @@ def build_solution(
     rank = np.concatenate([rank, np.arange(len(picks))])
     by_rank = np.argsort(rank, kind="stable")
     token, rank = np.concatenate([token, picks])[by_rank], rank[by_rank]
+    cosine = None
     if similarity.is_plain_cosine:
         cosine = np.concatenate([cover, own_cover[picks]])[by_rank] / SCALE
-    else:
-        cosine = cosines(token, picks[rank]) if with_cosines else None
+    elif with_cosines:
+        cosine = cosines(token, picks[rank])
     return Solution(picks, gains, next_gain, History(token, rank, cosine), sigma)
 
 
