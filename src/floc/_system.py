@@ -7,7 +7,7 @@ import ctypes
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import torch
 
 from floc._format import format_bytes
 
-SMALL_BYTES = 1 << 30  # any supported GPU has this much
 _thread = threading.local()
 
 
@@ -38,8 +37,8 @@ def use_one_thread() -> Iterator[None]:
 class _SingleThreadedBlas:
     """Context manager that limits numpy's BLAS to one thread; floc's worker threads provide the parallelism.
 
-    The setting is global to the process, so nested and concurrent users are counted and the last one restores it. Only
-    the thread that changed it may restore it, so a separate thread holds the limit.
+    The setting is global: users are counted, and the last one restores it. Only the thread that changed it may restore
+    it, so a separate thread holds the limit.
     """
 
     def __init__(self) -> None:
@@ -94,22 +93,19 @@ single_threaded_blas = _SingleThreadedBlas()
 def available_bytes(device: torch.device) -> int | None:
     """Return the free memory of a device, or None if it is unknown."""
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    if device.type != "cpu":
-        return None
-    limits = [limit for limit in (_system_available(), _cgroup_available()) if limit is not None]
-    return min(limits, default=None)
+        return (
+            torch.cuda.mem_get_info(device)[0]
+            + torch.cuda.memory_reserved(device)
+            - torch.cuda.memory_allocated(device)
+        )
+    limits = (_system_available(), _cgroup_available()) if device.type == "cpu" else ()
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def check_memory(n: int, needed_bytes: int, device: torch.device, remedy: str) -> None:
-    """Raise MemoryError if selecting from `n` tokens needs more memory than a device has free.
-
-    Args:
-        remedy: What to pass instead, for the message.
-    """
-    if device.type == "cuda" and needed_bytes < SMALL_BYTES:
-        return  # querying a GPU takes longer than the selection
+    """Raise MemoryError if selecting from `n` tokens needs more memory than free; `remedy` is what to pass instead."""
+    if device.type == "cuda" and needed_bytes < 1 << 30:
+        return  # any supported GPU has that much, and querying it takes longer than the selection
     available = available_bytes(device)
     if available is not None and needed_bytes > available:
         raise MemoryError(
@@ -130,15 +126,14 @@ def _system_available() -> int | None:
 
 def _cgroup_available() -> int | None:
     """Return the memory left under a container's limit; its file cache can be reclaimed, so it counts as free."""
-    root = Path("/sys/fs/cgroup")
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        stat = dict(line.split() for line in (root / "memory.stat").read_text().splitlines())
-        used = int((root / "memory.current").read_text()) - int(stat["inactive_file"])
-        return int((root / "memory.max").read_text()) - used
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        stat = dict(line.split() for line in (root / "memory/memory.stat").read_text().splitlines())
-        used = int((root / "memory/memory.usage_in_bytes").read_text()) - int(stat["total_inactive_file"])
-        return int((root / "memory/memory.limit_in_bytes").read_text()) - used
+    for folder, usage, limit, cached in (
+        ("", "memory.current", "memory.max", "inactive_file"),
+        ("memory", "memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file"),
+    ):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            root = Path("/sys/fs/cgroup", folder)
+            stat = dict(line.split() for line in (root / "memory.stat").read_text().splitlines())
+            return int((root / limit).read_text()) - int((root / usage).read_text()) + int(stat[cached])
     return None
 
 
@@ -151,12 +146,8 @@ def resident_bytes() -> int | None:
 
 def release_memory() -> None:
     """Return free memory of this process to the system; glibc would keep it, fragmented, for later allocations."""
-    if (trim := _find_malloc_trim()) is not None:
-        trim(0)
-
-
-@functools.cache
-def _find_malloc_trim() -> Callable[[int], int] | None:
     with contextlib.suppress(OSError, AttributeError):
-        return ctypes.CDLL(None).malloc_trim
-    return None
+        _load_libc().malloc_trim(0)
+
+
+_load_libc = functools.cache(lambda: ctypes.CDLL(None))

@@ -8,10 +8,7 @@ TILE_BYTES = 1 << 26  # of temporaries at a time: large enough for a fast matrix
 
 
 def iterate_tiles(count: int, row_bytes: int, tile_bytes: int = TILE_BYTES) -> Iterator[slice]:
-    """Yield slices that cover `count` rows, each of at most `tile_bytes` and of at least one row.
-
-    Args:
-        row_bytes: Memory that one row needs.
+    """Yield slices that cover `count` rows of `row_bytes`, each of at most `tile_bytes` and of at least one row.
 
     >>> list(iterate_tiles(5, row_bytes=100, tile_bytes=250))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]

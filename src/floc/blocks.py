@@ -22,36 +22,29 @@ def split_blocks(frames: int, block: int | Sequence[int] | None) -> list[slice]:
     >>> split_blocks(70, [0, 57])
     [slice(0, 57, None), slice(57, 70, None)]
     """
-    if isinstance(block, Sequence):
-        if block[-1] >= frames:
-            raise ValueError(
-                f"block: the last block starts at frame {block[-1]}, but the video has {frames} frames, counted from 0"
-            )
-        starts = block
-    else:
-        starts = range(0, frames, frames if block is None else block)
-    return [slice(start, end) for start, end in zip(starts, [*starts[1:], frames], strict=True)]
+    starts = block if isinstance(block, Sequence) else range(0, frames, frames if block is None else block)
+    if starts[-1] >= frames:
+        raise ValueError(
+            f"block: the last block starts at frame {starts[-1]}, but the video has {frames} frames, counted from 0"
+        )
+    return list(itertools.starmap(slice, itertools.pairwise([*starts, frames])))
 
 
 def check_block(block: object) -> None:
     """Raise ValueError if `block` is not a BlockSpec."""
     if isinstance(block, list | tuple):
-        _check_first_frames(block)
+        if not (block and all(map(is_int, block)) and block[0] == 0):
+            raise ValueError(
+                f"block: a list must hold the first frame of each block, starting with 0: [0, 57, 120]; got {block!r}"
+            )
+        for before, start in itertools.pairwise(block):
+            if not before < start:
+                raise ValueError(f"block: first frames must ascend, but {start} comes after {before}; sort them")
     elif not (block is None or is_positive_int(block) or (isinstance(block, str) and block == "scene")):
         raise ValueError(
             "block must be a number of frames, at least 1, 'scene', a list of the blocks' first frames, "
             f"or None for the whole video; got {block!r}"
         )
-
-
-def _check_first_frames(starts: Sequence[object]) -> None:
-    if not (starts and all(map(is_int, starts)) and starts[0] == 0):
-        raise ValueError(
-            f"block: a list must hold the first frame of each block, starting with 0: [0, 57, 120]; got {starts!r}"
-        )
-    for before, start in itertools.pairwise(starts):
-        if not before < start:  # type: ignore[operator]  # they are numbers
-            raise ValueError(f"block: first frames must ascend, but {start} comes after {before}; sort them")
 
 
 def share_budget(
@@ -61,7 +54,6 @@ def share_budget(
 
     Args:
         sizes: [B] tokens in each block.
-        budget: At most the total room.
         room: [B] upper limit of each share; what does not fit goes to the next largest remainders. Default: `sizes`.
 
     Returns:
@@ -90,17 +82,10 @@ def share_budget(
 def interleave(sizes: Sequence[int] | np.ndarray, ranks: np.ndarray, block: np.ndarray) -> np.ndarray:
     """Order the picks of all blocks so that every prefix is split, as nearly as possible, like `share_budget`.
 
-    Args:
-        sizes: [B] tokens in each block.
-        ranks: [P] each pick's rank in its block.
-        block: [P] the block of each pick.
-
-    Returns:
-        [P] positions in the input, first to last.
+    Takes the [B] sizes of the blocks, and each pick's [P] rank in its block and [P] block. Returns [P] places in these.
     """
-    sizes = np.asarray(sizes, np.int64)
     # a pick is due when its block's running share passes the middle of its rank; ties go to the earlier block
-    return np.lexsort((block, (ranks + 0.5) / sizes[block]))
+    return np.lexsort((block, (ranks + 0.5) / np.asarray(sizes)[block]))
 
 
 def merge_by_gain(gains: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -108,9 +93,6 @@ def merge_by_gain(gains: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
     Blocks share no tokens, so the best next pick overall is the best next pick of some block. Ties go to the lower
     rank, so that blocks without further gains fill up evenly, then to the earlier block.
-
-    Args:
-        gains: The gains of each block's picks, in order.
 
     Returns:
         [P] the block and [P] the rank in its block of each pick, first to last.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -25,12 +26,11 @@ class Budget:
         >>> Budget.parse("1/8", None, None).count(1000)
         125
         """
-        given = {
-            name: value for name, value in zip(_NAMES, (ratio, budget, coverage), strict=True) if value is not None
-        }
-        if len(given) != 1:
-            listed = " and ".join(f"{name}={value!r}" for name, value in given.items()) or "none of them"
-            raise ValueError(f"give exactly one of ratio=, budget= and coverage=; got {listed}")
+        given = dict(ratio=ratio, budget=budget, coverage=coverage)
+        listed = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+        if len(listed) != 1:
+            got = " and ".join(listed) or "none of them"
+            raise ValueError(f"give exactly one of ratio=, budget= and coverage=; got {got}")
         if ratio is not None:
             return cls(ratio=_parse_ratio(ratio))
         if budget is not None:
@@ -49,7 +49,7 @@ class Budget:
         return min(self.budget, n)
 
     def __str__(self) -> str:
-        return next(f"{name}={getattr(self, name)}" for name in _NAMES if getattr(self, name) is not None)
+        return next(f"{name}={value}" for name, value in vars(self).items() if value is not None)
 
 
 def find_fewest(coverage_of: Callable[[int], float], most: int, coverage: float) -> int:
@@ -57,17 +57,7 @@ def find_fewest(coverage_of: Callable[[int], float], most: int, coverage: float)
     reached = coverage_of(most)
     if reached < coverage:
         raise ValueError(f"coverage {coverage:g} cannot be reached: {most} tokens give {reached:.6f}")
-    low, high = 1, most
-    while low < high:
-        middle = (low + high) // 2
-        if coverage_of(middle) >= coverage:
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-_NAMES = ("ratio", "budget", "coverage")
+    return 1 + bisect_left(range(1, most), coverage, key=coverage_of)
 
 
 def _parse_ratio(ratio: float | str) -> Fraction:

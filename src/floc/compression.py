@@ -28,8 +28,7 @@ def compress(
 ) -> Kept:
     """Keep the few tokens of a video that best represent all the others.
 
-    Exactly one of `ratio`, `budget` and `coverage` sets how many. A method with parameters that decide it, such as
-    thresholds, also runs without any of the three.
+    Exactly one of `ratio`, `budget` and `coverage` sets how many; a method with thresholds also runs without them.
 
     Args:
         tokens: [T, H, W, D] or [T, N, D], torch or numpy, any float dtype, any device. They are not changed.
@@ -68,7 +67,10 @@ def compress(
     grid = TokenGrid.from_array(tokens, check_finite=not stays or coverage is not None or tokens.dtype == torch.float64)
     with torch.no_grad():
         kept = _run(made, grid, target)
-    settings = {name: _summarize_option(getattr(made, name)) for name in methods.options(method) if name != "progress"}
+    settings = {name: getattr(made, name) for name in methods.options(method) if name != "progress"}
+    for name, value in settings.items():
+        if isinstance(value, torch.Tensor | np.ndarray):
+            settings[name] = f"array {tuple(value.shape)}"  # as a file can store it
     settings |= kept.settings  # what a budget set
     if "backend" in settings:
         settings["backend"] = resolve_backend(str(settings["backend"]), grid.tokens.device)
@@ -95,14 +97,8 @@ def _measure_coverage(method: methods.Method, grid: TokenGrid, count: int) -> fl
 
 def _check_conflicts(method: str, target: Budget, options: Mapping[str, object]) -> None:
     """Raise ValueError if a budget and an option that the budget sets are both given."""
-    both = [name for name in methods.facts(method).searched if name in options]
-    if both:
+    if both := [name for name in methods.facts(method).searched if name in options]:
         raise ValueError(
             f"{target} sets {' and '.join(both)} of method {method!r}; give one or the other, not both "
             f"(got {', '.join(f'{name}={options[name]!r}' for name in both)})"
         )
-
-
-def _summarize_option(value: object) -> object:
-    """Return an option as a file can store it; for an array, its shape."""
-    return f"array {tuple(value.shape)}" if isinstance(value, torch.Tensor | np.ndarray) else value

@@ -41,10 +41,9 @@ ARRAYS = ("features", "indices", "positions", "order", "gains", "represents")
 
 
 def read_tokens(path: Path, tensor: str | None = None) -> Array:
-    """Read tokens from a .npy or .safetensors file.
+    """Read tokens from a .npy file, which is memory-mapped, or from a .safetensors file.
 
     Args:
-        path: The file. A .npy file is memory-mapped.
         tensor: Name of a tensor in a safetensors file. Default: the one called "tokens", or the only one.
     """
     if not path.exists():
@@ -56,26 +55,19 @@ def read_tokens(path: Path, tensor: str | None = None) -> Array:
             return np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, EOFError, OSError) as error:
             raise ValueError(f"{path}: not a readable .npy file ({error})") from error
-    if path.suffix == ".safetensors":
-        return _read_safetensors(path, tensor)
-    raise ValueError(f"{path}: tokens are read from .npy and .safetensors files, got {path.suffix or 'no suffix'!r}")
-
-
-def _read_safetensors(path: Path, tensor: str | None) -> torch.Tensor:
+    if path.suffix not in TOKENS:
+        got = repr(path.suffix or "no suffix")
+        raise ValueError(f"{path}: tokens are read from .npy and .safetensors files, got {got}")
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
             names = sorted(file.keys())
-            if tensor is None and "tokens" in names:
-                tensor = "tokens"
-            elif tensor is None and len(names) == 1:
-                tensor = names[0]
+            if tensor is None:
+                tensor = names[0] if len(names) == 1 else "tokens"
             if tensor not in names:
-                raise ValueError(
-                    f"{path}: no tensor called {tensor or 'tokens'!r}; "
-                    f"choose one of: {', '.join(names) or 'none, the file is empty'}"
-                )
+                listed = ", ".join(names) or "none, the file is empty"
+                raise ValueError(f"{path}: no tensor called {tensor!r}; choose one of: {listed}")
             return file.get_tensor(tensor)
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path}: not a readable safetensors file ({error})") from error
@@ -93,7 +85,6 @@ def write_kept(
 
     Args:
         kept: A result of `floc.compress` or `floc.Stream`.
-        path: The .safetensors file.
         source: Name of the input.
         times_s: [T] when each frame is shown, for tokens of a video.
         made_from: Further JSON-serialisable metadata: the video, the encoder.
@@ -114,10 +105,7 @@ def write_kept(
 
 
 def read_kept(path: Path) -> Kept:
-    """Read a kept-tokens file.
-
-    `at` is not available. A prefix of `order` is the result for a smaller budget, or nearly so for blocks.
-    """
+    """Read a kept-tokens file, without `at`; a prefix of `order` is (nearly) the result for a smaller budget."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -125,15 +113,13 @@ def read_kept(path: Path) -> Kept:
             metadata = json.loads((file.metadata() or {})["floc"])
             names = set(file.keys())
             required = ARRAYS[:-1] if metadata["method"] == "stream" and "represents" not in names else ARRAYS
-            arrays: dict[str, Any] = {name: file.get_tensor(name) for name in required}
-            times_s = file.get_tensor("times_s") if "times_s" in names else None
+            arrays: dict[str, Any] = {name: file.get_tensor(name) for name in (*required, *({"times_s"} & names))}
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise ValueError(f"{path}: not a kept-tokens file of floc ({error})") from error
     represents = arrays.pop("represents").numpy() if "represents" in arrays else None
     return Kept(
         **arrays,
         shape=tuple(metadata["shape"]),
-        times_s=times_s,
         span_s=tuple(metadata["span_s"]) if "span_s" in metadata else None,
         representation=KnownRepresentation(represents, metadata["coverage"], metadata["bound"]),
         **{name: metadata[name] for name in ("method", "settings", "seconds")},
@@ -168,24 +154,16 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
         write(temporary)
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
-        temporary.chmod(0o666 & ~_get_umask())
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
         temporary.replace(path)
-        _flush_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _flush_folder(folder: Path) -> None:
-    """Flush a folder's entries to disk, so that after a power failure no later file exists without this one."""
+    # flush the folder's entries, so that after a power failure no later file exists without this one
     with contextlib.suppress(OSError):  # not every system can open or flush folders
-        handle = os.open(folder, os.O_RDONLY)
+        handle = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _get_umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -40,24 +40,18 @@ class Kept:
 
     @classmethod
     def from_host(
-        cls,
-        features: Array,
-        indices: np.ndarray,
-        order: np.ndarray,
-        gains: np.ndarray,
-        shape: tuple[int, int, int],
-        **fields: Any,
+        cls, features: Array, picks: np.ndarray, gains: np.ndarray, shape: tuple[int, int, int], **fields: Any
     ) -> Kept:
-        """Build a `Kept` from numpy arrays, which get the type and device of `features`.
+        """Build a `Kept` from [K, D] features by ascending index, and [K] picks and gains, most important first.
 
-        Args:
-            fields: Other fields of `Kept`.
+        The arrays get the type and device of `features`; `fields` are other fields of `Kept`.
         """
+        indices = np.sort(picks)
         return cls(
             indices=convert_like(features, indices),
             features=features,
             positions=convert_like(features, np.stack(np.unravel_index(indices, shape), 1)),
-            order=convert_like(features, order),
+            order=convert_like(features, np.searchsorted(indices, picks)),
             gains=convert_like(features, gains),
             shape=shape,
             **fields,
@@ -100,11 +94,10 @@ class Kept:
         return len(self.indices)
 
     def __repr__(self) -> str:
-        # printing must not start the search for representatives
-        is_known = self.representation.is_known
-        coverage = f"coverage {self.coverage:.4f}, " if is_known else ""
-        bound = "" if not is_known or self.bound is None else f"bound {self.bound:.4f}, "
-        return f"Kept({len(self)} of {self.n} tokens, {coverage}{bound}method {self.method!r})"
+        known = ""
+        if self.representation.is_known:  # printing must not start the search for representatives
+            known = f"coverage {self.coverage:.4f}, " + ("" if self.bound is None else f"bound {self.bound:.4f}, ")
+        return f"Kept({len(self)} of {self.n} tokens, {known}method {self.method!r})"
 
     def without_tokens(self) -> Kept:
         """Release the input tokens that a selection on a GPU holds to find representatives later."""
@@ -116,49 +109,43 @@ class Kept:
     def at(self, *, ratio: float | str | None = None, budget: int | None = None, coverage: float | None = None) -> Kept:
         """Return the result for a smaller budget, from the stored order; nothing is computed again.
 
-        Without a second pass this is what `floc.compress` returns for that budget, with one exception: largest
-        remainders can give a short block a token that they take away again for a larger budget. That token was not kept
-        here, so another block has one more instead.
-
-        Args:
-            ratio, budget, coverage: Exactly one, as in `floc.compress`; a ratio is relative to all input tokens.
+        A ratio is relative to all input tokens. Without a second pass this is what `floc.compress` returns for that
+        budget, unless largest remainders give a short block a token that they take away again for a larger budget: that
+        token was not kept here, so another block has one more instead.
         """
         target = Budget.parse(ratio, budget, coverage)
         if not self.nested:
             raise ValueError(f"method {self.method!r} does not keep a nested order; call floc.compress again")
-        count = target.count(self.n) if target.coverage is None else self._find_count(target.coverage)
+        if target.coverage is None:
+            count = target.count(self.n)
+        elif self.ranking is not None and self.ranking.history is not None:
+            count = self.ranking.find_count(target.coverage)
+        else:
+            count = find_fewest(lambda count: self._shrink(count).coverage, len(self), target.coverage)
         if count > len(self):
             raise ValueError(
                 f"{target} needs {count} tokens, {len(self)} were kept; call floc.compress with a larger budget"
             )
         return self._shrink(count)
 
-    def _find_count(self, coverage: float) -> int:
-        if self.ranking is not None and self.ranking.history is not None:
-            return self.ranking.find_count(coverage)
-        return find_fewest(lambda count: self._shrink(count).coverage, len(self), coverage)
-
     def _shrink(self, count: int) -> Kept:
         """Keep the `count` most important tokens only."""
         ranking = self.ranking
         if ranking is None:
-            picks = to_numpy(self.order)[:count]
-            places = np.sort(picks)
-            order, gains = np.searchsorted(places, picks), self.gains[:count]
+            picks, gains = to_numpy(self.order)[:count], self.gains[:count]
         else:
             ranking = ranking.truncate(count)
             kept = ranking.mask(count)
-            indices = np.sort(ranking.picks[kept])
-            places = np.searchsorted(to_numpy(self.indices), indices)
-            order = np.searchsorted(indices, ranking.picks[kept])
+            picks = np.searchsorted(to_numpy(self.indices), ranking.picks[kept])
             gains = convert_like(self.features, ranking.gains[kept])
+        places = np.sort(picks)
         taken = convert_like(self.features, places)
         return replace(
             self,
             indices=self.indices[taken],
             features=self.features[taken],
             positions=self.positions[taken],
-            order=convert_like(self.features, order),
+            order=convert_like(self.features, np.searchsorted(places, picks)),
             gains=gains,
             times_s=None if self.times_s is None else self.times_s[taken],
             representation=self.representation.shrink(places, ranking),

@@ -54,30 +54,28 @@ class Ranking:
         """Merge the solutions of all groups into one order.
 
         Args:
-            solutions: One for each group, gains in units of similarity; None for a group without picks.
+            solutions: [G], gains in units of similarity; None for a group without picks.
             sizes: [G] tokens in each group.
             shared: Share a budget among groups by size. Otherwise order all picks by gain.
-            rising: Whether each new representative has a higher cosine than the one before; if not, changes that lower
-                the cosine are left out.
+            rising: Whether cosines rise with every change of a representative; if not, other changes are left out.
             with_history: Whether representatives are needed.
         """
         offsets = sizes.cumsum() - sizes
         present = [(g, solution) for g, solution in enumerate(solutions) if solution is not None]
+        counts = np.array([0 if solution is None else len(solution.picks) for solution in solutions])
+        starts = counts.cumsum() - counts  # where each group's picks start if they are concatenated
         if shared:
-            group = np.concatenate([np.full(len(s.picks), g) for g, s in present])
-            rank = np.concatenate([np.arange(len(s.picks)) for _, s in present])
+            group = np.repeat(np.arange(len(counts)), counts)
+            rank = np.arange(len(group)) - starts[group]
             order = blocks.interleave(sizes, rank, group)
             group, rank = group[order], rank[order]
         else:
             group, rank = blocks.merge_by_gain([s.gains for _, s in present])
             group = np.array([g for g, _ in present])[group]
-        starts = np.zeros(len(solutions), np.int64)  # where each group's picks start if they are concatenated
-        starts[[g for g, _ in present]] = np.cumsum([0] + [len(s.picks) for _, s in present])[:-1]
         concatenated = starts[group] + rank  # [P] from order to concatenation
         next_gains = None
         if all(s.next_gain is not None for _, s in present):
-            next_gains = np.zeros(len(solutions))
-            next_gains[[g for g, _ in present]] = [s.next_gain for _, s in present]
+            next_gains = np.array([0 if s is None else s.next_gain for s in solutions], np.float64)
         return cls(
             picks=np.concatenate([offsets[g] + s.picks for g, s in present])[concatenated],
             gains=np.concatenate([s.gains for _, s in present])[concatenated],
@@ -110,12 +108,10 @@ class Ranking:
         next_gains = None
         if self.next_gains is not None:
             next_gains = self.next_gains.copy()
-            for g, gain in zip(self.group[~kept][::-1], self.gains[~kept][::-1], strict=True):
-                next_gains[g] = gain  # backwards, so that the first pick left out remains
-        history = None
-        if self.history is not None:
-            remains = kept[self.history.rank]
-            token, rank, cosine = (column[remains] for column in self.history)  # type: ignore[index]  # has cosines
+            next_gains[self.group[~kept][::-1]] = self.gains[~kept][::-1]  # of a repeated index the last value stays
+        history = self.history
+        if history is not None:
+            token, rank, cosine = (column[kept[history.rank]] for column in history)  # type: ignore[index]  # has cosines
             history = History(token, (kept.cumsum() - 1)[rank], cosine)
         return replace(
             self,
@@ -132,13 +128,10 @@ class Ranking:
         assert self.history is not None
         kept = self.mask(count)
         indices = np.sort(self.picks[kept])
-        last = np.full(self.n, -1, np.int64)
-        remains = kept[self.history.rank]
-        last[self.history.token[remains]] = self.history.rank[remains]  # the last value stays, and ranks never decrease
+        last = self.history.representatives(self.n, kept)
         # tokens of a group without picks are represented by the kept token with the nearest index
-        return np.where(
-            last < 0, find_nearest_place(indices, np.arange(self.n)), np.searchsorted(indices, self.picks[last])
-        )
+        nearest = find_nearest_place(indices, np.arange(self.n))
+        return np.where(last < 0, nearest, np.searchsorted(indices, self.picks[last]))
 
     def coverage(self, count: int) -> float:
         """Return the mean cosine of tokens and their representatives; 0 for tokens of a group without picks."""
@@ -176,8 +169,7 @@ class Ranking:
             else:
                 assert self.openings is not None
                 limit = self.openings[:, 0].sum() + count * self.openings[:, 1].max()
-        value = self.gains[kept].sum()
-        return float(min(1.0, value / limit)) if limit > 0 else 1.0
+        return float(min(1.0, self.gains[kept].sum() / limit)) if limit > 0 else 1.0
 
 
 def _merge_histories(
@@ -195,7 +187,7 @@ def _merge_histories(
     rank = np.concatenate([place[starts[g] + history.rank] for g, history in histories])
     cosine = np.concatenate([history.cosine for _, history in histories])
     if not rising:
-        return History(*find_improvements(token, rank, cosine))
+        return find_improvements(token, rank, cosine)
     by_rank = np.argsort(rank, kind="stable")
     return History(token[by_rank], rank[by_rank], cosine[by_rank])
 
@@ -213,9 +205,7 @@ def _limit(gains: np.ndarray, next_gain: float, k: int, start: int = 0) -> float
     return float((reached + k * following)[start:].min())
 
 
-def find_improvements(
-    token: np.ndarray, rank: np.ndarray, cosine: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def find_improvements(token: np.ndarray, rank: np.ndarray, cosine: np.ndarray) -> History:
     """Keep, of all candidate representatives, those better than every earlier one, in the order of ranks.
 
     >>> columns = map(np.array, ([7, 7, 5, 7], [2, 0, 1, 3], [0.5, 0.8, 0.1, 0.9]))
@@ -230,7 +220,7 @@ def find_improvements(
     level = np.unique(token, return_inverse=True)[1] * 4.0 + cosine
     better = np.append(True, level[1:] > np.maximum.accumulate(level)[:-1])
     by_rank = np.flatnonzero(better)[np.argsort(rank[better], kind="stable")]
-    return token[by_rank], rank[by_rank], cosine[by_rank]
+    return History(token[by_rank], rank[by_rank], cosine[by_rank])
 
 
 def find_nearest_place(ascending: np.ndarray, values: np.ndarray) -> np.ndarray:

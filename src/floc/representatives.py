@@ -1,9 +1,7 @@
 """Representatives: which kept token represents each input token, and how similar the two are.
 
-Facility-location selection knows them when it is done. For other methods they are computed on first use: that takes the
-product of all tokens with all kept ones, which can cost more than the method itself.
-
-A `Representation` has these attributes; kept tokens are numbered by ascending index:
+Facility-location selection knows them when it is done. For other methods they are computed on first use, by a product
+of all tokens with all kept ones. A `Representation` has these attributes; kept tokens are numbered by ascending index:
 
     represents  [n] int64, the place of every token's representative; None if it is not known any more
     coverage    mean cosine of tokens and their representatives
@@ -51,10 +49,10 @@ class KnownRepresentation(_Base):
 
 @dataclass(frozen=True, eq=False)
 class RankedRepresentation:
-    """Representatives from the history of a ranking."""
+    """Representatives from the history of a ranking, by its first `count` tokens."""
 
     ranking: Ranking
-    count: int  # tokens kept
+    count: int
     is_known: ClassVar[bool] = True
 
     @cached_property
@@ -76,9 +74,9 @@ class RankedRepresentation:
 
 @dataclass(frozen=True, eq=False)
 class NearestRepresentation(_Base):
-    """Each token is represented by the most similar kept token of its group, a kept token by itself.
+    """The most similar kept token of a token's group represents it, a kept token itself; computed on first use.
 
-    Computed on first use, from the tokens, which must not change until then. Nothing is fetched from a GPU before.
+    Until then the tokens must not change, and nothing is fetched from a GPU.
     """
 
     tokens: torch.Tensor | None  # [T, H, W, D]; None: released
@@ -176,14 +174,11 @@ Representation: TypeAlias = (
 
 
 def find_nearest(tokens: torch.Tensor, kept: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Find the kept token with the highest cosine to each token.
+    """Find the kept token with the highest cosine to each token: [n] cosines, and [n] int64 places in `kept`.
 
     Args:
         tokens: [..., D], n in all.
         kept: [K, D].
-
-    Returns:
-        [n] cosines, and [n] int64 places in `kept`.
 
     >>> find_nearest(torch.tensor([[1.0, 0.0], [1.0, 3.0]]), torch.eye(2))[1].tolist()
     [0, 1]
@@ -202,13 +197,12 @@ def find_nearest_of_prefixes(
     for part in iterate_tiles(len(rows), 4 * max(columns.shape), TILE_BYTES):
         tile = normalize(rows[part]) @ columns  # [part, K]
         for at, (first, end) in enumerate(itertools.pairwise([0, *ends])):
-            best = tile[:, first:end].max(1)
-            if at == 0:
-                cosine[at, part], place[at, part] = best
-            else:
-                better = best.values > cosine[at - 1, part]
-                cosine[at, part] = torch.where(better, best.values, cosine[at - 1, part])
-                place[at, part] = torch.where(better, first + best.indices, place[at - 1, part])
+            values, indices = tile[:, first:end].max(1)
+            if at > 0:
+                better = values > cosine[at - 1, part]
+                values = torch.where(better, values, cosine[at - 1, part])
+                indices = torch.where(better, first + indices, place[at - 1, part])
+            cosine[at, part], place[at, part] = values, indices
     return list(zip(cosine, place, strict=True))
 
 
@@ -241,12 +235,10 @@ def normalize(tokens: torch.Tensor) -> torch.Tensor:
 def describe_non_finite(tokens: torch.Tensor) -> str | None:
     """Describe the first value of [T, H, W, D] tokens that is not finite in float32; None if there is none."""
     largest = torch.finfo(torch.float32).max
-    for t in range(tokens.shape[0]):
-        frame = tokens[t].detach().double()
-        wrong = torch.nonzero(~(frame.abs() <= largest).all(-1))
+    for t, frame in enumerate(tokens.detach()):
+        wrong = torch.nonzero(~(frame.double().abs() <= largest))
         if len(wrong):
-            y, x = wrong[0].tolist()
-            token = frame[y, x]
-            value = float(token[~(token.abs() <= largest)][0])
+            y, x, feature = wrong[0].tolist()
+            value = float(frame[y, x, feature])
             return f"{value:g} in frame {t}, row {y}, column {x}; drop or repair that frame first"
     return None

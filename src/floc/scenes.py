@@ -6,16 +6,15 @@ means that nothing changed, a break of 1 that a cell says nothing about its prev
 relative measure needs no threshold per encoder, and a person who walks through a room keeps it low.
 
 A frame starts a scene if its break is closer to 1 than to the video's median break, so that noise and motion, which
-raise all breaks, do not count as cuts. On real footage this works better than a multiple of the median deviation above
-the median, which finds cuts wherever a static video moves, and none in a video that moves all the time.
-
-A single different frame, such as a flash, does not make a scene: a break counts only if the frame also differs from the
-last but one, and the next frame from the previous one.
+raise all breaks, do not count as cuts. A single different frame, such as a flash, does not make a scene: a break counts
+only if the frame also differs from the last but one, and the next frame from the previous one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+import math
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -53,7 +52,7 @@ def find_cuts(tokens: Array, *, shortest: int = SHORTEST) -> list[int]:
     >>> find_cuts(torch.stack([a] * 7 + [b] * 5 + [a] * 6))
     [7, 12]
     """
-    _check_lengths(shortest)
+    check_count("shortest", shortest, "frames")
     return _find_cuts(TokenGrid.from_array(tokens).tokens, shortest)
 
 
@@ -69,7 +68,12 @@ def split_scenes(tokens: Array, *, shortest: int = SHORTEST, longest: int = LONG
     >>> split_scenes(torch.stack([a] * 20 + [b] * 5), longest=8)
     [0, 6, 13, 20]
     """
-    _check_lengths(shortest, longest)
+    check_count("shortest", shortest, "frames")
+    if not (is_positive_int(longest) and longest >= 2 * shortest - 1):
+        raise ValueError(
+            f"longest must be a whole number of frames, at least {2 * shortest - 1}, so that half of a longer scene is "
+            f"not below shortest={shortest}; got {longest!r}"
+        )
     return _split(TokenGrid.from_array(tokens).tokens, shortest, longest)
 
 
@@ -94,8 +98,7 @@ def measure_differences(tokens: torch.Tensor) -> tuple[np.ndarray, np.ndarray, f
 
     Returns:
         [2, T] differences of each frame to the previous one and to the last but one, 0 for the first frames; [D] the
-        sum of all normalised tokens; the sum over frames of the mean squared length of these, which is 0 for zero
-        tokens.
+        sum of all normalised tokens; the sum over frames of the mean squared length of these, 0 for zero tokens.
     """
     frames, height, width, dim = tokens.shape
     cells = height * width
@@ -128,14 +131,13 @@ def _dot_rows(a: torch.Tensor, b: torch.Tensor) -> np.ndarray:
 
 
 def _find_cuts(tokens: torch.Tensor, shortest: int) -> list[int]:
-    frames = len(tokens)
-    if frames < 2 * shortest:
+    if len(tokens) < 2 * shortest:
         return []
     breaks = measure_breaks(tokens)
     median = float(np.median(breaks[1:]))
     if median > CONTINUOUS:
         return []
-    return space_cuts(find_clearest(breaks, (median + 1) / 2), frames, shortest)
+    return space_cuts(find_clearest(breaks, (median + 1) / 2), len(tokens), shortest)
 
 
 def find_clearest(breaks: np.ndarray, least: float) -> list[int]:
@@ -161,26 +163,8 @@ def space_cuts(candidates: Iterable[int], frames: int, shortest: int) -> list[in
 
 
 def _split(tokens: torch.Tensor, shortest: int, longest: int) -> list[int]:
-    return _split_long([0, *_find_cuts(tokens, shortest)], len(tokens), longest)
-
-
-def _split_long(starts: Sequence[int], frames: int, longest: int) -> list[int]:
-    """Split every scene of more than `longest` frames into equal parts.
-
-    >>> _split_long([0, 10], frames=24, longest=10)
-    [0, 10, 17]
-    """
-    result = []
-    for start, end in zip(starts, [*starts[1:], frames], strict=True):
-        parts = -(-(end - start) // longest)
-        result += [start + (end - start) * part // parts for part in range(parts)]
-    return result
-
-
-def _check_lengths(shortest: int, longest: int | None = None) -> None:
-    check_count("shortest", shortest, "frames")
-    if longest is not None and not (is_positive_int(longest) and longest >= 2 * shortest - 1):
-        raise ValueError(
-            f"longest must be a whole number of frames, at least {2 * shortest - 1}, so that half of a longer scene is "
-            f"not below shortest={shortest}; got {longest!r}"
-        )
+    starts = []
+    for start, end in itertools.pairwise([0, *_find_cuts(tokens, shortest), len(tokens)]):
+        parts = math.ceil((end - start) / longest)
+        starts += [start + (end - start) * part // parts for part in range(parts)]
+    return starts

@@ -37,10 +37,7 @@ def plan_windows(sizes: np.ndarray, survivors: int, most: int) -> list[tuple[ran
     """Group consecutive blocks into windows, and share the survivors among these.
 
     Blocks get survivors in proportion to their sizes, at least one each. A window has at most `most`, unless one block
-    alone has more.
-
-    Returns:
-        The blocks of each window, and its number of survivors.
+    alone has more. Returns the blocks of each window, and its number of survivors.
 
     >>> plan_windows(np.array([100, 100, 50]), 50, 40)
     [(range(0, 1), 20), (range(1, 3), 30)]
@@ -52,10 +49,8 @@ def plan_windows(sizes: np.ndarray, survivors: int, most: int) -> list[tuple[ran
 def merge_survivors(gains: Sequence[np.ndarray], count: int) -> tuple[np.ndarray, np.ndarray]:
     """Select the `count` best picks of several sets by gain; every set's first pick comes before all others.
 
-    Without a survivor a set would have nothing to represent its tokens.
-
-    Returns:
-        [count] the set and [count] the rank in its set of each pick, most important first.
+    Without a survivor a set would have nothing to represent its tokens. Returns the [count] set and [count] rank in its
+    set of each pick, most important first.
     """
     group, rank = blocks.merge_by_gain(gains)
     order = np.concatenate([np.flatnonzero(rank == 0), np.flatnonzero(rank > 0)])[:count]
@@ -84,11 +79,9 @@ class SecondPass:
     with_history: bool = True  # whether to find representatives
 
     def rank(self, solutions: Sequence[Solution | None], windows: Sequence[tuple[range, int]], count: int) -> Ranking:
-        """Select up to `count` tokens from the survivors of each window.
+        """Select up to `count` tokens from the survivors of each window of `plan_windows`.
 
-        Args:
-            solutions: [B] the first pass, with at least one pick in every block.
-            windows: See `plan_windows`.
+        Takes the [B] solutions of the first pass, with at least one pick in every block.
         """
         present = [solution for solution in solutions if solution is not None]
         assert len(present) == len(self.sizes), "every block has survivors"
@@ -116,13 +109,12 @@ class SecondPass:
         cluster = np.empty(tokens.stop - tokens.start, np.int64)
         start = 0
         for i, b in enumerate(window):
-            members, place = block == i, self._find_tokens(b, tokens.start)
+            members, place = np.flatnonzero(block == i), self._find_tokens(b, tokens.start)
             history = solutions[b].history
             assert history is not None
             flat[members] = tokens.start + place.start + solutions[b].picks[rank[members]]
-            count = int(members.sum())
-            cluster[place] = start + history.representatives(place.stop - place.start, count)
-            start += count
+            cluster[place] = start + history.representatives(place.stop - place.start, len(members))
+            start += len(members)
         return _Window(window, tokens, flat, cluster)
 
     def _select(self, window: _Window, solutions: Sequence[Solution], count: int) -> Solution:
@@ -160,10 +152,10 @@ class SecondPass:
         ).scale(SCALE * WEIGHT_SCALE)
 
     def _find_history(self, window: _Window, candidates: torch.Tensor, selected: Solution) -> History:
-        """Find the representatives of a window's tokens.
+        """Find the representatives of a window's tokens: the most similar one of some candidates.
 
-        Candidates are the picks that represented a token's cluster along the way, the few picks closest to the cluster
-        and, for a token that was picked, the token itself. The most similar one represents the token.
+        These are the picks that represented a token's cluster along the way, the few picks closest to the cluster and,
+        for a token that was picked, the token itself.
         """
         history, closest = selected.history, selected.closest
         assert history is not None
@@ -175,20 +167,14 @@ class SecondPass:
         for b in window.blocks:
             place = self._find_tokens(b, window.tokens.start)
             cluster = window.cluster[place]
-            n = len(cluster)
+            tokens = np.arange(len(cluster))
             counts = first[cluster + 1] - first[cluster]
             nth = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
             itself = np.flatnonzero((picked >= place.start) & (picked < place.stop))
-            token = np.concatenate(
-                [
-                    np.repeat(np.arange(n), counts),
-                    np.repeat(np.arange(n), closest.shape[1]),
-                    picked[itself] - place.start,
-                ]
-            )
-            rank = np.concatenate(
-                [history.rank[changes[np.repeat(first[cluster], counts) + nth]], closest[cluster].ravel(), itself]
-            )
+            changed = changes[np.repeat(first[cluster], counts) + nth]
+            repeated = np.repeat(tokens, counts), np.repeat(tokens, closest.shape[1])
+            token = np.concatenate([*repeated, picked[itself] - place.start])
+            rank = np.concatenate([history.rank[changed], closest[cluster].ravel(), itself])
             by_rank = np.argsort(rank, kind="stable")
             token, rank = token[by_rank], rank[by_rank]
             cosine = self.engine.cosines(self.grid.frames(self.spans[b]), token, candidates, selected.picks[rank])
@@ -206,18 +192,13 @@ class SurvivorSelection(NamedTuple):
 
 
 def select_survivors(
-    engine: TorchEngine,
-    similarity: Similarity,
-    survivors: torch.Tensor,
-    sums: torch.Tensor,
-    count: int,
+    engine: TorchEngine, similarity: Similarity, survivors: torch.Tensor, sums: torch.Tensor, count: int
 ) -> SurvivorSelection:
-    """Select among a stream's survivors; many of them in windows of consecutive survivors, merged by gain.
+    """Select `count` of a stream's survivors; many of them in windows of consecutive survivors, merged by gain.
 
     Args:
         survivors: [M, D or more] tokens; the first D features are compared.
         sums: [M, D] of the normalised tokens that each survivor represents.
-        count: Number of survivors to select.
     """
     total, dim = sums.shape
     norms = torch.linalg.vector_norm(sums, dim=1)

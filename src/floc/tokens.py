@@ -41,10 +41,7 @@ class TokenGrid:
 
     @classmethod
     def from_array(cls, tokens: Array, *, check_finite: bool = True) -> TokenGrid:
-        """Check [T, H, W, D] or [T, N, D] tokens and wrap them without a copy.
-
-        If `check_finite` is False, the caller must check that the values are finite.
-        """
+        """Check [T, H, W, D] or [T, N, D] tokens, if wanted also that they are finite; wrap them without a copy."""
         if not isinstance(tokens, (torch.Tensor, np.ndarray)):
             raise TypeError(f"tokens must be a torch tensor or a numpy array, got {type(tokens).__name__}")
         if tokens.ndim not in (3, 4):
@@ -58,9 +55,8 @@ class TokenGrid:
         tensor = to_tensor(tokens)
         if not tensor.is_floating_point():
             raise TypeError(f"tokens must be floating point, got {tokens.dtype}; convert them first: tokens.float()")
-        grid = cls(
-            tensor if tensor.ndim == 4 else tensor[:, None], tokens.dtype if isinstance(tokens, np.ndarray) else None
-        )
+        numpy_dtype = tokens.dtype if isinstance(tokens, np.ndarray) else None
+        grid = cls(tensor if tensor.ndim == 4 else tensor[:, None], numpy_dtype)
         if check_finite:
             grid.require_finite()
         return grid
@@ -94,20 +90,15 @@ class TokenGrid:
         return self.tokens[t, y, x]
 
     def keep_ranked(self, ranking: Ranking | DeviceRanking, count: int) -> Kept:
-        """Keep the first `count` tokens of a ranking.
-
-        A DeviceRanking must hold exactly `count` picks; nothing waits for the GPU.
-        """
+        """Keep the first `count` tokens of a ranking; a DeviceRanking has exactly `count` and stays on the GPU."""
         if isinstance(ranking, DeviceRanking):
             return self._keep_on_device(ranking)
         ranking = ranking.truncate(count)
         kept = ranking.mask(count)
         picks = ranking.picks[kept]
-        indices = np.sort(picks)
         return Kept.from_host(
-            to_input_type(self.gather(indices), self.numpy_dtype),
-            indices,
-            np.searchsorted(indices, picks),
+            to_input_type(self.gather(np.sort(picks)), self.numpy_dtype),
+            picks,
             ranking.gains[kept],
             self.shape,
             nested=True,
@@ -115,12 +106,11 @@ class TokenGrid:
         )
 
     def _keep_on_device(self, ranking: DeviceRanking) -> Kept:
-        picks = ranking.picks
+        picks, (_, rows, columns) = ranking.picks, self.shape
         # counting marks takes a third of the time of sorting
         marks = torch.zeros(self.n, dtype=torch.int32, device=picks.device).scatter_(0, picks, 1)
         order = marks.cumsum(0).index_select(0, picks) - 1
         indices = torch.empty_like(picks).scatter_(0, order, picks)
-        _, rows, columns = self.shape
         frame, cell = indices // (rows * columns), indices % (rows * columns)
         kept = self.tokens.reshape(-1, self.dim).index_select(0, indices)
 
@@ -139,21 +129,17 @@ class TokenGrid:
         )
 
     def keep(self, picks: torch.Tensor | np.ndarray, *, nested: bool = False) -> Kept:
-        """Keep the tokens at flat indices.
+        """Keep the tokens at [K] distinct flat indices, most important first.
 
         Representatives are computed on first use, from the tokens: they stay in memory and must not be changed.
-
-        Args:
-            picks: [K] int64, distinct, most important first.
-            nested: Whether the first k picks are the method's result for a budget of k.
+        `nested` means that the first k picks are the method's result for a budget of k.
         """
         picks = to_numpy(picks)
         indices = np.sort(picks)
         kept = self.gather(indices)
         return Kept.from_host(
             to_input_type(kept, self.numpy_dtype),
-            indices,
-            np.searchsorted(indices, picks),
+            picks,
             np.zeros(len(picks)),
             self.shape,
             nested=nested,
@@ -161,17 +147,10 @@ class TokenGrid:
         )
 
     def merge(self, indices: np.ndarray, merged: torch.Tensor, represents: np.ndarray) -> Kept:
-        """Keep merged tokens.
-
-        Args:
-            indices: [K] int64, the flat index of each merged token, ascending.
-            merged: [K, D].
-            represents: [n] int64, for every token the place of the merged token it went into.
-        """
+        """Keep [K, D] merged tokens at [K] ascending flat indices; token i of n went into number `represents[i]`."""
         return Kept.from_host(
             to_input_type(merged.to(self.tokens.dtype), self.numpy_dtype),
             indices,
-            np.arange(len(indices)),
             np.zeros(len(indices)),
             self.shape,
             merged=True,
@@ -196,7 +175,6 @@ class TokenGrid:
 
 
 def _gather_rows(tokens: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """Return the rows of [n, D] tokens at [K] indices, [K, D]."""
     part = max(1, _ALONE // tokens.shape[1])
     if tokens.device.type != "cpu" or indices.numel() > part * _PARTS:
         return tokens.index_select(0, indices)

@@ -5,9 +5,8 @@ ICLR 2026) selects within blocks of 32 frames by greedy facility location on cos
 
 `floc` adds two steps:
 
-* The second pass (`dedupe`). The blocks keep `dedupe` times the budget between them, then one selection among these
-  survivors keeps the budget, which removes what blocks repeat: see `floc.second_pass`. Blocks share the survivors by
-  gain, not by size, so that a static scene leaves room for a busy one.
+* The second pass (`dedupe`). The blocks keep `dedupe` times the budget, by gain, so that a static scene leaves room for
+  a busy one. One selection among these survivors removes what blocks repeat: see `floc.second_pass`.
 * `detail`. The similarity is 1 - (1 - cos)^detail, so that badly covered tokens weigh more and rare things survive.
 
 Algorithm 1 of the paper starts lazy greedy from the bound f({v}), which negative cosines violate; here the picks are
@@ -93,8 +92,7 @@ class Floc:
         count = ranking.find_count(coverage)
         if run.has_second_pass:
             # survivors for the count that plain blocks need: the second pass hardly needs more, and may keep them all
-            windows = run.plan_windows(count)
-            ranking = run.second_pass.rank(solutions, windows, run.grid.n)
+            ranking = run.second_pass.rank(solutions, run.plan_windows(count), run.grid.n)
             count = ranking.find_count(coverage)
         return run.grid.keep_ranked(ranking, count)
 
@@ -135,13 +133,17 @@ class _Run:
 
     def rank(self, count: int) -> Ranking | DeviceRanking:
         """Rank at least `count` tokens; on a GPU exactly `count`, without waiting for it."""
-        windows = None
-        if self.has_second_pass and count < self.grid.n:  # a selection of everything needs no second pass
-            windows = self.plan_windows(count)
+        # a selection of everything needs no second pass
+        windows = self.plan_windows(count) if self.has_second_pass and count < self.grid.n else None
         if self.options.stays_on(self.grid.tokens.device):
-            ranking = self._rank_on_device(count, windows)
-            if self.options.progress is not None:
-                self.options.progress(1.0)
+            from floc.selection.gpu import run
+
+            tokens, detail = self.grid.tokens.reshape(-1, self.grid.dim), float(self.options.detail)
+            if windows is None:
+                ranking = run.rank_in_blocks(tokens, self.sizes, count, detail)
+            else:
+                ranking = run.rank_in_two_passes(tokens, self.sizes, windows, count, detail)
+            self.progress.tick(self.progress.total)
             return ranking
         with self.engine.at_work():
             if windows is None:
@@ -150,15 +152,6 @@ class _Run:
             depths = [np.minimum(self.sizes[window.start : window.stop], survivors) for window, survivors in windows]
             solutions = self.run_first_pass(np.concatenate(depths), with_cosines=False)
             return self.second_pass.rank(solutions, windows, count)
-
-    def _rank_on_device(self, count: int, windows: Sequence[tuple[range, int]] | None) -> DeviceRanking:
-        from floc.selection.gpu import run
-
-        tokens = self.grid.tokens.reshape(-1, self.grid.dim)
-        detail = float(self.options.detail)
-        if windows is None:
-            return run.rank_in_blocks(tokens, self.sizes, count, detail)
-        return run.rank_in_two_passes(tokens, self.sizes, windows, count, detail)
 
     def plan_windows(self, count: int) -> list[tuple[range, int]]:
         """Plan the windows of a second pass that keeps `count` tokens; raise MemoryError if they do not fit."""

@@ -44,11 +44,15 @@ class History(NamedTuple):
     rank: np.ndarray  # [E] int64, never decreasing
     cosine: np.ndarray | None  # [E] float64, of the token and that pick; None if not requested
 
-    def representatives(self, n: int, k: int) -> np.ndarray:
-        """Return [n] int64, the rank of each token's representative among the first `k` picks; -1 if it has none."""
+    def representatives(self, n: int, kept: int | np.ndarray) -> np.ndarray:
+        """Return [n] int64, the rank of each token's representative; -1 if it has none.
+
+        Args:
+            kept: The number of picks to use, the first ones, or [P] bool for each pick.
+        """
         last = np.full(n, -1, np.int64)
-        early = self.rank < k
-        last[self.token[early]] = self.rank[early]  # of a repeated index the last value stays, and ranks never decrease
+        used = self.rank < kept if isinstance(kept, int) else kept[self.rank]
+        last[self.token[used]] = self.rank[used]  # of a repeated index the last value stays, and ranks never decrease
         return last
 
 
@@ -65,16 +69,12 @@ class Solution:
 
     def scale(self, unit: int) -> Solution:
         """Divide the gains by `unit`, which converts fixed point to units of similarity."""
-        return replace(
-            self, gains=self.gains / unit, next_gain=None if self.next_gain is None else self.next_gain / unit
-        )
+        next_gain = None if self.next_gain is None else self.next_gain / unit
+        return replace(self, gains=self.gains / unit, next_gain=next_gain)
 
 
 def split_next_gain(picks: np.ndarray, gains: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Cut picks and gains at the budget, and return the gain that follows them; 0 if nothing is left.
-
-    Engines select `min(budget + 1, candidates)` picks to know it.
-    """
+    """Cut `min(budget + 1, candidates)` picks and gains at the budget; also returns the gain that follows, or 0."""
     return picks[:budget], gains[:budget], int(gains[budget]) if len(gains) > budget else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -21,7 +22,6 @@ DEDUPE = 1.25  # less than for `floc.compress`: every survivor of a block adds t
 # Survivors that are stored before a reduction, per survivor that remains. A reduction costs the square of their number,
 # and more room means fewer reductions: the total cost is least at 2.
 ROOM = 2.0
-
 
 # Survivors are columns of one length: features [M, D], sums [M, D] float32 of the normalised tokens that each
 # represents, and on the host index [M] int64 in the whole video and time_s [M] float64.
@@ -73,8 +73,10 @@ class BoundedPast:
 
     def add(self, selector: Selector, block: StreamBlock) -> None:
         """Add a complete block."""
-        new = self._select(selector, block)
-        self._decay(block)
+        new, decay = self._select(selector, block), self._compute_decay(block)
+        if self.buffer is not None and decay < 1:
+            self.buffer.view()["sums"].mul_(decay)
+        self._decay(block, decay)
         if self.buffer is None:
             self.buffer = _SurvivorBuffer(new, self._limit())
         else:
@@ -83,25 +85,24 @@ class BoundedPast:
                 self.buffer.replace(survivors)
                 self.reductions += 1
             self.buffer.add(new)
-        self.counted += len(block.flat)
-        self.frames += len(block.tokens)
+        self._count(block)
         release_memory()  # selections would fragment it, block after block
 
-    def _decay(self, block: StreamBlock) -> None:
-        """Reduce the weight of the past to what it is after a block."""
-        decay = self._compute_decay(block)
-        if self.buffer is not None and decay < 1:
-            self.buffer.view()["sums"].mul_(decay)
+    def _decay(self, block: StreamBlock, decay: float) -> None:
         self.counted *= decay
         self.bar *= decay
         self.until_s = float(block.times[-1])
+
+    def _count(self, block: StreamBlock) -> None:
+        self.counted += len(block.flat)
+        self.frames += len(block.tokens)
 
     def _select(self, selector: Selector, block: StreamBlock) -> Survivors:
         """Select a block's survivors: its share of the budget, and more if these gain more than the past's last."""
         flat, compared = block.flat, selector.crop(block.flat)
         n, decay = len(flat), self._compute_decay(block)
         part = n / (self.counted * decay + n)  # of all tokens, less what has decayed
-        share, most = min(n, math.ceil(self.budget * part)), min(n, self._count_survivors(part))
+        share, most = (min(n, math.ceil(factor * self.budget * part)) for factor in (1, self.dedupe))
         solution = selector.select(compared, most, with_cosines=False)
         assert solution.history is not None
         count = max(share, int(np.count_nonzero(solution.gains / SCALE > self.bar * decay)))
@@ -115,12 +116,8 @@ class BoundedPast:
             "time_s": torch.from_numpy(block.times[picks // block.cells]),
         }
 
-    def _count_survivors(self, part: float) -> int:
-        """Return the maximum number of survivors of a block that is this part of all tokens."""
-        return math.ceil(self.dedupe * self.budget * part)
-
     def _limit(self) -> int:
-        return max(self.most, self.budget + self._count_survivors(1.0))
+        return max(self.most, self.budget + math.ceil(self.dedupe * self.budget))
 
     def _compute_decay(self, block: StreamBlock) -> float:
         """Return the fraction of the past's weight that is left after a block."""
@@ -140,13 +137,11 @@ class BoundedPast:
         selection = _select_again(selector, held, min(self.budget, len(index)))
         picked = index[selection.picks]
         places = selection.picks[np.argsort(picked)]
-        indices = index[places]
         kept = take_rows(held["features"], places)
         features = to_input_type(kept, numpy_dtype)
         return Kept.from_host(
             features,
-            indices,
-            np.searchsorted(indices, picked),
+            picked,
             selection.gains,
             (self.frames, *cells),
             nested=True,
@@ -161,11 +156,11 @@ class BoundedPast:
             held = self.buffer.view()
             held["sums"] = held["sums"] * decay
             both = {name: torch.cat([held[name], both[name]]) for name in COLUMNS}
-        copy = BoundedPast(self.budget, self.dedupe, self.half_life_s)
-        copy.buffer, copy.bar = _SurvivorBuffer(both, len(both["index"])), self.bar * decay
-        copy.frames, copy.counted = self.frames + len(block.tokens), self.counted * decay + len(block.flat)
-        copy.until_s = float(block.times[-1])
-        return copy
+        past = copy.copy(self)
+        past.buffer = _SurvivorBuffer(both, len(both["index"]))
+        past._decay(block, decay)
+        past._count(block)
+        return past
 
     def metadata(self) -> dict[str, Any]:
         """Return the JSON-serialisable part of the state to save."""
@@ -180,10 +175,7 @@ class BoundedPast:
         for name in _NUMBERS:
             setattr(self, name, metadata[name])
         if self.frames:
-            held = {name: tensors[name] for name in COLUMNS} | {
-                "index": tensors["index"].cpu(),
-                "time_s": tensors["time_s"].cpu(),
-            }
+            held = {name: tensors[name].cpu() if name in ("index", "time_s") else tensors[name] for name in COLUMNS}
             if len({len(column) for column in held.values()}) > 1:
                 raise ValueError("the numbers of survivors, sums, indices and times differ")
             self.buffer = _SurvivorBuffer(held, self._limit())
@@ -193,11 +185,7 @@ _NUMBERS = ("frames", "counted", "bar", "until_s", "reductions")  # that are sav
 
 
 def _reduce(selector: Selector, held: Survivors, count: int) -> tuple[Survivors, float]:
-    """Select `count` survivors, and add the sums of the others to those of their heirs.
-
-    Returns:
-        The remaining survivors, and their smallest gain.
-    """
+    """Select `count` survivors, add the sums of the others to those of their heirs; also returns the smallest gain."""
     selection = _select_again(selector, held, count)
     heir = torch.from_numpy(selection.heir).to(held["sums"].device)
     sums = held["sums"].new_zeros(count, held["sums"].shape[1]).index_add(0, heir, held["sums"])

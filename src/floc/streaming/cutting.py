@@ -47,16 +47,12 @@ class SceneCutter(EvenCutter):
     """Cuts blocks that follow scenes, a few frames after a scene has ended.
 
     A break is compared with those of the last `RECENT` frames, relative to the spread of all tokens so far (see
-    `floc.scenes`), and counts when no clearer break can follow too close to it. A scene without an end is cut at half
-    of `LONGEST` frames when it reaches `LONGEST`.
+    `floc.scenes`), and counts when no clearer break can follow too close to it. A scene is cut in half at `LONGEST`.
     """
 
     def __init__(self, dim: int | None = None) -> None:
-        """Args:
-        dim: Number of features to compare, the first ones; None: all.
-        """
         super().__init__(LONGEST)
-        self.dim = dim
+        self.dim = dim  # number of features to compare, the first ones; None: all
         self.frames = 0
         # differences of each waiting frame to the previous one and to the last but one
         self.apart: list[tuple[float, float]] = []

@@ -29,26 +29,23 @@ class _PickedBlock:
 
 
 class GrowingPast:
-    """Stores the picks of all blocks."""
+    """Stores the picks of all blocks; the methods are those of `BoundedPast`."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self.blocks: list[_PickedBlock] = []
 
     def add(self, selector: Selector, block: StreamBlock) -> None:
-        """Add a complete block."""
         self.blocks.append(self._select(selector, block))
 
     def _select(self, selector: Selector, block: StreamBlock) -> _PickedBlock:
-        flat = block.flat
-        depth = min(len(flat), self.budget.count(len(flat)) + 1)
-        solution = selector.select(selector.crop(flat), depth, with_cosines=True)
-        return _PickedBlock(solution.scale(SCALE), take_rows(flat, solution.picks), block.times)
+        depth = min(len(block.flat), self.budget.count(len(block.flat)) + 1)
+        solution = selector.select(selector.crop(block.flat), depth, with_cosines=True)
+        return _PickedBlock(solution.scale(SCALE), take_rows(block.flat, solution.picks), block.times)
 
     def keep(
         self, selector: Selector, rest: Sequence[StreamBlock], cells: tuple[int, int], numpy_dtype: np.dtype | None
     ) -> Kept:
-        """Return the kept tokens of all blocks and of `rest`, which is not added; `cells` are rows and columns."""
         picked = [*self.blocks, *(self._select(selector, block) for block in rest)]
         frame_tokens = cells[0] * cells[1]
         sizes = np.array([len(block.times) * frame_tokens for block in picked])
@@ -63,8 +60,7 @@ class GrowingPast:
         times = np.concatenate([block.times for block in picked])
         return Kept.from_host(
             features,
-            indices,
-            np.searchsorted(indices, ranking.picks),
+            ranking.picks,
             ranking.gains,
             (len(times), *cells),
             nested=True,
@@ -73,11 +69,9 @@ class GrowingPast:
         )
 
     def metadata(self) -> dict[str, Any]:
-        """Return the JSON-serialisable part of the state to save."""
         return {"next_gains": [block.solution.next_gain for block in self.blocks]}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the tensors to save; none before the first block."""
         if not self.blocks:
             return {}
         rows = [_to_columns(block) for block in self.blocks]
@@ -87,7 +81,6 @@ class GrowingPast:
         return {**tensors, "features": torch.cat([block.features for block in self.blocks])}
 
     def restore(self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
         if not metadata["next_gains"]:
             return
         picks, gains, token, rank, cosine, times = (
@@ -102,12 +95,7 @@ class GrowingPast:
 
 def _to_columns(block: _PickedBlock) -> dict[str, np.ndarray]:
     """Return the arrays of a block by the names under which they are saved."""
-    solution, history = block.solution, block.solution.history
-    assert history is not None
-    assert history.cosine is not None
-    return {
-        "picks": solution.picks,
-        "gains": solution.gains,
-        **history._asdict(),  # token, rank, cosine
-        "block_times": block.times,
-    }
+    solution = block.solution
+    assert solution.history is not None
+    columns = {"picks": solution.picks, "gains": solution.gains, "block_times": block.times}
+    return columns | solution.history._asdict()  # token, rank, cosine

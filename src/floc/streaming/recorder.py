@@ -25,7 +25,6 @@ from floc.kept import Kept
 from floc.streaming.stream import Stream
 from floc.video import live
 
-SEGMENT = "segment-{:06}.safetensors"
 LATEST = "latest.safetensors"
 RECENT = 32  # pushes over which the rate is measured
 UNKNOWN_STEP_S = 0.04  # gap between two runs if every frame is taken, so that the step is unknown
@@ -77,15 +76,10 @@ class StreamRecorder:
         wrote: Callable[[Path], None] = lambda segment: None,
         warn: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """Record until the source ends, `seconds` have been read, or `stopped` returns True.
+        """Record until the source ends, `seconds` of video have been read, or `stopped` returns True.
 
-        Args:
-            follow, patience_s: See `live.read_frames`.
-            seconds: Seconds of video, from the first frame of this run.
-            stopped: Called after every frame.
-            show: Called after every push.
-            wrote: Called with the path of every segment.
-            warn: Called with problems that do not end the recording.
+        Calls `stopped` after every frame, `show` after every push, `wrote` with the path of every segment, and `warn`
+        with problems that do not end the recording. For `follow` and `patience_s` see `live.read_frames`.
         """
 
         def store_warning(text: str) -> None:
@@ -154,21 +148,17 @@ class StreamRecorder:
 
     def _get_status(self, cells: int, pushed_at: deque[float]) -> StreamStatus:
         spent_s = pushed_at[-1] - pushed_at[0]
-        tokens = self.stream.frames * cells
+        frames, tokens = self.stream.frames * self.encoder.frames_per_token, self.stream.frames * cells
+        pushes_per_s = (len(pushed_at) - 1) / spent_s if spent_s else 0.0
         return StreamStatus(
-            time_s=self.read_s,
-            frames=self.stream.frames * self.encoder.frames_per_token,
-            tokens=tokens,
-            kept=self.budget.count(tokens),
-            pushes_per_s=(len(pushed_at) - 1) / spent_s if spent_s else 0.0,
-            memory_bytes=resident_bytes(),
+            self.read_s, frames, tokens, self.budget.count(tokens), pushes_per_s, memory_bytes=resident_bytes()
         )
 
     def _write(self) -> Path:
         """Write a segment, its copy as the latest one, and the state, in this order: the state counts the segment."""
         self.kept = self.stream.kept()
         number = self.stream.note["segments"] + self.stream.note.get("first_segment", 1)  # older states start at 1
-        segment = self.folder / SEGMENT.format(number)
+        segment = self.folder / f"segment-{number:06}.safetensors"
         if not self.written:
             self.folder.mkdir(parents=True, exist_ok=True)
         metadata = {"encoder": self.encoder.name, "fps": self.fps, "segment": number}
@@ -194,16 +184,11 @@ def open_recorder(
     device: str | None = None,
     **options: Any,
 ) -> StreamRecorder:
-    """Open a recorder with a new stream or, if the state file exists, with the saved one.
-
-    Args:
-        options: Those of `floc.Stream`.
-    """
+    """Open a recorder with a new stream of these options or, if the state file exists, with the saved one."""
     stream = Stream(ratio=None if budget.ratio is None else str(budget.ratio), budget=budget.budget, **options)
-    resumes = state is not None and state.exists()
-    if resumes:
-        assert state is not None
-        stream = _load_stream(state, stream, encoder, device)
+    resumes = False
+    if state is not None and state.exists():
+        resumes, stream = True, _load_stream(state, stream, encoder, device)
     else:
         stream.note = {"encoder": encoder.name, "segments": 0, "first_segment": 0}
         if before := sorted(folder.glob("segment-*.safetensors")):
@@ -222,8 +207,7 @@ def _load_stream(state: Path, wanted: Stream, encoder: Encoder, device: str | No
         raise ValueError(f"{state}: a stream that `floc stream` did not save; name another file with --state")
     saved = {"encoder": stream.note["encoder"], **stream.settings}
     given = {"encoder": encoder.name, **wanted.settings}
-    different = [name for name in given if saved[name] != given[name]]
-    if different:
+    if different := [name for name in given if saved[name] != given[name]]:
         before, now = (", ".join(f"{name}={each[name]!r}" for name in different) for each in (saved, given))
         raise ValueError(
             f"{state}: saved with {before}, and cannot resume with {now}; give the same settings, or name another file "

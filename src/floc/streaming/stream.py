@@ -5,12 +5,13 @@ is exactly that of `floc.compress` with `dedupe=1` on the same frames and blocks
 
 With a `budget` memory is bounded. Every block contributes a few survivors, fewer the longer the past is, and whenever
 there are too many, a selection among all of them keeps the budget. A survivor carries the sum of the normalised tokens
-it represents; when it is dropped, its sum goes to its representative. So the past keeps its weight, however often it is
-selected from (see `floc.second_pass`). Only `half_life_s` makes it decay.
+it represents, which goes to its representative when it is dropped. So the past keeps its weight (see
+`floc.second_pass`); only `half_life_s` makes it decay.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -71,7 +72,8 @@ class Stream:
         """
         self._budget = Budget.parse(ratio, budget, None)
         check_choice("backend", backend, BACKENDS)
-        if not (is_positive_int(block) or (isinstance(block, str) and block == "scene")):
+        by_scene = isinstance(block, str) and block == "scene"
+        if not (by_scene or is_positive_int(block)):
             raise ValueError(
                 f"block of a stream must be a whole number of frames, at least 1, or 'scene'; got {block!r}"
             )
@@ -94,7 +96,7 @@ class Stream:
         self._settings: dict[str, Any] = dict(
             ratio=None if ratio is None else str(self._budget.ratio),
             budget=self._budget.budget,
-            block=block if isinstance(block, str) else int(block),
+            block=block if by_scene else int(block),
             dedupe=float(dedupe) if budget is not None else None,
             detail=float(detail),
             metric=metric,
@@ -104,7 +106,7 @@ class Stream:
         )
         self._similarity = Similarity(metric, detail)
         self._engine: TorchEngine | None = None
-        self._cutter = SceneCutter(dim) if isinstance(block, str) else EvenCutter(int(block))
+        self._cutter = SceneCutter(dim) if by_scene else EvenCutter(int(block))
         self._waiting: torch.Tensor | None = None  # [capacity, H, W, D], for frames that do not form a block yet
         self._times: list[float] = []  # of the waiting frames
         self._numpy_dtype: np.dtype | None = None
@@ -113,9 +115,9 @@ class Stream:
         self._is_timed = False  # whether the caller gives times
         self._is_closed = False
         self.note: dict[str, Any] = {}  # JSON-serialisable data of the caller, saved with the stream
-        self._past: GrowingPast | BoundedPast = GrowingPast(self._budget)
-        if budget is not None:
-            self._past = BoundedPast(int(budget), float(dedupe), half_life_s)
+        self._past: GrowingPast | BoundedPast = (
+            GrowingPast(self._budget) if budget is None else BoundedPast(int(budget), float(dedupe), half_life_s)
+        )
 
     def __repr__(self) -> str:
         return f"Stream({self._budget}, {self.frames} frames so far)"
@@ -144,18 +146,15 @@ class Stream:
         frames = self._check_frames(tokens)
         times = self._check_times(time_s, len(frames))
         if self._waiting is None:
-            self._allocate(frames)
+            self._waiting = self._allocate(frames)
             self._numpy_dtype = tokens.dtype if isinstance(tokens, np.ndarray) else None
             self._first_s, self._is_timed = times[0], time_s is not None
-        assert self._waiting is not None
         if len(self._times) == len(self._waiting):  # the selection from this block failed before, for lack of memory
             self._complete_blocks()
         for frame, time in zip(frames, times, strict=True):
             place = len(self._times)
             copy_rows(self._waiting, place, frame[None])
-            if (
-                len(frames) == 1
-            ):  # checked after the copy, when it is in the cache; without a time it does not count yet
+            if len(frames) == 1:  # after the copy, when it is in the cache; without a time it does not count yet
                 TokenGrid(self._waiting[place : place + 1]).require_finite()
             self._times.append(time)
             self._last_s = time
@@ -167,10 +166,8 @@ class Stream:
         if not self.frames:
             raise ValueError("no frame was pushed yet")
         assert self._waiting is not None
-        rest, start = [], 0
-        for length in self._cutter.split_rest(len(self._times)):
-            rest.append(self._get_block(slice(start, start + length)))
-            start += length
+        ends = itertools.accumulate(self._cutter.split_rest(len(self._times)), initial=0)
+        rest = [self._get_block(slice(*span)) for span in itertools.pairwise(ends)]
         rows, columns = self._waiting.shape[1:3]
         kept = self._past.keep(self._get_selector(), rest, (rows, columns), self._numpy_dtype)
         settings = {name: value for name, value in self._settings.items() if value is not None}
@@ -208,12 +205,7 @@ class Stream:
     @classmethod
     @torch.inference_mode(False)
     def load(cls, path: str | Path, *, device: str | torch.device | None = None) -> Stream:
-        """Read a saved stream, which continues exactly as the original would.
-
-        Args:
-            path: A file that `save` wrote.
-            device: Where to put its tokens. Default: the device that they were on.
-        """
+        """Read a saved stream, which continues exactly as the original would, by default on the same device."""
         from safetensors import SafetensorError, safe_open
 
         path = Path(path)
@@ -228,8 +220,7 @@ class Stream:
                 if metadata["format"] != FORMAT:
                     raise ValueError(f"format {metadata['format']!r}, this version of floc reads {FORMAT}")
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-            settings = {name: value for name, value in metadata["settings"].items() if value is not None}
-            stream = cls(**settings)
+            stream = cls(**{name: value for name, value in metadata["settings"].items() if value is not None})
             stream._restore(tensors, metadata, _check_device(device or metadata["device"] or "cpu"))
         except (SafetensorError, OSError, LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{path}: not a readable stream of floc ({error})") from error
@@ -251,14 +242,14 @@ class Stream:
         self._numpy_dtype = None if metadata["numpy_dtype"] is None else np.dtype(metadata["numpy_dtype"])
         self._is_timed, self._is_closed, self.note = metadata["timed"], metadata["closed"], metadata["note"]
 
-    def _allocate(self, frames: torch.Tensor) -> None:
+    def _allocate(self, frames: torch.Tensor) -> torch.Tensor:
         """Allocate memory for waiting frames; raise MemoryError if a block of them could not be selected from."""
         engine, capacity = create_engine(self._settings["backend"], frames.device), self._cutter.capacity
         n = capacity * frames.shape[1] * frames.shape[2]
         needed = engine.bytes_needed(n, self._settings["dim"] or frames.shape[3], self._similarity)
         check_memory(n, needed, frames.device, f"block= with fewer than {capacity} frames")
-        self._waiting = frames.new_empty(capacity, *frames.shape[1:])
         self._engine = engine
+        return frames.new_empty(capacity, *frames.shape[1:])
 
     def _complete_blocks(self) -> None:
         """Move waiting frames that form a block to the past."""
@@ -329,9 +320,7 @@ class Stream:
 
 def _check_device(device: str | torch.device) -> torch.device:
     """Return the device; raise ValueError if it is not available."""
-    checked = torch.device(device)
     try:
-        torch.empty(1, device=checked)
+        return torch.empty(1, device=device).device
     except (AssertionError, RuntimeError) as error:  # torch built without CUDA raises AssertionError
-        raise ValueError(f"its tokens belong on {checked}, which is not available; pass device='cpu'") from error
-    return checked
+        raise ValueError(f"its tokens belong on {device}, which is not available; pass device='cpu'") from error

@@ -28,12 +28,7 @@ from floc.selection.objective import SCALE, WEIGHT_SCALE
 def rank_in_blocks(
     tokens: torch.Tensor, sizes: Sequence[int] | np.ndarray, budget: int, detail: float
 ) -> DeviceRanking:
-    """Select each block's share of the budget.
-
-    Args:
-        tokens: [n, D].
-        sizes: [B] tokens in each block.
-    """
+    """Select each block's share of the budget from [n, D] tokens; `sizes` are the [B] tokens in each block."""
     with use_device(tokens.device):
         tokens = _convert_readable(tokens)
         plan = plan_blocks(_to_ints(sizes), budget, LIMIT_BYTES, tokens.device)
@@ -42,7 +37,7 @@ def rank_in_blocks(
         for start, sets in plan.parts:
             part = rows.slice(start, start + sum(sets.tokens))
             picked.append(_run_first_pass(part, sets, detail, StopRule())[0])
-        picks, gains = _concatenate([each.picks for each in picked]), _concatenate([each.gains for each in picked])
+        picks, gains = _concatenate(picked)
         flat = plan.lists.start.index_select(0, plan.order) + picks.index_select(0, plan.order)
         return _build_ranking(plan, np.asarray(sizes), flat, gains, plan.order, plan.following, rows.flags[1:])
 
@@ -56,10 +51,7 @@ def rank_in_two_passes(
 ) -> DeviceRanking:
     """Select survivors in blocks, then the budget among the survivors of each window.
 
-    Args:
-        tokens: [n, D].
-        sizes: [B] tokens in each block.
-        windows: See `floc.second_pass.plan_windows`.
+    `tokens` and `sizes` as in `rank_in_blocks`, `windows` as in `floc.second_pass.plan_windows`.
     """
     with use_device(tokens.device):
         plan = plan_windows(_to_ints(sizes), tuple(windows), budget, tokens.device)
@@ -72,13 +64,12 @@ def rank_in_two_passes(
             flat.append(window.start + survivors.places)
             picked.append(selected)
             del survivors  # frees its matrices before the next ones are allocated
-        gains, places = _concatenate([each.gains for each in picked]), _concatenate([each.picks for each in picked])
-        lists = plan.lists
-        order, following = (plan.order, plan.following) if len(plan.windows) == 1 else lists.merge(gains, budget)
+        places, gains = _concatenate(picked)
+        order, following = (plan.order, plan.following) if len(plan.windows) == 1 else plan.lists.merge(gains, budget)
         # places among the concatenated survivors of all windows
-        places = places.index_select(0, order) + lists.start.index_select(0, order)
+        places = places.index_select(0, order) + plan.lists.start.index_select(0, order)
         window_sizes = np.array([sum(window.first.tokens) for window in plan.windows])
-        flat_picks = _concatenate(flat).index_select(0, places)
+        flat_picks = (flat[0] if len(flat) == 1 else torch.cat(flat)).index_select(0, places)
         return _build_ranking(plan, window_sizes, flat_picks, gains, order, following, rows.flags[1:])
 
 
@@ -88,8 +79,7 @@ def _run_first_pass(rows: Rows, sets: Sets, detail: float, stop: StopRule) -> tu
     similarity.fill(matrix, rows, rows, sets, detail)
     picked = greedy.greedy(matrix, sets, stop=stop)
     later = None
-    if detail > 1:
-        # similarities near 1 round to 1, so gains end while tokens still differ: see floc.selection.engine
+    if detail > 1:  # gains end while tokens still differ: see floc.selection.engine
         by = clusters.find_representatives(matrix, sets, picked.picks, picked.counts)
         later = clusters.order_worst_first(rows, sets, picked, by, stop.count)
     greedy.fill_up(picked, sets, later)
@@ -129,8 +119,11 @@ def select_survivors(rows: Rows, window: DeviceWindow, detail: float) -> Survivo
     return Survivors(places, matrix, weights)
 
 
-def _concatenate(parts: list[torch.Tensor]) -> torch.Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def _concatenate(parts: list[Picks]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the picks and the gains of all parts."""
+    if len(parts) == 1:
+        return parts[0].picks, parts[0].gains
+    return torch.cat([part.picks for part in parts]), torch.cat([part.gains for part in parts])
 
 
 def _convert_readable(tokens: torch.Tensor) -> torch.Tensor:
@@ -162,7 +155,7 @@ class _PickLists:
     @cached_property
     def first(self) -> torch.Tensor:
         """[P] int64, the place of the first pick of each pick's group."""
-        return repeat_values(self.ends - self.counts, self.depths, self.device)
+        return repeat_values(_to_ints(self.host_begins), self.depths, self.device)
 
     @cached_property
     def by_rank(self) -> torch.Tensor:
@@ -171,19 +164,14 @@ class _PickLists:
         return torch.from_numpy(np.argsort(rank, kind="stable")).to(self.device)
 
     @property
-    def counts(self) -> np.ndarray:
-        """[G] picks of each group."""
-        return np.array(self.depths)
-
-    @property
-    def ends(self) -> np.ndarray:
-        """[G] the end of each group."""
-        return self.counts.cumsum()
+    def host_begins(self) -> np.ndarray:
+        """[G] int64, the place of the first pick of each group."""
+        return np.cumsum(self.depths) - self.depths
 
     @cached_property
     def begins(self) -> torch.Tensor:
-        """[G] int64, the begin of each group."""
-        return torch.from_numpy(self.ends - self.counts).to(self.device)
+        """`host_begins` on the device."""
+        return torch.from_numpy(self.host_begins).to(self.device)
 
     def merge(self, gains: torch.Tensor, count: int, *, firsts: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Select the best picks of all groups, in the order of `blocks.merge_by_gain`.
@@ -197,8 +185,7 @@ class _PickLists:
         """
         due = torch.minimum(gains, gains.index_select(0, self.first))
         if firsts:
-            due = due.long()
-            due = due.index_add(0, self.begins, torch.full_like(self.begins, 1 << 40))  # above any gain
+            due = due.long().index_add(0, self.begins, torch.full_like(self.begins, 1 << 40))  # above any gain
         by_due = torch.sort(due.index_select(0, self.by_rank), descending=True, stable=True).indices
         order = self.by_rank.index_select(0, by_due[:count])
         taken = torch.zeros_like(self.begins)
@@ -215,10 +202,9 @@ def _build_ranking(
     following: torch.Tensor,
     non_finite: torch.Tensor,
 ) -> DeviceRanking:
-    """Build a ranking that stays on the device.
+    """Build a ranking that stays on the device; it keeps `plan` alive, whose tensors a CUDA graph reads when replayed.
 
     Args:
-        plan: The ranking keeps it alive: a CUDA graph reads its tensors when it is replayed.
         sizes: [G] tokens in each block or window.
         flat: [K] int64 flat token index of the picks.
         gains: [P] fixed-point gains of the picks of all groups.
@@ -230,14 +216,13 @@ def _build_ranking(
     picked_gains = gains.index_select(0, order).double() / unit
 
     def fetch() -> Ranking:
-        lists, values, places = plan.lists, gains.cpu().numpy() / unit, order.cpu().numpy()
-        ends = lists.ends
-        begins = ends - lists.counts
-        group = np.repeat(np.arange(len(ends)), lists.depths)[places]
+        begins, depths = plan.lists.host_begins, plan.lists.depths
+        values, places = gains.cpu().numpy() / unit, order.cpu().numpy()
+        group = np.repeat(np.arange(len(begins)), depths)[places]
 
         def take(places: np.ndarray) -> np.ndarray:
             """Return [G], the gain at one place per group; 0 past the end of the group."""
-            return np.where(places < ends, values[np.minimum(places, len(values) - 1)], 0)
+            return np.where(places < begins + depths, values[np.minimum(places, len(values) - 1)], 0)
 
         return Ranking(
             flat.cpu().numpy(),
@@ -277,11 +262,11 @@ def plan_blocks(sizes: tuple[int, ...], budget: int, limit_bytes: int, device: t
         sets = Sets(sizes[part], sizes[part], _to_ints(depths[part]), True, device)
         parts.append((int(starts[part.start]), sets))
     lists = _PickLists(_to_ints(depths), _to_ints(starts), device)
-    begins = lists.ends - depths
     block = np.repeat(np.arange(len(counts)), shares)
     rank = np.concatenate([np.arange(share) for share in shares])
-    order = (begins[block] + rank)[blocks.interleave(counts, rank, block)]
-    return BlockPlan(parts, lists, torch.from_numpy(order).to(device), torch.from_numpy(begins + shares).to(device))
+    order = (lists.host_begins[block] + rank)[blocks.interleave(counts, rank, block)]
+    following = torch.from_numpy(lists.host_begins + shares).to(device)
+    return BlockPlan(parts, lists, torch.from_numpy(order).to(device), following)
 
 
 @dataclass(frozen=True)
@@ -295,7 +280,6 @@ class DeviceWindow:
     second: Sets  # the survivors, as one set
 
     def rows(self, all_rows: Rows) -> Rows:
-        """Return the window's tokens."""
         return all_rows.slice(self.start, self.start + sum(self.first.tokens))
 
     @cached_property
@@ -323,15 +307,10 @@ def plan_windows(
     for window, survivors in windows:
         block_sizes = sizes[window.start : window.stop]
         depths = tuple(min(size, survivors) for size in block_sizes)
-        planned.append(
-            DeviceWindow(
-                start,
-                survivors,
-                Sets(block_sizes, block_sizes, depths, True, device),
-                _PickLists(depths, _to_ints(np.cumsum(block_sizes) - block_sizes), device),
-                Sets((survivors,), (survivors,), (min(budget + 1, survivors),), False, device),
-            )
-        )
+        first = Sets(block_sizes, block_sizes, depths, True, device)
+        lists = _PickLists(depths, _to_ints(np.cumsum(block_sizes) - block_sizes), device)
+        second = Sets((survivors,), (survivors,), (min(budget + 1, survivors),), False, device)
+        planned.append(DeviceWindow(start, survivors, first, lists, second))
         start += sum(block_sizes)
     counts = np.array([window.survivors for window in planned])
     depths = tuple(window.second.depths[0] for window in planned)
