@@ -65,8 +65,8 @@ def compare(
         baseline: The contender that ratios refer to; of several, the fastest one.
         rounds: Number of turns of each contender.
         allowance_s: A contender slower than this / rounds has fewer turns, but at least two. Not applied to baselines.
-        patience_s: A contender that warms up for longer has no further turn: its warm-up counts. Not applied to
-        baselines. clock: Returns seconds.
+        patience_s: A contender that warms up for longer has no further turn: its warm-up counts. Not for baselines.
+        clock: Returns seconds.
     """
     baselines = [baseline] if isinstance(baseline, str) else list(baseline)
     warm_s = {contender.name: _time_call(contender, 1, clock) for contender in contenders}

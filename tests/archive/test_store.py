@@ -86,7 +86,7 @@ def test_ratio_of_a_sparse_range_returns_what_was_kept(store: Store) -> None:
     sparse = make_piece(100, 100.0, kept=2)
     name = add_video(store, [dense, sparse]).id
     assert len(store.open(name, start_s=100, end_s=200, ratio=1 / 8)) == 2
-    with pytest.raises(ValueError, match="needs 300 tokens, 2 were kept"):
+    with pytest.raises(ValueError, match="needs 300 tokens, but only 2 were kept"):
         store.open(name, start_s=100, end_s=200, ratio=1 / 2)
 
 

@@ -25,7 +25,7 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_writes_a_report_and_plots(film: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     page, plots = tmp_path / "report.html", tmp_path / "plots"
     command = ("compare", film, "--fps", 2, "--encoder", "pixels", "--methods", "floc,random,frame_uniform")
-    assert run(monkeypatch, *command, "--ratios", "1/8,1/32", "-o", page, "--plots", plots, "--json") == 0
+    assert run(monkeypatch, *command, "--ratio", "1/8,1/32", "-o", page, "--plots", plots, "--json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert [(row["method"], row["ratio"]) for row in rows] == [
         (method, ratio) for method in ("floc", "random", "frame_uniform") for ratio in ("1/8", "1/32")

@@ -78,7 +78,9 @@ class Captured:
         if not self.nested:
             raise ValueError(f"method {self.made.get('method')!r} keeps no nested order; capture again at {target}")
         if count > len(self):
-            raise ValueError(f"{target} needs {count} tokens, not {len(self)}; capture again with a larger budget")
+            raise ValueError(
+                f"{target} needs {count} tokens, but only {len(self)} were kept; capture again with a larger budget"
+            )
         first = self.order[:count]
         places = first.sort().values
         return replace(

@@ -78,7 +78,9 @@ def command(
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(function, include_extras=True)
-        hints["quiet"] = Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only.")]
+        hints["quiet"] = Annotated[
+            bool, typer.Option("--quiet", "-q", help="Print only JSON, answers, warnings and errors.")
+        ]
         hints["verbose"] = Annotated[bool, typer.Option("--verbose", "-v", help="Print log messages and tracebacks.")]
 
         @functools.wraps(function)

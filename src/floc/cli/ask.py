@@ -75,9 +75,9 @@ def ask(
         options.parse_budget(ratio, budget, coverage, names="--ratio, --budget or --coverage")
     if output is not None:
         options.check_output(output, Path(source), ".floc")
-    if not is_captured and (Path(source).is_dir() or "://" in source):
-        raise ValueError(f"{source}: not a video; if it is an archive, name one of its videos with --video")
     # Errors in the file or archive show before weights are loaded.
+    if not is_captured:
+        _check_video(source)
     stored = _load_captured(source, video, start, end, ratio, budget) if is_captured else None
     session = Session(model, device)
     sampling: dict[str, Any] = {"fps": options.parse_fps(fps), "max_frames": options.frame_limit(max_frames)}
@@ -110,6 +110,14 @@ def _refuse_video_options(source: str, *, compare: bool, **given: object) -> Non
             raise ValueError(f"{source}: --{name.replace('_', '-')} is for videos; this one is already captured")
     if compare:
         raise ValueError(f"{source}: --compare needs the video itself; only the kept tokens are here")
+
+
+def _check_video(source: str) -> None:
+    from floc.video import check_file
+
+    if Path(source).is_dir() or "://" in source:
+        raise ValueError(f"{source}: not a video; if it is an archive, name one of its videos with --video")
+    check_file(Path(source))
 
 
 def _load_captured(
@@ -158,5 +166,6 @@ def _print_table(answers: list[dict[str, Any]]) -> None:
     for stage in ("decode", "vision", "select", "prefill", "answer"):
         seconds = [answer["seconds"].get(stage) for answer in answers]
         table.add_row(f"{stage}, s", *("-" if value is None else f"{value:.2f}" for value in seconds))
-    table.add_row("peak memory, GB", *(f"{answer['peak_bytes'] / 1e9:.2f}" for answer in answers))
+    peaks = [answer["peak_bytes"] for answer in answers]
+    table.add_row("peak memory, GB", *("-" if peak is None else f"{peak / 1e9:.2f}" for peak in peaks))
     screen.print(table)

@@ -25,7 +25,7 @@ COLUMNS = {"coverage": "cover", "worst": "worst", "bound": "bound", "averaged_di
 
 @command(
     "floc compare talk.mp4 --methods floc,floc-paper,random -o report.html",
-    "floc compare talk.mp4 --ratios 1/8,1/32 --plots figures",
+    "floc compare talk.mp4 --ratio 1/8,1/32 --plots figures",
 )
 def compare(
     video: Annotated[Path, typer.Argument(help="The video file.")],
@@ -38,7 +38,7 @@ def compare(
     methods: Annotated[
         str, typer.Option(metavar="NAMES", help="Methods, with options: floc,floc:detail=1; or 'all'.")
     ] = "floc,floc-paper,divprune,frame_uniform,random",
-    ratios: Annotated[
+    ratio: Annotated[
         str, typer.Option(metavar="RATIOS", help="Shares of the tokens to keep.", rich_help_panel=options.BUDGET)
     ] = "1/8,1/16,1/32",
     plots: Annotated[
@@ -63,13 +63,13 @@ def compare(
     names = floc.methods.names() if methods == "all" else options.split_list(methods)
     for name in names:  # report errors before the video is read, which may take minutes
         floc.methods.parse(name)
-    plan_steps(options.split_list(ratios), n=1)
+    plan_steps(options.split_list(ratio), n=1)
     encoded = encode_video(video, fps, max_frames, encoder, device, with_thumbnails=True)
     with show_progress("comparing") as update:
         comparison, figures = report.make(
             encoded,
             names,
-            options.split_list(ratios),
+            options.split_list(ratio),
             output,
             figures=plots,
             command=shlex.join(["floc", *sys.argv[1:]]),

@@ -34,12 +34,6 @@ def complete_encoder(incomplete: str) -> list[str]:
 Ratio = Annotated[
     str | None, typer.Option(metavar="RATIO", help="Share of the tokens to keep: 1/8 or 0.125.", rich_help_panel=BUDGET)
 ]
-RatioOrDefault = Annotated[
-    str | None,
-    typer.Option(
-        metavar="RATIO", help=f"Share of the tokens to keep. [dim](default: {DEFAULT_RATIO})[/]", rich_help_panel=BUDGET
-    ),
-]
 TokenBudget = Annotated[int | None, typer.Option(metavar="N", help="Number of tokens to keep.", rich_help_panel=BUDGET)]
 Coverage = Annotated[
     float | None,
@@ -85,14 +79,16 @@ EncoderName = Annotated[
     typer.Option(
         metavar="NAME",
         autocompletion=complete_encoder,
-        help="Pixels, mobilenet, hf:MODEL, or auto: the best installed. [dim](default: auto)[/]",
+        help="pixels, mobilenet, hf:MODEL, or auto: the best installed. [dim](default: auto)[/]",
         rich_help_panel=VIDEO,
     ),
 ]
 Device = Annotated[
     str | None,
     typer.Option(
-        metavar="DEVICE", help="Device of the encoder: cpu, cuda:0. [dim](default: a GPU)[/]", rich_help_panel=VIDEO
+        metavar="DEVICE",
+        help="Device of the model: cpu, cuda:0. [dim](default: a GPU if there is one)[/]",
+        rich_help_panel=VIDEO,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON to stdout.")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -101,9 +100,13 @@ class Session:
         }
 
 
-def _peak_bytes(device: torch.device) -> int:
-    """Return the peak memory: of the tensors on a GPU, else of the process."""
+def _peak_bytes(device: torch.device) -> int | None:
+    """Return the peak memory: of the tensors on a GPU, else of the process; None if the system does not report it."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
     scale = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
