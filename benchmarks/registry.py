@@ -25,7 +25,7 @@ class Unavailable(RuntimeError):
 
 @dataclass(frozen=True)
 class BenchTable:
-    """What one module measures, and how its results are shown."""
+    """A table: the function that measures it, and the functions that show its results."""
 
     name: str
     run: Callable[[bool, Echo], dict]  # (small, echo) -> JSON-serialisable results

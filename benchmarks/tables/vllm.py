@@ -153,7 +153,7 @@ class EngineProcess:
 
 
 def _serve(name: str, folder: Path, slices: int) -> None:
-    """Answer a round of requests for every line of stdin, which is its seed."""
+    """Answer one round of requests per line of stdin; the line is the seed of the round."""
     from vllm import LLM, SamplingParams
 
     has_gpu = torch.cuda.is_available()
