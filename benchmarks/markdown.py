@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from floc._format import markdown_table
+from floc._text import markdown_table
 
 RATIO_NOTE = "median, with the 20th and 80th percentile over rounds in one process"
 

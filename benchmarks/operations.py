@@ -25,7 +25,7 @@ def count_operations(method: str, tokens: torch.Tensor, ratio: str, **options: A
     """Return the operations of keeping `ratio` of [T, H, W, D] tokens, and COUNTED or ESTIMATED."""
     if method in OUTSIDE_TORCH:
         return _estimate_distances(method, tokens), ESTIMATED
-    if "backend" in floc.methods.options(method):
+    if "backend" in floc.methods.list_options(method):
         options["backend"] = "torch"
     with FlopCounterMode(display=False, custom_mapping=_map_elementwise()) as counter:
         floc.compress(tokens, ratio=ratio, method=method, **options)

@@ -32,7 +32,7 @@ class Score:
 
 def get_widen_options(method: str) -> dict[str, Any]:
     """Return the options with which a method reaches any ratio."""
-    return {"widen": True} if "widen" in methods.options(method) else {}
+    return {"widen": True} if "widen" in methods.list_options(method) else {}
 
 
 def score_inserts(video: PlantedVideo, kept: floc.Kept) -> list[Score]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from floc import synthetic
+from examples import synthetic
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Shape:
 
     def make_tokens(self, seed: int = 0) -> np.ndarray:
         """[frames, height, width, dim] float16."""
-        return synthetic.film(self.frames, self.height, self.width, self.dim, seed=seed)
+        return synthetic.make_tokens(self.frames, self.height, self.width, self.dim, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class VideoKind:
 
     def make_tokens_and_cuts(self, shape: Shape) -> tuple[np.ndarray, list[int]]:
         """[frames, height, width, dim] float16, and the frames at which another scene begins."""
-        return synthetic.film_and_cuts(
+        return synthetic.make_tokens_and_cuts(
             shape.frames,
             shape.height,
             shape.width,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from floc.synthetic import film
+from examples.synthetic import make_tokens
 
 if not torch.cuda.is_available():
     # kernels run in Triton's interpreter then, which has to be known before anything imports Triton
@@ -22,7 +22,7 @@ def device() -> torch.device:
 @pytest.fixture(scope="session")
 def tokens() -> np.ndarray:
     """70 frames of 3 x 4 cells: three blocks, the last one short."""
-    return film(70, 3, 4, dim=48, seed=1, scenes=3, shot_frames=15, dtype=np.float32)
+    return make_tokens(70, 3, 4, dim=48, seed=1, scenes=3, shot_frames=15, dtype=np.float32)
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import floc
+from examples.synthetic import make_tokens
 from floc import blocks
 from floc.selection import reference
-from floc.synthetic import film
 from floc.tokens import TokenGrid
 from tests.selection.matrices import snap
 
@@ -260,7 +260,7 @@ def test_memory_layout_does_not_matter(tokens: np.ndarray, options: dict) -> Non
 @pytest.mark.parametrize("budget", [1, 13, 105, 840])
 def test_indices_equal_those_of_compress(tokens: np.ndarray, options: dict, budget: int) -> None:
     name, own = options.get("method", "floc"), {key: value for key, value in options.items() if key != "method"}
-    named = floc.methods.make(name, own).indices(TokenGrid.from_array(tokens), budget)
+    named = floc.methods.make(name, own).select_indices(TokenGrid.from_array(tokens), budget)
     assert named.tolist() == floc.compress(tokens, budget=budget, **options).indices.tolist()
 
 
@@ -271,7 +271,7 @@ def test_indices_equal_those_of_compress_in_windows(
     monkeypatch.setattr("floc.second_pass.SURVIVORS_TOGETHER", 150)
     method = floc.methods.make("floc", {"backend": backend})
     assert len(method.plan_windows(torch.from_numpy(tokens), 105)) > 1
-    named = method.indices(TokenGrid.from_array(tokens), 105)
+    named = method.select_indices(TokenGrid.from_array(tokens), 105)
     assert named.tolist() == floc.compress(tokens, budget=105, backend=backend).indices.tolist()
 
 
@@ -319,7 +319,7 @@ def test_degenerate_tokens(tokens: np.ndarray, kept: int, options: dict) -> None
     assert np.isfinite(got.gains).all()
 
 
-STATIC = film(64, 3, 4, dim=64, seed=5, noise=0.03, objects=0, rare_every=10**9, scenes=1, dtype=np.float32)
+STATIC = make_tokens(64, 3, 4, dim=64, seed=5, noise=0.03, objects=0, rare_every=10**9, scenes=1, dtype=np.float32)
 
 
 @each_way
@@ -376,7 +376,7 @@ def test_second_pass_removes_what_blocks_repeat() -> None:
 
 @pytest.mark.parametrize("ratio", [8, 32])
 def test_second_pass_gains_most_of_what_the_whole_video_gains(ratio: int) -> None:
-    tokens = film(160, 5, 6, dim=64, seed=3, shot_frames=25)
+    tokens = make_tokens(160, 5, 6, dim=64, seed=3, shot_frames=25)
     plain, second, whole = (
         floc.compress(tokens, ratio=1 / ratio, detail=1, **options)
         for options in (dict(dedupe=1), dict(dedupe=2), dict(block=None))

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import floc
+from examples.synthetic import make_tokens
 from floc.selection import reference
 from floc.selection.gpu import greedy
 from floc.selection.gpu.greedy import Programs
-from floc.synthetic import film
 from tests.selection.gpu.launches import KERNELS, lay_out, poison, select_sets
 from tests.selection.matrices import make_matrix, make_random_matrix
 
@@ -36,7 +36,7 @@ PROCESSORS = torch.cuda.get_device_properties(GPU).multi_processor_count if torc
 @pytest.fixture(scope="module")
 def footage() -> np.ndarray:
     """44 frames of 6 x 10 tokens, in one, two or 22 sets."""
-    return film(44, 6, 10, dim=48, seed=1, scenes=3, shot_frames=15, dtype=np.float32)
+    return make_tokens(44, 6, 10, dim=48, seed=1, scenes=3, shot_frames=15, dtype=np.float32)
 
 
 def on_gpu(tokens: np.ndarray, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -99,7 +99,7 @@ def test_more_programs_than_work_equals_reference(programs: Programs, n: int) ->
     ids=str,
 )
 def test_1000_repetitions_of_a_selection_are_identical(programs: Programs, n: int, k: int) -> None:
-    tokens = film(n // 60, 6, 10, dim=64, seed=0, dtype=np.float32).reshape(-1, 64)
+    tokens = make_tokens(n // 60, 6, 10, dim=64, seed=0, dtype=np.float32).reshape(-1, 64)
     unit = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
     matrix = np.rint(16384 * (unit @ unit.T)).astype(np.int16)
     matrix = np.tril(matrix) + np.tril(matrix, -1).T
@@ -174,7 +174,7 @@ def test_captured_graph_replays_on_new_tokens(footage: np.ndarray, options: dict
     with torch.cuda.graph(graph):
         captured = floc.compress(given, ratio=1 / 8, **options)
     for seed in (2, 3):
-        fresh = on_gpu(film(44, 6, 10, dim=48, seed=seed, scenes=3, shot_frames=15, dtype=np.float32))
+        fresh = on_gpu(make_tokens(44, 6, 10, dim=48, seed=seed, scenes=3, shot_frames=15, dtype=np.float32))
         given.copy_(fresh)
         graph.replay()
         torch.cuda.synchronize()
@@ -215,7 +215,7 @@ def test_reports_tokens_that_are_not_finite_on_first_host_access(tokens: np.ndar
 @pytest.mark.parametrize("options", [dict(), dict(dedupe=1), dict(method="floc-paper")], ids=str)
 def test_long_video_equals_cpu(options: dict) -> None:
     """Blocks of 1,920 tokens, the usual size."""
-    made = torch.from_numpy(film(80, 6, 10, dim=256, seed=4)).to(torch.bfloat16)
+    made = torch.from_numpy(make_tokens(80, 6, 10, dim=256, seed=4)).to(torch.bfloat16)
     got = floc.compress(made.to(GPU), ratio=1 / 16, **options)
     want = floc.compress(made, ratio=1 / 16, backend="cpu", **options)
     assert float(got.gains.sum()) == pytest.approx(float(want.gains.sum()), rel=1e-3)
@@ -229,7 +229,7 @@ def test_long_video_equals_cpu(options: dict) -> None:
     ids=str,
 )
 def test_large_sets_with_few_programs_equal_reference(count: int, n: int, programs: Programs | None) -> None:
-    tokens = film(-(-n // 60), 6, 10, dim=32, seed=3, dtype=np.float32).reshape(-1, 32)[:n]
+    tokens = make_tokens(-(-n // 60), 6, 10, dim=32, seed=3, dtype=np.float32).reshape(-1, 32)[:n]
     unit = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
     matrix = np.rint(16384 * (unit @ unit.T)).astype(np.int16)
     matrix = np.tril(matrix) + np.tril(matrix, -1).T

@@ -11,7 +11,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_import_pulls_in_no_optional_package() -> None:
-    code = "import sys, floc; floc.methods.names(); print(sorted({m.split('.')[0] for m in sys.modules}))"
+    code = "import sys, floc; floc.methods.list_methods(); print(sorted({m.split('.')[0] for m in sys.modules}))"
     loaded = run(code).stdout
     assert "'torch'" in loaded
     for name in (

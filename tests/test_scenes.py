@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import floc
+from examples.synthetic import make_tokens_and_cuts
 from floc import blocks, scenes
-from floc.synthetic import film_and_cuts
 from floc.tokens import TokenGrid
 
 
@@ -54,7 +54,7 @@ def test_breaks_equal_the_definition(monkeypatch, shape: tuple[int, ...], frames
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_dtype_and_scale_do_not_matter(dtype: torch.dtype) -> None:
-    tokens, cuts = film_and_cuts(70, 3, 4, 48, seed=1, scenes=6, shot_frames=12)
+    tokens, cuts = make_tokens_and_cuts(70, 3, 4, 48, seed=1, scenes=6, shot_frames=12)
     given_ = (torch.from_numpy(tokens) * (1 + torch.arange(70))[:, None, None, None]).to(dtype)
     assert scenes.find_cuts(given_) == cuts
     assert scenes.find_cuts(given_.flatten(1, 2)) == cuts
@@ -63,19 +63,19 @@ def test_dtype_and_scale_do_not_matter(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("noise", [0.05, 0.35, 0.7, 1.4])
 @pytest.mark.parametrize(("seed", "count"), [(2, 7), (3, 8), (4, 5)])
 def test_finds_exactly_the_cuts(noise: float, seed: int, count: int) -> None:
-    tokens, cuts = film_and_cuts(200, 6, 10, 96, seed=seed, shot_frames=20, noise=noise)
+    tokens, cuts = make_tokens_and_cuts(200, 6, 10, 96, seed=seed, shot_frames=20, noise=noise)
     assert len(cuts) == count
     assert scenes.find_cuts(tokens) == cuts
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.15, 1.0])
 def test_one_scene_has_no_cuts(noise: float) -> None:
-    tokens, _ = film_and_cuts(150, 5, 6, 64, seed=4, scenes=1, shot_frames=1000, noise=noise)
+    tokens, _ = make_tokens_and_cuts(150, 5, 6, 64, seed=4, scenes=1, shot_frames=1000, noise=noise)
     assert scenes.find_cuts(tokens) == []
 
 
 def test_a_single_different_frame_is_no_scene() -> None:
-    tokens, cuts = film_and_cuts(40, 3, 4, 48, seed=5, scenes=1, shot_frames=1000)
+    tokens, cuts = make_tokens_and_cuts(40, 3, 4, 48, seed=5, scenes=1, shot_frames=1000)
     flashed = tokens.copy()
     flashed[[9, 20, 31]] = random_tokens((3, 3, 4, 48))
     assert scenes.find_cuts(flashed) == cuts == []
@@ -161,7 +161,7 @@ def test_a_long_scene_is_split_into_equal_parts() -> None:
 
 @pytest.mark.parametrize("method", ["floc", "floc-paper", "divprune", "kmeans", "kmedoids", "spectral"])
 def test_methods_accept_scenes(method: str) -> None:
-    tokens, cuts = film_and_cuts(70, 3, 4, 48, seed=1, scenes=6, shot_frames=12, dtype=np.float32)
+    tokens, cuts = make_tokens_and_cuts(70, 3, 4, 48, seed=1, scenes=6, shot_frames=12, dtype=np.float32)
     assert len(cuts) == 5
     kept = floc.compress(tokens, ratio=1 / 8, method=method, block="scene")
     same = floc.compress(tokens, ratio=1 / 8, method=method, block=list(np.array([0, *cuts])))
@@ -173,7 +173,7 @@ def test_methods_accept_scenes(method: str) -> None:
 
 
 def test_shares_follow_the_lengths_of_scenes() -> None:
-    tokens, cuts = film_and_cuts(70, 3, 4, 48, seed=1, scenes=6, shot_frames=12)
+    tokens, cuts = make_tokens_and_cuts(70, 3, 4, 48, seed=1, scenes=6, shot_frames=12)
     kept = floc.compress(tokens, ratio=1 / 8, method="floc-paper", block="scene")
     sizes = np.diff([0, *cuts, 70]) * 12
     got = np.bincount(np.searchsorted(cuts, kept.positions[:, 0], side="right"))

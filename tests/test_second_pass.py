@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import floc
+from examples.synthetic import make_tokens
 from floc import second_pass
 from floc.selection import backends
 from floc.selection.objective import Similarity
-from floc.synthetic import film
 
 
 def test_every_set_has_a_survivor() -> None:
@@ -20,7 +20,7 @@ def test_every_set_has_a_survivor() -> None:
 
 def test_heirs_are_the_closest_picks_of_their_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(second_pass, "SURVIVORS_TOGETHER", 40)
-    tokens = torch.from_numpy(film(20, 2, 3, dim=16, dtype=np.float32)).flatten(0, 2)
+    tokens = torch.from_numpy(make_tokens(20, 2, 3, dim=16, dtype=np.float32)).flatten(0, 2)
     unit = torch.nn.functional.normalize(tokens, dim=1)
     sums = unit * torch.linspace(1, 9, 120)[:, None]
     engine = backends.create_engine("auto", tokens.device)
@@ -33,7 +33,7 @@ def test_heirs_are_the_closest_picks_of_their_window(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("options", [{}, {"metric": "gaussian"}, {"backend": "torch"}, {"detail": 1}])
 def test_windows_keep_their_own_representatives(options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = film(256, 2, 3, dim=32, seed=2, dtype=np.float32)
+    tokens = make_tokens(256, 2, 3, dim=32, seed=2, dtype=np.float32)
     monkeypatch.setattr(second_pass, "SURVIVORS_TOGETHER", 200)
     whole = floc.compress(tokens, ratio=1 / 8, **options)  # 384 survivors in eight blocks: two windows
     assert len(whole) == 192
@@ -53,7 +53,7 @@ def test_windows_keep_their_own_representatives(options: dict, monkeypatch: pyte
 
 
 def test_windows_lose_little_coverage(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = film(512, 3, 4, dim=48, seed=5, dtype=np.float32)
+    tokens = make_tokens(512, 3, 4, dim=48, seed=5, dtype=np.float32)
     together = floc.compress(tokens, ratio=1 / 16).coverage
     paper = floc.compress(tokens, ratio=1 / 16, dedupe=1).coverage
     monkeypatch.setattr(second_pass, "SURVIVORS_TOGETHER", 200)

@@ -23,7 +23,7 @@ from benchmarks.archives import CELLS, DIM, RATIO, copy_video, write_long_video,
 from benchmarks.markdown import show_environment, show_number, show_records
 from benchmarks.processes import run_module
 from benchmarks.registry import BenchTable, Echo
-from floc._format import format_bytes
+from floc._text import format_bytes
 from floc.encoders.mobilenet import weights_path
 
 VIDEOS, SOME_VIDEOS = 200, 24  # for engines, and for stages and workers

@@ -61,7 +61,7 @@ Show = Callable[[Mapping[str, float]], str]
 def run(small: bool, echo: Echo) -> dict[str, Any]:
     """Score every method at every ratio on every video."""
     library = load_library(small, echo)
-    options = {name: {"method": name, **get_widen_options(name)} for name in methods.names()}
+    options = {name: {"method": name, **get_widen_options(name)} for name in methods.list_methods()}
     planted = make_videos(library, COUNTS if library.is_real else SYNTHETIC_COUNTS)
     videos, scores, failed = score_methods(planted, options, echo)
     return {**library.describe(), "films": count_inserts(videos), "scores": make_records(videos, scores, failed)}

@@ -59,7 +59,7 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
 
 
 def _measure_methods(tokens: torch.Tensor, small: bool, echo: Echo) -> list[dict[str, Any]]:
-    calls = {name: functools.partial(_compress, name, tokens) for name in floc.methods.names()}
+    calls = {name: functools.partial(_compress, name, tokens) for name in floc.methods.list_methods()}
     records = {name: _measure_method(name, calls[name], tokens) for name in calls}
     contenders = [Contender(name, calls[name]) for name in calls if "failed" not in records[name]]
     for timing in compare(contenders, BASELINE, rounds=1 if small else ROUNDS, allowance_s=ALLOWANCE_S):
@@ -77,7 +77,7 @@ def _compress(name: str, tokens: torch.Tensor) -> floc.Kept:
 
 def _list_options(name: str) -> dict[str, Any]:
     """Return options with which a method that cannot reach the ratio keeps as few tokens as it can."""
-    return {"nearest": True} if "nearest" in floc.methods.options(name) else {}
+    return {"nearest": True} if "nearest" in floc.methods.list_options(name) else {}
 
 
 def _measure_method(name: str, call: Callable[[], floc.Kept], tokens: torch.Tensor) -> dict[str, Any]:

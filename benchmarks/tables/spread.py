@@ -79,7 +79,7 @@ def _measure_methods(video: NamedTokens, ratio: str) -> list[dict[str, Any]]:
     """Return both measures of each method that reaches the ratio. A missing package is an error: it changes the "
     "scale."""
     records = []
-    for method in methods.names():
+    for method in methods.list_methods():
         try:
             kept = floc.compress(video.tokens, ratio=ratio, method=method, **get_widen_options(method))
         except ValueError:  # the ratio is below its minimum

@@ -18,7 +18,7 @@ from rich.table import Table
 from examples.demo.film import Film, Sighting, render
 from floc import methods, report
 from floc._arrays import to_numpy, to_tensor
-from floc._format import format_time
+from floc._text import format_time
 from floc.analysis.compare import Comparison
 from floc.budget import Budget
 from floc.encoders.base import Encoder, VideoTokens
@@ -61,7 +61,7 @@ def run_demo(
     with progress("comparing") as bar:
         comparison, _ = report.make(
             loaded,
-            sorted(set(methods.names()) - set(SKIPPED), key=lambda name: (not name.startswith("floc"), name)),
+            sorted(set(methods.list_methods()) - set(SKIPPED), key=lambda name: (not name.startswith("floc"), name)),
             [SECOND_RATIO, ratio],
             report_path,
             command=f"python -m examples.demo --seed {seed} --seconds {seconds:g} --ratio {ratio} "

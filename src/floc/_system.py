@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from floc._format import format_bytes
+from floc._text import format_bytes
 
 _thread = threading.local()
 

@@ -35,7 +35,7 @@ def compress(
         ratio: Kept / total, in (0, 1]: 0.125 or "1/8".
         budget: Number of tokens to keep; more than there are keeps all.
         coverage: Mean cosine between tokens and their representatives to reach, with as few tokens as possible.
-        method: See `floc.methods.names()`.
+        method: See `floc.methods.list_methods()`.
         **options: The method's own. For "floc":
             block: Frames selected from together (32); "scene" follows scene changes found in the tokens; a list holds
                 the first frame of each block; None selects from the whole video at once.
@@ -58,8 +58,8 @@ def compress(
     """
     started = time.perf_counter()
     made = methods.make(method, options)
-    is_native = ratio is None and budget is None and coverage is None and isinstance(made, methods.Native)
-    target = None if is_native else Budget.parse(ratio, budget, coverage)
+    sizes_itself = ratio is None and budget is None and coverage is None and isinstance(made, methods.SelfSizing)
+    target = None if sizes_itself else Budget.parse(ratio, budget, coverage)
     if target is not None:
         _check_conflicts(method, target, options)
     # a method that never waits for the GPU reports values that are not finite when a result is fetched
@@ -67,7 +67,7 @@ def compress(
     grid = TokenGrid.from_array(tokens, check_finite=not stays or coverage is not None or tokens.dtype == torch.float64)
     with torch.no_grad():
         kept = _run(made, grid, target)
-    settings = {name: getattr(made, name) for name in methods.options(method) if name != "progress"}
+    settings = {name: getattr(made, name) for name in methods.list_options(method) if name != "progress"}
     for name, value in settings.items():
         if isinstance(value, torch.Tensor | np.ndarray):
             settings[name] = f"array {tuple(value.shape)}"  # as a file can store it
@@ -79,12 +79,12 @@ def compress(
 
 def _run(method: methods.Method, grid: TokenGrid, target: Budget | None) -> Kept:
     if target is None:
-        assert isinstance(method, methods.Native), "only these run without a budget"
-        return method.native(grid)
+        assert isinstance(method, methods.SelfSizing), "only these run without a budget"
+        return method.keep_by_options(grid)
     if target.coverage is None:
         return method(grid, target.count(grid.n))
-    if isinstance(method, methods.Reaching):
-        return method.reaching(grid, target.coverage)
+    if isinstance(method, methods.CoverageSearch):
+        return method.reach_coverage(grid, target.coverage)
     return method(grid, find_fewest(lambda count: _measure_coverage(method, grid, count), grid.n, target.coverage))
 
 
@@ -97,7 +97,7 @@ def _measure_coverage(method: methods.Method, grid: TokenGrid, count: int) -> fl
 
 def _check_conflicts(method: str, target: Budget, options: Mapping[str, object]) -> None:
     """Raise ValueError if a budget and an option that the budget sets are both given."""
-    if both := [name for name in methods.facts(method).searched if name in options]:
+    if both := [name for name in methods.get_facts(method).searched if name in options]:
         raise ValueError(
             f"{target} sets {' and '.join(both)} of method {method!r}; give one or the other, not both "
             f"(got {', '.join(f'{name}={options[name]!r}' for name in both)})"

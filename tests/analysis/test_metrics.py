@@ -7,15 +7,15 @@ import pytest
 import torch
 
 import floc
+from examples.synthetic import make_tokens
 from floc import analysis
-from floc.synthetic import film
 
-each_method = pytest.mark.parametrize("method", floc.methods.names())
+each_method = pytest.mark.parametrize("method", floc.methods.list_methods())
 
 
 def keep(tokens: np.ndarray, method: str) -> floc.Kept:
     """Keep 60 tokens, or the fewest that the method can."""
-    options = {"nearest": True} if "nearest" in floc.methods.options(method) else {}
+    options = {"nearest": True} if "nearest" in floc.methods.list_options(method) else {}
     return floc.compress(tokens, budget=60, method=method, **options)
 
 
@@ -27,7 +27,7 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="module", params=["plain", "half", "zeros"])
 def video(request: pytest.FixtureRequest) -> np.ndarray:
-    tokens = film(40, 2, 3, dim=20, seed=4, dtype=np.float16 if request.param == "half" else np.float32)
+    tokens = make_tokens(40, 2, 3, dim=20, seed=4, dtype=np.float16 if request.param == "half" else np.float32)
     if request.param == "zeros":
         tokens[::3, 1] = 0
     return tokens

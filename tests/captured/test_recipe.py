@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import floc
+from examples.synthetic import make_tokens
 from floc.captured.recipe import Recipe
-from floc.synthetic import film
 
 
 def test_blocks_can_follow_scenes() -> None:
-    tokens = torch.from_numpy(film(70, 3, 4, 48, seed=1, scenes=6, shot_frames=12))
+    tokens = torch.from_numpy(make_tokens(70, 3, 4, 48, seed=1, scenes=6, shot_frames=12))
     kept = Recipe(ratio=1 / 8, options={"block": "scene"})(tokens)
     assert (len(kept), kept.settings["block"]) == (105, "scene")
 
@@ -38,7 +38,7 @@ def test_rejects_blocks_by_first_frames(starts: list[int] | tuple[int, ...]) -> 
     ],
 )
 def test_streaming_options(given: dict[str, Any], streams: bool) -> None:
-    options = Recipe(**given).streaming()
+    options = Recipe(**given).get_stream_options()
     assert (options is not None) == streams
     if options is not None:
         floc.Stream(budget=9, **options)

@@ -166,7 +166,7 @@ def test_lists(monkeypatch, capsys) -> None:
     assert "Hyun et al." in manual
     assert "temporal_threshold=0.55" in manual
     assert run(monkeypatch, "methods", "--markdown") == 0
-    assert capsys.readouterr().out == floc.methods.markdown()
+    assert capsys.readouterr().out == floc.methods.format_markdown()
     assert run(monkeypatch, "methods") == 0
     assert "floc-paper" in capsys.readouterr().out
     assert run(monkeypatch, "--version") == 0

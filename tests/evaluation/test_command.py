@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from examples.synthetic import make_tokens
 from floc.evaluation import PlanOptions, build_command, check_lmms_eval, paper, parse_gpus, plan_grid
 from floc.integrations.lmms_eval.arguments import ModelArguments
-from floc.synthetic import film
 
 METHODS = sorted({row["method"] for name in paper.ACCURACY for row in paper.table(name).rows} - {"full"})
 
@@ -43,7 +43,7 @@ def test_every_method_of_the_paper_runs_at_its_ratios(method: str, frames: int) 
     if method in ("kmeans", "kmedoids", "spectral"):
         pytest.importorskip("sklearn", reason="clusterings need pip install 'floc-video[cluster]'")
         pytest.importorskip("kmedoids", reason="clusterings need pip install 'floc-video[cluster]'")
-    tokens = torch.from_numpy(film(frames, 8, 8, 16, seed=0))
+    tokens = torch.from_numpy(make_tokens(frames, 8, 8, 16, seed=0))
     for ratio in ("1/8", "1/16", "1/32"):
         (cell,) = plan_grid(PlanOptions(methods=[method], ratios=[ratio], tasks=["mlvu_dev"]))
         texts = split_arguments(build_command(cell, Path("out"), ("0",)))

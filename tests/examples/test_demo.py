@@ -22,7 +22,7 @@ def test_prints_scores_of_all_methods_and_writes_film_and_report(tmp_path: Path,
     text = (output.out + output.err).replace("\n", " ")
     assert "Who kept the keys?" in text
     assert "1/32" in text
-    assert all(method in text for method in floc.methods.names())
+    assert all(method in text for method in floc.methods.list_methods())
     assert (tmp_path / "demo" / "report.html").exists()
     assert (tmp_path / "demo" / "keys.mp4").exists()
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import floc
+from examples.synthetic import make_tokens
 from floc.methods import fastvid, frames
-from floc.synthetic import film
 
 VARIANTS = {"onevision": "", "llava-video": "lv_"}
 both_variants = pytest.mark.parametrize("variant", VARIANTS)
@@ -175,7 +175,7 @@ def test_matches_definition(
     shape: tuple[int, int, int], options: dict, cache: int, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frames, "CPU_BYTES", cache)  # one tile or many
-    tokens = film(*shape, dim=24, seed=sum(shape), scenes=2, shot_frames=6, dtype=np.float32)
+    tokens = make_tokens(*shape, dim=24, seed=sum(shape), scenes=2, shot_frames=6, dtype=np.float32)
     kept = floc.compress(tokens, method="fastvid", variant=variant, **options)
     quota = int(shape[1] * shape[2] * options["retention_ratio"])
     others = {name: value for name, value in options.items() if name != "retention_ratio"}
@@ -186,7 +186,7 @@ def test_matches_definition(
 @pytest.mark.parametrize("options", [{"dyseg_c": 4}, {"dyseg_c": 2, "dyseg_tau": -1, "dtm_p": 1}])
 @pytest.mark.parametrize("budget", [1, 5, 19, 20, 41, 100, 133, 240, 299, 300])
 def test_meets_any_budget_exactly(budget: int, options: dict, variant: str) -> None:
-    tokens = film(20, 3, 5, dim=24, seed=8, scenes=2, shot_frames=6, dtype=np.float32)
+    tokens = make_tokens(20, 3, 5, dim=24, seed=8, scenes=2, shot_frames=6, dtype=np.float32)
     kept = floc.compress(tokens, budget=budget, method="fastvid", variant=variant, **options)
     assert len(kept) == budget
     if budget == 300:
@@ -212,7 +212,7 @@ def test_reported_ratio_reproduces_the_quota(cells: int) -> None:
 
 
 def test_unabsorbed_tokens_are_represented_by_most_similar_kept_token() -> None:
-    tokens = film(20, 3, 5, dim=24, seed=8, scenes=2, shot_frames=6, dtype=np.float32)
+    tokens = make_tokens(20, 3, 5, dim=24, seed=8, scenes=2, shot_frames=6, dtype=np.float32)
     kept = floc.compress(tokens, budget=47, method="fastvid")  # short segments have no anchors
     expected = merge_by_definition(tokens, "onevision", 2, shared=True, extra=7)
     unabsorbed = [i for i in range(300) if i not in expected.represents and i not in expected.features]
@@ -223,7 +223,7 @@ def test_unabsorbed_tokens_are_represented_by_most_similar_kept_token() -> None:
 
 
 def test_accepts_attention_and_frame_vectors_as_any_array() -> None:
-    tokens = film(12, 3, 4, dim=24, seed=2, dtype=np.float32)
+    tokens = make_tokens(12, 3, 4, dim=24, seed=2, dtype=np.float32)
     rng = np.random.default_rng(0)
     attn, vectors = rng.random((12, 12)), rng.standard_normal((12, 7))
     expected = merge_by_definition(tokens, "onevision", 6, attn=attn, frame_global=vectors)
@@ -263,7 +263,7 @@ def test_rejects_budget_together_with_retention_ratio() -> None:
 @both_variants
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_dtypes_and_strides(dtype: torch.dtype, variant: str) -> None:
-    tokens = torch.from_numpy(film(14, 4, 6, dim=16, seed=5, dtype=np.float32)).to(dtype)
+    tokens = torch.from_numpy(make_tokens(14, 4, 6, dim=16, seed=5, dtype=np.float32)).to(dtype)
     kept = floc.compress(tokens, budget=90, method="fastvid", variant=variant)
     assert kept.features.dtype == dtype
     exact = floc.compress(tokens.float(), budget=90, method="fastvid", variant=variant)
@@ -296,13 +296,13 @@ def test_equal_and_zero_tokens(value: float, shape: tuple[int, int, int], varian
 
 
 def test_quota_of_whole_frames_keeps_everything() -> None:
-    tokens = film(9, 2, 3, dim=8, dtype=np.float32)
+    tokens = make_tokens(9, 2, 3, dim=8, dtype=np.float32)
     kept = floc.compress(tokens, method="fastvid", retention_ratio=1.0)
     np.testing.assert_array_equal(kept.features, tokens.reshape(54, 8))
 
 
 def test_tiling_of_segments_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = film(40, 2, 4, dim=16, seed=4, scenes=3, shot_frames=5, dtype=np.float32)
+    tokens = make_tokens(40, 2, 4, dim=16, seed=4, scenes=3, shot_frames=5, dtype=np.float32)
     expected = floc.compress(tokens, budget=100, method="fastvid")
     for tile_frames in (1, 3, 40):
         monkeypatch.setattr(fastvid, "TILE_FRAMES", tile_frames)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from examples.synthetic import make_tokens
 from floc.methods import linkage
-from floc.synthetic import film
 from floc.tokens import TokenGrid
 from tests.methods.test_scissor import find_components
 
 
 def test_trees_contain_the_components_at_any_threshold() -> None:
-    tokens = torch.from_numpy(film(4, 5, 6, dim=16, seed=5, dtype=np.float32))
+    tokens = torch.from_numpy(make_tokens(4, 5, 6, dim=16, seed=5, dtype=np.float32))
     tokens[1] = tokens[1].round()  # some equal cosines
     trees = linkage.FrameTrees.build(TokenGrid.from_array(tokens))
     for tau in np.linspace(-1, 1, 41):

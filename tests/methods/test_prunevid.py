@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import floc
+from examples.synthetic import make_tokens
 from floc.methods import frames, prunevid
-from floc.synthetic import film
 from floc.tokens import TokenGrid
 
 
@@ -160,7 +160,7 @@ def test_matches_definition(
     shape: tuple[int, int, int], options: dict, cache: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frames, "CPU_BYTES", cache)  # one tile or many
-    tokens = film(*shape, dim=24, seed=sum(shape), scenes=2, shot_frames=6, dtype=np.float32)
+    tokens = make_tokens(*shape, dim=24, seed=sum(shape), scenes=2, shot_frames=6, dtype=np.float32)
     assert_matches(floc.compress(tokens, method="prunevid", **options), merge_by_definition(tokens, **options))
 
 
@@ -172,7 +172,7 @@ def test_make_contiguous_matches_definition(seed: int) -> None:
 
 
 def test_meets_any_budget_above_the_floor_exactly() -> None:
-    tokens = film(12, 4, 5, dim=16, seed=3, scenes=2, shot_frames=6, dtype=np.float32)
+    tokens = make_tokens(12, 4, 5, dim=16, seed=3, scenes=2, shot_frames=6, dtype=np.float32)
     fewest = len(floc.compress(tokens, budget=1, method="prunevid", nearest=True))
     assert 12 <= fewest <= 15
     for budget in [*range(fewest, 240, 7), 239, 240]:
@@ -195,7 +195,7 @@ def test_meets_any_budget_above_the_floor_exactly() -> None:
 
 
 def test_budget_changes_untouched_and_tau_only_if_needed() -> None:
-    tokens = film(12, 4, 5, dim=16, seed=3, scenes=2, shot_frames=6, dtype=np.float32)
+    tokens = make_tokens(12, 4, 5, dim=16, seed=3, scenes=2, shot_frames=6, dtype=np.float32)
     least = len(floc.compress(tokens, method="prunevid", cluster_ratio=0.0))
     most = len(floc.compress(tokens, method="prunevid", cluster_ratio=1.0))
     settings = {
@@ -228,7 +228,7 @@ def test_extra_clusters_go_to_largest_fractions() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_dtypes_and_strides(dtype: torch.dtype) -> None:
-    tokens = torch.from_numpy(film(14, 4, 6, dim=16, seed=5, dtype=np.float32)).to(dtype)
+    tokens = torch.from_numpy(make_tokens(14, 4, 6, dim=16, seed=5, dtype=np.float32)).to(dtype)
     kept = floc.compress(tokens, budget=90, method="prunevid")
     assert kept.features.dtype == dtype
     exact = floc.compress(tokens.float(), budget=90, method="prunevid")
@@ -253,7 +253,7 @@ def test_equal_and_zero_tokens(value: float, shape: tuple[int, int, int]) -> Non
 
 
 def test_similarity_is_at_most_one() -> None:
-    frame = film(1, 3, 5, dim=300, seed=1, dtype=np.float32)
+    frame = make_tokens(1, 3, 5, dim=300, seed=1, dtype=np.float32)
     still = np.repeat(frame, 9, 0)
     assert len(floc.compress(still, method="prunevid", tau=0.999, cluster_ratio=1.0)) == 15
     assert len(floc.compress(still, method="prunevid", tau=1.0, cluster_ratio=1.0)) == 135

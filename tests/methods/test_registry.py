@@ -10,17 +10,17 @@ import torch
 
 import floc
 
-each_method = pytest.mark.parametrize("name", floc.methods.names())
+each_method = pytest.mark.parametrize("name", floc.methods.list_methods())
 
 
 def compress(tokens: Any, name: str, **budget_options: Any) -> floc.Kept:
     """Compress with a method; a budget below its floor keeps the floor."""
-    options = {"nearest": True} if "nearest" in floc.methods.options(name) else {}
+    options = {"nearest": True} if "nearest" in floc.methods.list_options(name) else {}
     return floc.compress(tokens, method=name, **budget_options, **options)
 
 
 def find_floor(tokens: np.ndarray, name: str) -> int:
-    return len(compress(tokens, name, budget=1)) if floc.methods.facts(name).floor else 1
+    return len(compress(tokens, name, budget=1)) if floc.methods.get_facts(name).floor else 1
 
 
 @each_method
@@ -31,7 +31,7 @@ def test_meets_budget_in_video_order_and_is_deterministic(tokens: np.ndarray, na
     np.testing.assert_array_equal(tokens, before)
     most = max(min(budget, 840), find_floor(tokens, name))
     assert 0 < len(kept) <= most
-    if floc.methods.facts(name).exact:
+    if floc.methods.get_facts(name).exact:
         assert len(kept) == most
     assert (np.diff(kept.indices) > 0).all()
     np.testing.assert_array_equal(kept.positions, np.stack(np.unravel_index(kept.indices, (70, 3, 4)), 1))
@@ -54,7 +54,7 @@ def test_coverage_is_the_mean_cosine_to_representatives(tokens: np.ndarray, name
 def test_selected_tokens_are_unchanged_and_merged_tokens_are_bounded(tokens: np.ndarray, name: str) -> None:
     kept = compress(tokens, name, budget=105)
     rows = tokens.reshape(840, -1)
-    if floc.methods.facts(name).kind == "select":
+    if floc.methods.get_facts(name).kind == "select":
         np.testing.assert_array_equal(kept.features, rows[kept.indices])
         np.testing.assert_array_equal(kept.represents[kept.indices], np.arange(len(kept)))
     else:
@@ -99,7 +99,7 @@ def test_output_has_the_input_dtype(tokens: np.ndarray, name: str, dtype: torch.
     kept = compress(converted, name, budget=300)
     assert kept.features.dtype == dtype
     assert kept.features.isfinite().all()
-    assert len(kept) == len(compress(tokens, name, budget=300)) or not floc.methods.facts(name).exact
+    assert len(kept) == len(compress(tokens, name, budget=300)) or not floc.methods.get_facts(name).exact
 
 
 @each_method
@@ -137,7 +137,7 @@ def test_equal_tokens(name: str, value: float) -> None:
     same = np.full((10, 3, 4, 5), value, np.float32)
     kept = compress(same, name, budget=40)
     assert 1 <= len(kept) <= max(40, find_floor(same, name))
-    if floc.methods.facts(name).exact:
+    if floc.methods.get_facts(name).exact:
         assert len(kept) == max(40, find_floor(same, name))
     np.testing.assert_allclose(kept.features, value, atol=1e-6)
     assert len(set(kept.indices.tolist())) == len(kept)
@@ -153,7 +153,7 @@ def test_memory_layout_does_not_change_the_result(tokens: np.ndarray, name: str)
 
 @each_method
 def test_budget_below_floor_raises(tokens: np.ndarray, name: str) -> None:
-    if not floc.methods.facts(name).floor:
+    if not floc.methods.get_facts(name).floor:
         assert len(floc.compress(tokens, budget=1, method=name)) == 1
         return
     least = find_floor(tokens, name)
@@ -165,7 +165,7 @@ def test_budget_below_floor_raises(tokens: np.ndarray, name: str) -> None:
 @each_method
 def test_runs_without_budget_if_native_and_raises_otherwise(tokens: np.ndarray, name: str) -> None:
     chosen = floc.methods.get(name)()
-    if not isinstance(chosen, floc.methods.Native):
+    if not isinstance(chosen, floc.methods.SelfSizing):
         with pytest.raises(ValueError, match="exactly one of ratio"):
             floc.compress(tokens, method=name)
         return
@@ -179,7 +179,7 @@ def test_runs_without_budget_if_native_and_raises_otherwise(tokens: np.ndarray, 
 
 @each_method
 def test_rejects_budget_together_with_options_it_sets(tokens: np.ndarray, name: str) -> None:
-    for option in floc.methods.facts(name).searched:
+    for option in floc.methods.get_facts(name).searched:
         with pytest.raises(ValueError, match=f"ratio=1/8 sets {option} of method '{name}'; give one or the other"):
             floc.compress(tokens, ratio=1 / 8, method=name, **{option: 1})
 
@@ -202,24 +202,24 @@ def test_n_clusters_equals_a_budget(tokens: np.ndarray, name: str) -> None:
 
 @each_method
 def test_describes_itself(name: str) -> None:
-    facts = floc.methods.facts(name)
+    facts = floc.methods.get_facts(name)
     assert floc.methods.describe(name)
     assert facts.paper
     assert facts.kind in ("select", "merge")
-    assert set(floc.methods.defaults(name)) == set(floc.methods.options(name))
-    assert set(facts.searched) <= set(floc.methods.options(name))
-    assert bool(facts.floor) == ("nearest" in floc.methods.options(name))
+    assert set(floc.methods.get_defaults(name)) == set(floc.methods.list_options(name))
+    assert set(facts.searched) <= set(floc.methods.list_options(name))
+    assert bool(facts.floor) == ("nearest" in floc.methods.list_options(name))
     with pytest.raises(ValueError, match="unknown option"):
         floc.compress(np.ones((2, 2, 2)), budget=1, method=name, no_such_option=1)
 
 
 @each_method
 def test_manual_and_page_contain_docstring_and_options(name: str) -> None:
-    manual, page = floc.methods.manual(name), floc.methods.markdown()
-    assert manual.startswith(f"{name}: {floc.methods.facts(name).paper}")
+    manual, page = floc.methods.format_manual(name), floc.methods.format_markdown()
+    assert manual.startswith(f"{name}: {floc.methods.get_facts(name).paper}")
     assert floc.methods.describe(name) in manual
     assert f"## {name}\n\n{floc.methods.describe(name)}" in page
-    for option, default in floc.methods.defaults(name).items():
+    for option, default in floc.methods.get_defaults(name).items():
         assert (f"{option}={default!r}" in manual) == (option != "progress")
 
 
@@ -234,7 +234,7 @@ def test_parses_options_as_python_values_or_text() -> None:
 def test_registered_methods_are_listed_and_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("floc.methods.registry._registry", {"random": floc.methods.get("random")})
     floc.methods.register("other", "paper", "select")(floc.methods.get("random"))
-    assert floc.methods.names() == ["other", "random"]
+    assert floc.methods.list_methods() == ["other", "random"]
     assert floc.methods.make("other", {"seed": np.int64(3)}) == floc.methods.make("random", {"seed": 3})
     with pytest.raises(ValueError, match="unknown method 'othr': did you mean 'other'"):
         floc.methods.get("othr")

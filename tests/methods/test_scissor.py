@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import floc
+from examples.synthetic import make_tokens
 from floc.methods import linkage, scissor
-from floc.synthetic import film
 from floc.tokens import TokenGrid
 
 
@@ -85,7 +85,7 @@ def test_matches_published_program(read_golden, case: str, epsilon: str | None) 
 @pytest.mark.parametrize(("t", "h", "w"), [(1, 1, 1), (1, 5, 7), (9, 1, 1), (6, 7, 3), (11, 4, 4), (3, 1, 63)])
 @pytest.mark.parametrize("tau", [0.6, 0.8, 0.87, 0.93])
 def test_matches_definition(t: int, h: int, w: int, tau: float) -> None:
-    tokens = film(t, h, w, dim=24, seed=t * h * w, shot_frames=4, noise=0.25, dtype=np.float32)
+    tokens = make_tokens(t, h, w, dim=24, seed=t * h * w, shot_frames=4, noise=0.25, dtype=np.float32)
     positions, merged, represents = merge_by_definition(tokens, tau)
     kept = floc.compress(tokens, method="scissor", tau=tau)
     assert kept.indices.tolist() == positions
@@ -94,7 +94,7 @@ def test_matches_definition(t: int, h: int, w: int, tau: float) -> None:
 
 
 def test_epsilon_joins_only_neighbours_of_a_sample() -> None:
-    tokens = film(10, 4, 5, dim=24, seed=3, shot_frames=5, noise=0.25, dtype=np.float32)
+    tokens = make_tokens(10, 4, 5, dim=24, seed=3, shot_frames=5, noise=0.25, dtype=np.float32)
     trees = linkage.FrameTrees.build(TokenGrid.from_array(tokens))
     count, epsilon = trees.count(0.85), 0.35
     sample = math.ceil(math.log(count) / epsilon**2)
@@ -119,7 +119,7 @@ def test_epsilon_joins_only_neighbours_of_a_sample() -> None:
 
 @pytest.mark.parametrize("shape", [(24, 3, 4), (10, 5, 5), (6, 1, 30)])
 def test_budget_reports_the_threshold_of_its_result(shape: tuple[int, int, int]) -> None:
-    tokens = film(*shape, dim=32, seed=2, shot_frames=9, dtype=np.float32)
+    tokens = make_tokens(*shape, dim=32, seed=2, shot_frames=9, dtype=np.float32)
     n = math.prod(shape)
     scan = [len(floc.compress(tokens, method="scissor", tau=tau)) for tau in np.linspace(0.3, 1, 60)]
     for budget in (1, n // 16, n // 8, n // 3, n - 1):
@@ -134,7 +134,7 @@ def test_budget_reports_the_threshold_of_its_result(shape: tuple[int, int, int])
 
 @pytest.mark.parametrize("guess", [(0.2, 0.21), (0.99, 1.0), (0.5, 1.05), (-1.01, 0.3), (0.8, 0.8)])
 def test_wrong_guess_does_not_change_the_count(guess: tuple[float, float], monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = film(20, 3, 4, dim=32, seed=2, shot_frames=9, dtype=np.float32)
+    tokens = make_tokens(20, 3, 4, dim=32, seed=2, shot_frames=9, dtype=np.float32)
     expected = [len(floc.compress(tokens, budget=budget, method="scissor")) for budget in (5, 30, 200)]
     monkeypatch.setattr(scissor, "_guess_window", lambda trees, budget: guess)
     counts = [len(floc.compress(tokens, budget=budget, method="scissor")) for budget in (5, 30, 200)]
@@ -142,7 +142,7 @@ def test_wrong_guess_does_not_change_the_count(guess: tuple[float, float], monke
 
 
 def test_memory_limits_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = film(20, 4, 5, dim=32, seed=2, shot_frames=9, dtype=np.float32)
+    tokens = make_tokens(20, 4, 5, dim=32, seed=2, shot_frames=9, dtype=np.float32)
     expected, native = (
         floc.compress(tokens, method="scissor", **options) for options in ({"budget": 50}, {"tau": 0.7})
     )
@@ -198,7 +198,7 @@ def test_equal_tokens(value: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_dtype_and_layout_do_not_change_the_result(dtype: torch.dtype) -> None:
-    tokens = torch.from_numpy(film(9, 4, 6, dim=32, shot_frames=4)).to(dtype)
+    tokens = torch.from_numpy(make_tokens(9, 4, 6, dim=32, shot_frames=4)).to(dtype)
     scattered = tokens.permute(3, 2, 0, 1).contiguous().permute(2, 3, 1, 0)
     kept = floc.compress(scattered, ratio=1 / 4, method="scissor")
     plain = floc.compress(tokens.float(), ratio=1 / 4, method="scissor")

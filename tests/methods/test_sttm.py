@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import floc
+from examples.synthetic import make_tokens
 from floc.methods import frames
-from floc.synthetic import film
 
 
 class Node(NamedTuple):
@@ -138,7 +138,7 @@ SHAPES = [
 @pytest.mark.parametrize("sound", [False, True])
 @pytest.mark.parametrize(("t", "h", "w", "root_level"), SHAPES)
 def test_matches_definition(t: int, h: int, w: int, root_level: int, sound: bool) -> None:
-    tokens = film(t, h, w, dim=24, seed=h * w, shot_frames=4, noise=0.25, dtype=np.float32)
+    tokens = make_tokens(t, h, w, dim=24, seed=h * w, shot_frames=4, noise=0.25, dtype=np.float32)
     sizes = set()
     for spatial, temporal in [(0.8, 0.75), (0.9, 0.85), (0.95, 0.9), (0.85, 0.0), (-1.0, 1e-6)]:
         positions, means, represents = merge_by_definition(tokens, spatial, temporal, root_level, sound)
@@ -175,7 +175,7 @@ def test_missing_quarter_counts_as_top_left_cell_unless_sound() -> None:
 @pytest.mark.parametrize("shape", [(70, 3, 4), (12, 8, 8), (10, 7, 9)])
 @pytest.mark.parametrize("sound", [False, True])
 def test_budget_reports_the_thresholds_of_its_result(shape: tuple[int, int, int], sound: bool) -> None:
-    tokens = film(*shape, dim=32, seed=2, shot_frames=9, dtype=np.float32)
+    tokens = make_tokens(*shape, dim=32, seed=2, shot_frames=9, dtype=np.float32)
     n = len(tokens) * shape[1] * shape[2]
     along = [
         len(
@@ -204,7 +204,7 @@ def test_full_budget_changes_nothing() -> None:
 
 
 def test_budget_below_floor_raises_or_keeps_the_floor() -> None:
-    tokens = film(20, 6, 6, dim=32, dtype=np.float32)
+    tokens = make_tokens(20, 6, 6, dim=32, dtype=np.float32)
     with pytest.raises(ValueError, match=r"at least \d+ of 720 tokens.*got a budget of 2.*nearest=True"):
         floc.compress(tokens, budget=2, method="sttm")
     kept = floc.compress(tokens, budget=2, method="sttm", nearest=True)
@@ -230,7 +230,7 @@ def test_merges_equal_tokens_and_keeps_zero_tokens() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_dtype_and_layout_do_not_change_the_result(dtype: torch.dtype) -> None:
-    tokens = torch.from_numpy(film(9, 7, 8, dim=32, shot_frames=4)).to(dtype)
+    tokens = torch.from_numpy(make_tokens(9, 7, 8, dim=32, shot_frames=4)).to(dtype)
     scattered = tokens.permute(3, 2, 0, 1).contiguous().permute(2, 3, 1, 0)
     assert not scattered.is_contiguous()
     kept = floc.compress(scattered, ratio=1 / 4, method="sttm")
@@ -241,7 +241,7 @@ def test_dtype_and_layout_do_not_change_the_result(dtype: torch.dtype) -> None:
 
 
 def test_tiles_compare_frames_across_their_boundaries(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = film(17, 7, 6, dim=32, shot_frames=5, dtype=np.float32)
+    tokens = make_tokens(17, 7, 6, dim=32, shot_frames=5, dtype=np.float32)
     whole = floc.compress(tokens, method="sttm", spatial_threshold=0.8, temporal_threshold=0.8)
     monkeypatch.setattr(frames, "CPU_BYTES", 3 * 7 * 6 * 32 * 4)
     parts = floc.compress(tokens, method="sttm", spatial_threshold=0.8, temporal_threshold=0.8)

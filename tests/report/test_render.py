@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import floc
+from examples.synthetic import make_tokens
 from floc.report.render import ReportData, pack_selections, render_page
-from floc.synthetic import film
 from tests.report.conftest import NASTY
 
 
@@ -74,7 +74,7 @@ def test_unpacking_inverts_packing(shape: tuple[int, int, int], budgets: list[in
 
 
 def test_video_packs_into_a_few_bits_per_token_and_step() -> None:
-    tokens = film(90, 9, 16, dim=48)
+    tokens = make_tokens(90, 9, 16, dim=48)
     kept = floc.compress(tokens, ratio=1 / 8)
     selections = [kept.at(budget=len(kept) * 2 // (2 + s)) for s in range(9)]
     represents = [selection.indices[selection.represents] for selection in selections]

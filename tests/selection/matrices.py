@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from examples.synthetic import make_tokens
 from floc.selection.objective import SCALE
-from floc.synthetic import film
 
 KINDS = ["plain", "centred", "duplicates", "all equal", "ties", "opposite", "zeros"]
 
@@ -75,4 +75,4 @@ def make_random_matrix(rng: np.random.Generator, kind: int, m: int, n: int) -> n
 
 def make_video_tokens(n: int, dim: int = 40, seed: int = 0) -> np.ndarray:
     """[n, dim] float32 tokens of a synthetic video, one token per frame."""
-    return film(n, 1, 1, dim=dim, seed=seed, shot_frames=9, dtype=np.float32).reshape(n, dim)
+    return make_tokens(n, 1, 1, dim=dim, seed=seed, shot_frames=9, dtype=np.float32).reshape(n, dim)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import floc
+from examples.synthetic import make_tokens, make_tokens_and_cuts
 from floc import second_pass
 from floc.representatives import find_nearest
 from floc.streaming import bounded
 from floc.streaming.bounded import ROOM
-from floc.synthetic import film, film_and_cuts
 
 
 def true_coverage(tokens: np.ndarray, kept: floc.Kept) -> float:
@@ -22,7 +22,7 @@ def true_coverage(tokens: np.ndarray, kept: floc.Kept) -> float:
 
 
 def test_budget_is_kept_in_bounded_memory() -> None:
-    tokens = film(640, 2, 3, dim=16, dtype=np.float32)
+    tokens = make_tokens(640, 2, 3, dim=16, dtype=np.float32)
     stream = floc.Stream(budget=40, block=8)
     held = []
     for t, frame in enumerate(tokens):
@@ -44,12 +44,12 @@ def test_budget_is_kept_in_bounded_memory() -> None:
 
 def test_budget_is_kept_for_static_video() -> None:
     stream = floc.Stream(budget=40, block=8)
-    stream.push(np.repeat(film(1, 2, 3, dim=16), 100, 0))
+    stream.push(np.repeat(make_tokens(1, 2, 3, dim=16), 100, 0))
     assert len(stream.kept()) == 40
 
 
 def test_budget_above_all_tokens_keeps_all() -> None:
-    tokens = film(20, 2, 3, dim=16)
+    tokens = make_tokens(20, 2, 3, dim=16)
     stream = floc.Stream(budget=1000, block=8)
     stream.push(tokens)
     kept = stream.kept()
@@ -59,7 +59,7 @@ def test_budget_above_all_tokens_keeps_all() -> None:
 
 @pytest.mark.parametrize("detail", [1, 2])
 def test_coverage_is_close_to_that_of_one_selection(detail: float) -> None:
-    tokens = film(600, 3, 4, dim=32, dtype=np.float32)
+    tokens = make_tokens(600, 3, 4, dim=32, dtype=np.float32)
     stream = floc.Stream(budget=200, detail=detail)
     stream.push(tokens)
     kept = stream.kept()
@@ -71,7 +71,7 @@ def test_coverage_is_close_to_that_of_one_selection(detail: float) -> None:
 
 def test_sums_of_survivors_add_up_to_all_tokens() -> None:
     """Reductions neither lose tokens nor count them twice."""
-    tokens = film(400, 2, 3, dim=16, dtype=np.float32)
+    tokens = make_tokens(400, 2, 3, dim=16, dtype=np.float32)
     stream = floc.Stream(budget=20, block=8)
     stream.push(tokens)
     unit = tokens.reshape(-1, 16)
@@ -82,7 +82,7 @@ def test_sums_of_survivors_add_up_to_all_tokens() -> None:
 
 def test_rare_tokens_survive_many_reductions() -> None:
     """Two unique tokens of one early frame are still kept after many reductions."""
-    tokens = film(3000, 2, 3, dim=32, dtype=np.float32)
+    tokens = make_tokens(3000, 2, 3, dim=32, dtype=np.float32)
     needle = np.random.default_rng(9).standard_normal((2, 32)).astype(np.float32)
     tokens[20, 0, :2] = needle
     stream = floc.Stream(budget=100, block=8)
@@ -93,7 +93,7 @@ def test_rare_tokens_survive_many_reductions() -> None:
 
 
 def test_half_life_reduces_the_measure_share_of_the_past() -> None:
-    first, second = film(320, 2, 3, dim=32, seed=1), film(320, 2, 3, dim=32, seed=2)
+    first, second = make_tokens(320, 2, 3, dim=32, seed=1), make_tokens(320, 2, 3, dim=32, seed=2)
 
     def measure_share_of_the_past(half_life_s: float | None) -> float:
         stream = floc.Stream(budget=60, block=16, half_life_s=half_life_s)
@@ -107,7 +107,7 @@ def test_half_life_reduces_the_measure_share_of_the_past() -> None:
 
 def test_half_life_favours_the_present() -> None:
     stream = floc.Stream(budget=60, block=8, half_life_s=50.0)
-    stream.push(film(3000, 2, 3, dim=16))
+    stream.push(make_tokens(3000, 2, 3, dim=16))
     recent = stream.kept().positions[:, 0] >= 2800  # four half-lives
     assert recent.mean() > 0.6
 
@@ -135,7 +135,7 @@ def test_gains_of_the_past_decay_with_it(waits: bool) -> None:
 
 
 def test_many_survivors_are_selected_from_in_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = film(600, 3, 4, dim=32, dtype=np.float32)
+    tokens = make_tokens(600, 3, 4, dim=32, dtype=np.float32)
     unit = tokens.reshape(-1, 32) / np.linalg.norm(tokens.reshape(-1, 32), axis=1, keepdims=True)
     whole = floc.Stream(budget=200)
     whole.push(tokens)
@@ -154,12 +154,12 @@ def test_many_survivors_are_selected_from_in_windows(monkeypatch: pytest.MonkeyP
 
 def test_memory_for_a_huge_budget_is_not_allocated() -> None:
     stream = floc.Stream(budget=10**12, block=8)
-    stream.push(film(20, 2, 3, dim=16))
+    stream.push(make_tokens(20, 2, 3, dim=16))
     assert len(stream.kept()) == 120
 
 
 def test_a_failed_reduction_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = film(200, 2, 3, dim=16)
+    tokens = make_tokens(200, 2, 3, dim=16)
     plain, failing = (floc.Stream(budget=20, block=8, half_life_s=30.0) for _ in range(2))
     choose, failures = bounded._reduce, []
 
@@ -183,7 +183,7 @@ def test_a_failed_reduction_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_at_of_a_budget() -> None:
     stream = floc.Stream(budget=60, block=8)
-    stream.push(film(200, 2, 3, dim=16))
+    stream.push(make_tokens(200, 2, 3, dim=16))
     kept = stream.kept()
     smaller = kept.at(budget=20)
     assert set(smaller.indices.tolist()) == set(kept.indices[kept.order[:20]].tolist())
@@ -194,7 +194,7 @@ def test_at_of_a_budget() -> None:
 
 
 def test_kept_does_not_change_the_stream() -> None:
-    tokens = film(150, 2, 3, dim=16)
+    tokens = make_tokens(150, 2, 3, dim=16)
     plain, observed = floc.Stream(budget=30, block=8), floc.Stream(budget=30, block=8)
     for frame in tokens:
         plain.push(frame)
@@ -204,7 +204,7 @@ def test_kept_does_not_change_the_stream() -> None:
 
 
 def test_scenes_with_a_budget() -> None:
-    tokens, cuts = film_and_cuts(600, 2, 3, 32, seed=2, shot_frames=15, noise=0.3)
+    tokens, cuts = make_tokens_and_cuts(600, 2, 3, 32, seed=2, shot_frames=15, noise=0.3)
     stream = floc.Stream(budget=100, block="scene")
     for t, frame in enumerate(tokens):
         stream.push(frame)

@@ -45,7 +45,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 
 
 @pytest.fixture(scope="module")
-def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def make_tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_film(tmp_path_factory.mktemp("film") / "a.ts", SECONDS * 4, rate=4, size=(96, 64), options={"g": "8"})
 
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import floc
+from examples.synthetic import make_tokens, make_tokens_and_cuts
 from floc import _system, files, scenes
-from floc.synthetic import film, film_and_cuts
 
 
 def assert_same(kept: floc.Kept, expected: floc.Kept) -> None:
@@ -32,7 +32,7 @@ def assert_same(kept: floc.Kept, expected: floc.Kept) -> None:
 @pytest.mark.parametrize("ratio", ["1/8", "1/7", 0.03, 0.9, 1])
 @pytest.mark.parametrize("options", [{}, {"detail": 1}, {"block": 7}, {"metric": "gaussian", "block": 11}])
 def test_ratio_stream_equals_compress(ratio: Any, options: dict[str, Any]) -> None:
-    tokens = film(75, 3, 4, dim=24)
+    tokens = make_tokens(75, 3, 4, dim=24)
     stream = floc.Stream(ratio=ratio, **options)
     for t, frame in enumerate(tokens):
         stream.push(frame)
@@ -49,7 +49,7 @@ def test_ratio_stream_equals_compress(ratio: Any, options: dict[str, Any]) -> No
     chunks=st.lists(st.integers(1, 9), min_size=1, max_size=12),
 )
 def test_chunk_sizes_of_pushes_do_not_matter(frames: int, block: int, ratio: str, seed: int, chunks: list[int]) -> None:
-    tokens = film(frames, 2, 2, dim=8, seed=seed, dtype=np.float32)
+    tokens = make_tokens(frames, 2, 2, dim=8, seed=seed, dtype=np.float32)
     stream, start = floc.Stream(ratio=ratio, block=block), 0
     for size in [*chunks, frames]:
         if tokens[start : start + size].size:
@@ -59,7 +59,7 @@ def test_chunk_sizes_of_pushes_do_not_matter(frames: int, block: int, ratio: str
 
 
 def test_at_and_times() -> None:
-    tokens = torch.from_numpy(film(50, 2, 3, dim=16, dtype=np.float32))
+    tokens = torch.from_numpy(make_tokens(50, 2, 3, dim=16, dtype=np.float32))
     stream = floc.Stream(ratio=1 / 4, block=8)
     stream.push(tokens, time_s=np.arange(50) * 0.5 + 3)
     kept = stream.kept()
@@ -73,7 +73,7 @@ def test_at_and_times() -> None:
 
 
 def test_frames_without_rows() -> None:
-    tokens = film(20, 1, 6, dim=8)
+    tokens = make_tokens(20, 1, 6, dim=8)
     stream = floc.Stream(ratio=1 / 4, block=8)
     for frame in tokens[:, 0]:
         stream.push(frame)  # [N, D]
@@ -83,7 +83,7 @@ def test_frames_without_rows() -> None:
 @pytest.mark.parametrize("options", [{"ratio": 1 / 6}, {"budget": 30}])
 @pytest.mark.parametrize("block", [8, "scene"])
 def test_dim_compares_the_first_features_only(options: dict[str, Any], block: Any) -> None:
-    tokens = film(90, 2, 3, dim=16, dtype=np.float32)
+    tokens = make_tokens(90, 2, 3, dim=16, dtype=np.float32)
     beside = np.random.default_rng(0).standard_normal((90, 2, 3, 5)).astype(np.float32) * 100
     plain, wide = floc.Stream(**options, block=block), floc.Stream(**options, block=block, dim=16)
     plain.push(tokens)
@@ -104,7 +104,7 @@ def starts(kept: floc.Kept) -> list[int]:
 
 @pytest.mark.parametrize(("seed", "noise"), [(0, 0.1), (0, 1.0), (1, 0.5), (3, 0.5), (4, 1.0), (5, 0.1)])
 def test_scene_stream_equals_compress(seed: int, noise: float) -> None:
-    tokens, cuts = film_and_cuts(300, 3, 4, 48, seed=seed, shot_frames=20, noise=noise)
+    tokens, cuts = make_tokens_and_cuts(300, 3, 4, 48, seed=seed, shot_frames=20, noise=noise)
     stream = floc.Stream(ratio=1 / 8, block="scene")
     for frame in tokens:
         stream.push(frame)
@@ -116,7 +116,7 @@ def test_scene_stream_equals_compress(seed: int, noise: float) -> None:
 @settings(deadline=None, max_examples=25)
 @given(frames=st.integers(1, 200), shot=st.integers(3, 90), seed=st.integers(0, 30), noise=st.sampled_from([0.1, 0.9]))
 def test_scene_blocks_partition_any_video(frames: int, shot: int, seed: int, noise: float) -> None:
-    tokens, _ = film_and_cuts(frames, 2, 2, 16, seed=seed, shot_frames=shot, noise=noise)
+    tokens, _ = make_tokens_and_cuts(frames, 2, 2, 16, seed=seed, shot_frames=shot, noise=noise)
     stream = floc.Stream(ratio=1 / 5, block="scene")
     stream.push(tokens)
     kept = stream.kept()
@@ -128,7 +128,7 @@ def test_scene_blocks_partition_any_video(frames: int, shot: int, seed: int, noi
 
 
 def test_an_endless_scene_is_split() -> None:
-    tokens, _ = film_and_cuts(200, 3, 4, 48, seed=4, scenes=1, shot_frames=1000)
+    tokens, _ = make_tokens_and_cuts(200, 3, 4, 48, seed=4, scenes=1, shot_frames=1000)
     stream = floc.Stream(ratio=1 / 8, block="scene")
     stream.push(tokens)
     assert starts(stream.kept()) == [0, 32, 64, 96, 128, 160]
@@ -151,7 +151,7 @@ def test_an_endless_scene_is_split() -> None:
 @pytest.mark.parametrize("at", [0, 3, 16, 50, 96])
 @pytest.mark.parametrize("kind", ["float16 numpy", "float32 torch", "bfloat16 torch"])
 def test_loaded_stream_continues_identically(options: dict[str, Any], at: int, kind: str, tmp_path: Path) -> None:
-    tokens: Any = film(130, 2, 3, dim=16)
+    tokens: Any = make_tokens(130, 2, 3, dim=16)
     if "torch" in kind:
         tokens = torch.from_numpy(tokens).to(getattr(torch, kind.split()[0]))
     whole, part = (floc.Stream(**{"block": 16, **options}) for _ in range(2))
@@ -174,7 +174,7 @@ def test_loaded_stream_continues_identically(options: dict[str, Any], at: int, k
 def test_load_rejects_other_files(tmp_path: Path) -> None:
     path = tmp_path / "state"
     stream = floc.Stream(budget=8, block=4)
-    stream.push(film(10, 2, 2, dim=8))
+    stream.push(make_tokens(10, 2, 2, dim=8))
     stream.save(path)
     whole = path.read_bytes()
     for broken in (b"", whole[: len(whole) // 2], whole[:100], b"no" * 50):
@@ -212,7 +212,7 @@ def test_load_rejects_a_changed_state(change: Any, message: str, tmp_path: Path)
 
     path = tmp_path / "state"
     stream = floc.Stream(budget=8, block=4)
-    stream.push(film(10, 2, 2, dim=8))
+    stream.push(make_tokens(10, 2, 2, dim=8))
     stream.save(path)
     with safe_open(path, framework="pt") as file:
         metadata = json.loads(file.metadata()["floc-stream"])
@@ -228,7 +228,7 @@ def test_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
 
     path = tmp_path / "state"
     stream = floc.Stream(budget=8, block=4)
-    stream.push(film(10, 2, 2, dim=8))
+    stream.push(make_tokens(10, 2, 2, dim=8))
     stream.save(path)
     before = path.read_bytes()
     monkeypatch.setattr(safetensors.torch, "save_file", lambda *args: 1 / 0)
@@ -252,7 +252,7 @@ def test_save_flushes_the_file_before_renaming_it(tmp_path: Path, monkeypatch: p
         return rename(source, target)
 
     stream = floc.Stream(budget=8, block=4)
-    stream.push(film(10, 2, 2, dim=8))
+    stream.push(make_tokens(10, 2, 2, dim=8))
     monkeypatch.setattr(os, "fsync", log_flush)
     monkeypatch.setattr(Path, "replace", log_rename)
     stream.save(tmp_path / "state")
@@ -275,9 +275,9 @@ def test_rejects_a_block_that_does_not_fit_in_memory_at_the_first_push(
                 MemoryError,
                 match=f"from {frames * 6} tokens at once needs .* 1.0 MiB are free; .*fewer than {frames} frames",
             ):
-                stream.push(film(1, 2, 3, dim=16)[0])
+                stream.push(make_tokens(1, 2, 3, dim=16)[0])
     assert stream.frames == 0
-    stream.push(film(1, 2, 3, dim=24)[0], time_s=5.0)
+    stream.push(make_tokens(1, 2, 3, dim=24)[0], time_s=5.0)
     assert stream.kept().span_s == (5.0, 5.0)
 
 
@@ -307,14 +307,14 @@ def test_rejects_bad_frames_and_stays_unchanged(
     options: dict[str, Any], pushed: int, frames: Any, time_s: Any, message: str
 ) -> None:
     stream = floc.Stream(**options, block=4)
-    tokens = film(pushed, 2, 3, dim=8)
+    tokens = make_tokens(pushed, 2, 3, dim=8)
     stream.push(tokens, time_s=np.arange(pushed) + 50.0)
     before = stream.kept()
     with pytest.raises((ValueError, TypeError), match=message):
         stream.push(frames, time_s=time_s)
     after = stream.kept()
     assert (after.indices.tolist(), after.span_s) == (before.indices.tolist(), before.span_s)
-    stream.push(film(1, 2, 3, dim=8)[0], time_s=200.0)
+    stream.push(make_tokens(1, 2, 3, dim=8)[0], time_s=200.0)
     assert stream.frames == pushed + 1
 
 
@@ -347,12 +347,12 @@ def test_rejects_bad_settings(arguments: dict[str, Any], message: str) -> None:
 
 def test_features_do_not_require_grad() -> None:
     stream = floc.Stream(budget=5, block=4)
-    stream.push(torch.from_numpy(film(10, 2, 2, dim=8, dtype=np.float32)).requires_grad_())
+    stream.push(torch.from_numpy(make_tokens(10, 2, 2, dim=8, dtype=np.float32)).requires_grad_())
     assert not stream.kept().features.requires_grad
 
 
 def test_works_in_and_out_of_inference_mode(tmp_path: Path) -> None:
-    tokens = torch.from_numpy(film(120, 2, 3, dim=8, dtype=np.float32))
+    tokens = torch.from_numpy(make_tokens(120, 2, 3, dim=8, dtype=np.float32))
     plain, mixed = (floc.Stream(budget=10, block=8, half_life_s=20.0) for _ in range(2))
     plain.push(tokens)
     with torch.inference_mode():
@@ -368,25 +368,25 @@ def test_works_in_and_out_of_inference_mode(tmp_path: Path) -> None:
 def test_error_shows_times_in_full_precision() -> None:
     """Seconds since 1970 need all their digits to differ."""
     stream = floc.Stream(budget=5)
-    stream.push(film(1, 2, 2, dim=8)[0], time_s=1_763_300_000.5)
+    stream.push(make_tokens(1, 2, 2, dim=8)[0], time_s=1_763_300_000.5)
     with pytest.raises(ValueError, match=r"at 1763300000.25 s came after one at 1763300000.5 s; push frames in order"):
-        stream.push(film(1, 2, 2, dim=8)[0], time_s=1_763_300_000.25)
+        stream.push(make_tokens(1, 2, 2, dim=8)[0], time_s=1_763_300_000.25)
 
 
 def test_rejects_times_for_some_frames_only() -> None:
     stream = floc.Stream(budget=5)
-    stream.push(film(3, 2, 2, dim=8))
+    stream.push(make_tokens(3, 2, 2, dim=8))
     with pytest.raises(ValueError, match="for all frames or for none"):
-        stream.push(film(1, 2, 2, dim=8)[0], time_s=99.0)
+        stream.push(make_tokens(1, 2, 2, dim=8)[0], time_s=99.0)
 
 
 def test_kept_before_the_first_frame_and_push_after_close() -> None:
     stream = floc.Stream(budget=5)
     with pytest.raises(ValueError, match="no frame was pushed"):
         stream.kept()
-    stream.push(film(3, 2, 2, dim=8))
+    stream.push(make_tokens(3, 2, 2, dim=8))
     assert len(stream.close()) == 5
     with pytest.raises(ValueError, match="closed"):
-        stream.push(film(1, 2, 2, dim=8)[0])
+        stream.push(make_tokens(1, 2, 2, dim=8)[0])
     assert len(stream.kept()) == 5
     assert "3 frames so far" in repr(stream)

@@ -32,7 +32,7 @@ class Recipe:
                 f"block={self.options['block']!r} lists first frames, which fit only one video; pass a count or 'scene'"
             )
         has_budget = (self.ratio, self.budget, self.coverage) != (None, None, None)
-        if has_budget or not isinstance(method, methods.Native):
+        if has_budget or not isinstance(method, methods.SelfSizing):
             Budget.parse(self.ratio, self.budget, self.coverage)
 
     def __call__(self, tokens: torch.Tensor) -> Kept:
@@ -40,27 +40,27 @@ class Recipe:
         budget: Any = {"ratio": self.ratio, "budget": self.budget, "coverage": self.coverage}
         return compress(tokens, **budget, method=self.method, **self.options)
 
-    def indices(self, tokens: torch.Tensor) -> torch.Tensor:
+    def select_indices(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return [K] int64 ascending, the indices of the kept tokens of [T, H, W, D], without representatives."""
         method = methods.make(self.method, dict(self.options))
-        if not isinstance(method, methods.Naming):
+        if not isinstance(method, methods.IndexSelection):
             return torch.as_tensor(self(tokens).indices)
         grid = TokenGrid.from_array(tokens, check_finite=not methods.stays_on(method, tokens.device))
         with torch.no_grad():
-            return method.indices(grid, self.count(grid.n))
+            return method.select_indices(grid, self.count(grid.n))
 
-    def streaming(self) -> dict[str, Any] | None:
+    def get_stream_options(self) -> dict[str, Any] | None:
         """Return the options of a `floc.Stream` that selects with this recipe, or None if no stream can."""
         method = methods.make(self.method, dict(self.options))
-        if self.budget is None or not isinstance(method, methods.Streaming):
+        if self.budget is None or not isinstance(method, methods.Streamable):
             return None
-        return method.streaming()
+        return method.get_stream_options()
 
     def count(self, tokens: int) -> int:
         """Return how many of `tokens` tokens to keep, for a ratio or a budget."""
         return Budget.parse(self.ratio, self.budget, None).count(tokens)
 
-    def due(self, tokens: int, planned: int) -> int | None:
+    def count_so_far(self, tokens: int, planned: int) -> int | None:
         """Return how many of the first `tokens` of `planned` tokens to keep, or None for a coverage."""
         if self.budget is not None and tokens < planned:
             return self.budget * tokens // planned

@@ -91,7 +91,7 @@ class SegmentSelector:
         cells = tokens.shape[1] * tokens.shape[2]
         self.tokens += len(tokens) * cells
         planned = self.tokens if is_last else self.planned * cells  # a video may be shorter than announced
-        due = self.recipe.due(self.tokens, planned)
+        due = self.recipe.count_so_far(self.tokens, planned)
         budget = {"coverage": self.recipe.coverage} if due is None else {"budget": max(1, due - self.kept)}
         kept = compress(tokens, **budget, method=self.recipe.method, **self.recipe.options)
         self.kept += len(kept)
@@ -114,7 +114,7 @@ def create_selector(
     """Create the selector for a video with these first frames and `planned` slices, 0 if unknown."""
     _, rows, columns, dim = encoded.tokens.shape
     is_short = 0 < planned * rows * columns <= SEGMENT_TOKENS
-    options = None if is_short else recipe.streaming()
+    options = None if is_short else recipe.get_stream_options()
     if options is None:
         return SegmentSelector(recipe, model, planned)
     return StreamSelector(recipe, model, Stream(budget=recipe.budget, dim=dim, **options), dim)

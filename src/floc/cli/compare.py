@@ -60,7 +60,7 @@ def compare(
     if plots is not None:
         options.check_folder(plots)
     report.require_packages(figures=plots is not None)
-    names = floc.methods.names() if methods == "all" else options.split_list(methods)
+    names = floc.methods.list_methods() if methods == "all" else options.split_list(methods)
     for name in names:  # report errors before the video is read, which may take minutes
         floc.methods.parse(name)
     plan_steps(options.split_list(ratio), n=1)

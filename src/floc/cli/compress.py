@@ -130,7 +130,7 @@ def _select(
     coverage: float | None,
 ) -> floc.Kept:
     with show_progress(f"compressing {source.name}") as update:
-        if "progress" in floc.methods.options(spec.method):
+        if "progress" in floc.methods.list_options(spec.method):
             method_options = {**method_options, "progress": update}
         return floc.compress(
             tokens, ratio=ratio, budget=budget, coverage=coverage, method=spec.method, **method_options

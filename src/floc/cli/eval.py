@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from floc._format import format_time
+from floc._text import format_time
 from floc.cli import options
 from floc.cli.application import command
 from floc.cli.output import catch_stop, print_note, print_warning, screen, show_status

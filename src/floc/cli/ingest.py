@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 import floc
-from floc._format import format_bytes, format_time
+from floc._text import format_bytes, format_time
 from floc.cli import options
 from floc.cli.application import command
 from floc.cli.output import escape_markup, print_summary, screen, show_status

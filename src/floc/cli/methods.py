@@ -22,15 +22,15 @@ def methods(
 ) -> None:
     """List the compression methods and their options."""
     if markdown:
-        print(floc.methods.markdown(), end="")
+        print(floc.methods.format_markdown(), end="")
         return
     out = Console(highlight=False)
     if name is not None:
-        out.print(floc.methods.manual(name), markup=False)
+        out.print(floc.methods.format_manual(name), markup=False)
         return
     table = Table("method", "kind", "budget", "smallest budget", "what it does", box=None, header_style="bold")
-    for method in floc.methods.names():
-        facts = floc.methods.facts(method)
+    for method in floc.methods.list_methods():
+        facts = floc.methods.get_facts(method)
         budget = "exact" if facts.exact else "at most"
         table.add_row(method, facts.kind, budget, facts.floor or "-", floc.methods.describe(method))
     out.print(table)

@@ -23,7 +23,7 @@ def complete_method(incomplete: str) -> list[str]:
     """Complete the name of a method."""
     from floc import methods
 
-    return [name for name in methods.names() if name.startswith(incomplete)]
+    return [name for name in methods.list_methods() if name.startswith(incomplete)]
 
 
 def complete_encoder(incomplete: str) -> list[str]:

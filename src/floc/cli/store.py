@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 import floc
-from floc._format import format_bytes, format_time
+from floc._text import format_bytes, format_time
 from floc.cli.application import Group, app, command
 from floc.cli.options import AsJson, check_output
 from floc.cli.output import escape_markup, print_note, screen, show_progress

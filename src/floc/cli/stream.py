@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from floc._format import format_bytes, format_time
+from floc._text import format_bytes, format_time
 from floc.cli import options
 from floc.cli.application import command
 from floc.cli.output import catch_stop, print_note, print_warning, screen, show_status

@@ -64,7 +64,7 @@ class VideoTokens:
     times_s: np.ndarray  # [T] float64, time of the first frame of each slice
 
 
-def names() -> list[str]:
+def list_encoders() -> list[str]:
     """Return the names of all encoders but `hf:<model>`."""
     return ["auto", "mobilenet", "pixels"]
 
@@ -91,7 +91,7 @@ def get(name: str, *, device: str | None = None) -> Encoder:
 def resolve_name(name: str) -> str:
     """Check the name of an encoder, and replace "auto" by the encoder it selects."""
     if not name.startswith("hf:"):
-        check_choice("encoder", name, [*names(), "hf:<model>"])
+        check_choice("encoder", name, [*list_encoders(), "hf:<model>"])
     if name == "auto":
         return "mobilenet" if import_module("floc.encoders.mobilenet").weights_path() else "pixels"
     return name

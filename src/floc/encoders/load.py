@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floc._format import format_time
+from floc._text import format_time
 from floc.encoders import base
 from floc.encoders.base import Encoder, VideoTokens
 

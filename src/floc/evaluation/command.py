@@ -51,7 +51,7 @@ def _format_arguments(cell: Cell, gpus: Sequence[str]) -> str:
         # Some methods cannot reach every ratio as published, but the paper has their numbers. Let them go as low as
         # they can: an error on one short video would end the cell. strict=true excludes widen.
         lenient = ["nearest"] if spec.options.get("strict") else ["widen", "nearest"]
-        allowed = registry.options(spec.method)
+        allowed = registry.list_options(spec.method)
         arguments |= {name: "true" for name in lenient if name in allowed and name not in spec.options}
     arguments["max_frames"] = cell.max_frames
     if cell.fps is not None:

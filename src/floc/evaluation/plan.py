@@ -126,8 +126,8 @@ class PlanOptions:
         for name, value in _parse_arguments(self.more).items():
             if name in OWN:
                 raise ValueError(f"--model-args: {name} has its own option; see floc eval --help")
-            for method in registry.names():
-                if name in registry.options(method):
+            for method in registry.list_methods():
+                if name in registry.list_options(method):
                     hint = f"write --methods {method}:{name}={value}"
                     raise ValueError(f"--model-args: {name} is an option of methods; {hint}")
         try:
@@ -217,11 +217,11 @@ def _get_block(method: str, requested: str | None) -> str | None:
     if method == FULL:
         return None
     spec = registry.parse(method)
-    if "block" not in registry.options(spec.method):
+    if "block" not in registry.list_options(spec.method):
         return None
     if requested is not None and "block" not in spec.options:
         return requested
-    return str(spec.options.get("block", registry.defaults(spec.method)["block"])).lower()
+    return str(spec.options.get("block", registry.get_defaults(spec.method)["block"])).lower()
 
 
 def _parse_model(model: str) -> tuple[str, str]:

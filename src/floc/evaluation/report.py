@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from floc._format import markdown_table
+from floc._text import markdown_table
 from floc.evaluation import models, paper
 from floc.evaluation.plan import FULL, Cell
 from floc.evaluation.results import ResultFolder, write_json

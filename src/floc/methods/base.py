@@ -18,32 +18,32 @@ class Method(Protocol):
 
 
 @runtime_checkable
-class Native(Method, Protocol):
+class SelfSizing(Method, Protocol):
     """A method whose own options can determine how many tokens it keeps."""
 
-    def native(self, grid: TokenGrid) -> Kept:
+    def keep_by_options(self, grid: TokenGrid) -> Kept:
         """Keep the tokens that the method's options select."""
 
 
 @runtime_checkable
-class Reaching(Method, Protocol):
+class CoverageSearch(Method, Protocol):
     """A method that finds the smallest budget for a coverage without trial runs."""
 
-    def reaching(self, grid: TokenGrid, coverage: float) -> Kept:
+    def reach_coverage(self, grid: TokenGrid, coverage: float) -> Kept:
         """Keep the fewest tokens that reach `coverage`."""
 
 
 @runtime_checkable
-class Streaming(Method, Protocol):
+class Streamable(Method, Protocol):
     """A method that `floc.Stream` can run on a few frames at a time, in bounded memory."""
 
-    def streaming(self) -> dict[str, Any] | None:
+    def get_stream_options(self) -> dict[str, Any] | None:
         """Return the options of an equivalent `floc.Stream`, or None if there is none."""
 
 
 @runtime_checkable
-class Naming(Method, Protocol):
+class IndexSelection(Method, Protocol):
     """A method that can select tokens without computing their representatives, which is faster."""
 
-    def indices(self, grid: TokenGrid, budget: int) -> torch.Tensor:
+    def select_indices(self, grid: TokenGrid, budget: int) -> torch.Tensor:
         """Return the flat indices of the kept tokens: [K] int64, ascending, on the tokens' device."""

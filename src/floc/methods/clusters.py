@@ -62,7 +62,7 @@ class ClusterMethod:
         check_memory(n, needed, torch.device("cpu"), "block=8, or fewer frames")
         return grid.keep(select_in_blocks(grid, spans, budget, self._select, self.threads))
 
-    def native(self, grid: TokenGrid) -> Kept:
+    def keep_by_options(self, grid: TokenGrid) -> Kept:
         """Keep `n_clusters` tokens."""
         if self.n_clusters is None:
             raise ValueError(f"{self.name} needs n_clusters=, or a ratio or budget")

@@ -80,7 +80,7 @@ class DyCoke:
         ratio = max(0.0, (cells - quota - 0.5) / cells)
         return replace(kept, settings={"merging_ratio": ratio, "window": window})
 
-    def native(self, grid: TokenGrid) -> Kept:
+    def keep_by_options(self, grid: TokenGrid) -> Kept:
         """Keep the same fraction of every pruned frame."""
         t, h, w = grid.shape
         reference = self._find_references(t, int(self.window))

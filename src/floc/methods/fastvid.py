@@ -85,7 +85,7 @@ class FastVid:
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
-    def native(self, grid: TokenGrid) -> Kept:
+    def keep_by_options(self, grid: TokenGrid) -> Kept:
         """Keep the quota of `retention_ratio` in every frame."""
         cells = grid.n // grid.shape[0]
         quota = int(cells * self.retention_ratio)

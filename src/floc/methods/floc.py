@@ -62,8 +62,8 @@ class Floc:
         run = _Run(self, grid)
         return run.grid.keep_ranked(run.rank(budget), budget)
 
-    def indices(self, grid: TokenGrid, budget: int) -> torch.Tensor:
-        """See `Naming`."""
+    def select_indices(self, grid: TokenGrid, budget: int) -> torch.Tensor:
+        """See `IndexSelection`."""
         run = _Run(self, grid, with_history=False)
         ranking = run.rank(budget)
         if isinstance(ranking, DeviceRanking):
@@ -74,8 +74,8 @@ class Floc:
         """Return whether all work is done on the device without waiting for it."""
         return self.metric == "cosine" and resolve_backend(self.backend, device) == "gpu"
 
-    def streaming(self) -> dict[str, Any] | None:
-        """See `Streaming`: a stream with a budget selects in blocks and among their survivors, too."""
+    def get_stream_options(self) -> dict[str, Any] | None:
+        """See `Streamable`: a stream with a budget selects in blocks and among their survivors, too."""
         if self.metric != "cosine" or self.dedupe == 1 or not (is_positive_int(self.block) or self.block == "scene"):
             return None
         return {name: getattr(self, name) for name in ("block", "dedupe", "detail", "backend")}
@@ -84,7 +84,7 @@ class Floc:
         """Return the blocks of each window of the second pass, and its number of survivors."""
         return _Run(self, TokenGrid.from_array(tokens, check_finite=False)).plan_windows(budget)
 
-    def reaching(self, grid: TokenGrid, coverage: float) -> Kept:
+    def reach_coverage(self, grid: TokenGrid, coverage: float) -> Kept:
         """Keep the fewest tokens of this method's order whose mean cosine to all tokens is at least `coverage`."""
         run = _Run(self, grid)
         solutions = run.run_first_pass(run.sizes, with_cosines=True)

@@ -68,7 +68,7 @@ class LongVU:
         settings = {"threshold": _find_threshold(cosine, count), "window": window, "max_visual_len": None}
         return replace(grid.keep(picks), settings=settings)
 
-    def native(self, grid: TokenGrid) -> Kept:
+    def keep_by_options(self, grid: TokenGrid) -> Kept:
         """Keep the tokens below the threshold."""
         t, h, w = grid.shape
         window, cells = int(self.window), h * w

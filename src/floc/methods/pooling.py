@@ -56,9 +56,9 @@ class Pooling:
         rows = min(h, frame_budget, max(1, math.floor(h * math.sqrt(budget / grid.n) + 0.5)))
         size = (rows, min(w, frame_budget // rows))
         settings: dict[str, Any] = {"adaptive_size": size, "stride": None, "frames": None if frames == t else frames}
-        return replace(replace(self, **settings).native(grid), settings=settings)
+        return replace(replace(self, **settings).keep_by_options(grid), settings=settings)
 
-    def native(self, grid: TokenGrid) -> Kept:
+    def keep_by_options(self, grid: TokenGrid) -> Kept:
         """Pool to the size that the options set."""
         t, h, w = grid.shape
         rows, columns = self._pooled_size(h, w)

@@ -61,7 +61,7 @@ class PruneVid:
         if np.isnan(self.tau):
             raise ValueError("tau must be a number, the cosine above which a cell is static; got nan")
 
-    def native(self, grid: TokenGrid) -> Kept:
+    def keep_by_options(self, grid: TokenGrid) -> Kept:
         """Merge with the given thresholds and ratios."""
         groups = _Scenes.find(grid, self.temporal_segment_ratio, self.k).split(self.tau)
         return self._merge(grid, groups, groups.count_clusters(self.cluster_ratio, self.untouched))

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from floc._checks import check_choice
-from floc.methods.base import Method, Native
+from floc.methods.base import Method, SelfSizing
 
 M = TypeVar("M", bound=type)
 
@@ -53,7 +53,7 @@ def _import_methods() -> None:
         importlib.import_module(f"floc.methods.{module.name}")
 
 
-def names() -> list[str]:
+def list_methods() -> list[str]:
     """List the names of all methods, sorted."""
     _import_methods()
     return sorted(_registry)
@@ -62,11 +62,11 @@ def names() -> list[str]:
 def get(name: str) -> Any:
     """Return the class of a method; its fields are the method's options."""
     if name not in _registry:
-        check_choice("method", name, names())
+        check_choice("method", name, list_methods())
     return _registry[name]
 
 
-def options(name: str) -> tuple[str, ...]:
+def list_options(name: str) -> tuple[str, ...]:
     """List the options of a method."""
     return _list_options(get(name))
 
@@ -76,12 +76,12 @@ def _list_options(method: type) -> tuple[str, ...]:  # cached: it would take lon
     return tuple(field.name for field in fields(method) if field.init)
 
 
-def defaults(name: str) -> dict[str, object]:
+def get_defaults(name: str) -> dict[str, object]:
     """Map each option of a method to its default."""
     return {field.name: field.default for field in fields(get(name)) if field.init}
 
 
-def facts(name: str) -> Facts:
+def get_facts(name: str) -> Facts:
     """Return the static properties of a method."""
     get(name)  # raises if there is none
     return _facts[name]
@@ -92,20 +92,20 @@ def describe(name: str) -> str:
     return _docstring(name).splitlines()[0]
 
 
-def manual(name: str) -> str:
+def format_manual(name: str) -> str:
     """Return the full description of a method as plain text."""
-    about = facts(name)
+    about = get_facts(name)
     lines = [f"{name}: {about.paper}", "", _docstring(name), ""]
     lines += [f"Kind: {about.kind}. Budget: {'exact' if about.exact else 'an upper limit'}."]
     lines += [f"Floor: {about.floor}."] * bool(about.floor) + [f"Optional inputs: {about.needs}."] * bool(about.needs)
     return "\n".join([*lines, _describe_options(name, "")])
 
 
-def markdown() -> str:
+def format_markdown() -> str:
     """Generate the documentation page on all methods."""
     lines = ["| method | paper | kind | budget | floor | optional inputs |", "|---|---|---|---|---|---|"]
-    for name in names():
-        about = facts(name)
+    for name in list_methods():
+        about = get_facts(name)
         budget = "exact" if about.exact else "at most"
         floor, needs = about.floor or "none", about.needs or "none"
         lines += [f"| [{name}](#{name}) | {about.paper} | {about.kind} | {budget} | {floor} | {needs} |"]
@@ -116,7 +116,7 @@ def markdown() -> str:
         "without a ratio or budget. All methods are implemented from descriptions of what the published programs do.",
         "\n".join(lines),
     ]
-    for name in names():
+    for name in list_methods():
         text = _docstring(name).replace(":\n- ", ":\n\n- ")  # Markdown needs a blank line before a list
         parts.append(f"## {name}\n\n{text}\n\n{_describe_options(name, '`')}")
     return "\n\n".join(parts) + "\n"
@@ -127,8 +127,8 @@ def _docstring(name: str) -> str:
 
 
 def _describe_options(name: str, quote: str) -> str:
-    texts = [f"{quote}{key}={value!r}{quote}" for key, value in defaults(name).items() if key != "progress"]
-    searched = " and ".join(f"{quote}{option}{quote}" for option in facts(name).searched)
+    texts = [f"{quote}{key}={value!r}{quote}" for key, value in get_defaults(name).items() if key != "progress"]
+    searched = " and ".join(f"{quote}{option}{quote}" for option in get_facts(name).searched)
     return f"Options: {', '.join(texts) or 'none'}." + (f" A budget sets {searched}." if searched else "")
 
 
@@ -136,7 +136,7 @@ def make(name: str, given: dict[str, object]) -> Method:
     """Create a method with the given options; raise ValueError if an option does not exist."""
     cls = get(name)
     for option in given:
-        check_choice(f"option of method {name!r},", option, options(name))
+        check_choice(f"option of method {name!r},", option, list_options(name))
     return cls(**{option: _to_python(value) for option, value in given.items()})
 
 
@@ -190,4 +190,4 @@ def _parse_value(text: str) -> object:
 
 def runs_alone(spec: Spec) -> bool:
     """Return whether the method can run without a ratio, budget or coverage."""
-    return isinstance(make(spec.method, spec.options), Native)
+    return isinstance(make(spec.method, spec.options), SelfSizing)

@@ -78,7 +78,7 @@ class Scissor:
             kept = self._merge_at(grid, trees, tau)
         return replace(kept, settings={"tau": tau})
 
-    def native(self, grid: TokenGrid) -> Kept:
+    def keep_by_options(self, grid: TokenGrid) -> Kept:
         """Merge with the given threshold."""
         return self._merge_at(grid, FrameTrees.build(grid), self.tau)
 

@@ -79,7 +79,7 @@ class STTM:
         settings = {"spatial_threshold": spatial, "temporal_threshold": temporal}
         return replace(forest.merge(grid, spatial, temporal), settings=settings)
 
-    def native(self, grid: TokenGrid) -> Kept:
+    def keep_by_options(self, grid: TokenGrid) -> Kept:
         """Merge with the given thresholds."""
         forest = _Forest.build(grid, self.root_level, self.sound)
         return forest.merge(grid, self.spatial_threshold, self.temporal_threshold)

@@ -71,7 +71,7 @@ def small(tmp_path_factory, require_clustering_and_plots):
 
 def test_runs_small(small):
     document, folder, shown = small
-    assert {record["method"] for record in document["scores"]} == set(methods.names())
+    assert {record["method"] for record in document["scores"]} == set(methods.list_methods())
     (source,) = document["films"]
     assert source["inserts"] == {CLIP: 4, OBJECT: 4}
     scored = [record for record in document["scores"] if "kept" in record]
@@ -93,7 +93,7 @@ def test_every_view_has_every_method(small):
         if name == "needle-films":
             continue
         lines = [line for line in view(document).splitlines() if line.startswith("|")]
-        assert len(lines) == 2 + len(methods.names())
+        assert len(lines) == 2 + len(methods.list_methods())
         assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
 
 

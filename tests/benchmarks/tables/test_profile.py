@@ -18,7 +18,7 @@ def profiled(tmp_path_factory):
 def test_profiles_every_method_and_the_full_video(profiled):
     document, folder = profiled
     by_method = {record["method"]: record for record in document["methods"]}
-    assert set(by_method) == {"full", *floc.methods.names()}
+    assert set(by_method) == {"full", *floc.methods.list_methods()}
     assert by_method["full"]["kept"] == 2400
     timed = [record for record in document["methods"] if "seconds" in record]
     assert {"floc", "floc-paper", "divprune"} <= {record["method"] for record in timed}

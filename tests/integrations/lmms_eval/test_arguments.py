@@ -46,10 +46,10 @@ def test_accepts_options_in_the_method() -> None:
     assert parse(ratio=1, method="floc:detail=1", block=8).recipe.options == {"detail": 1, "block": 8}
 
 
-@pytest.mark.parametrize("method", floc.methods.names())
+@pytest.mark.parametrize("method", floc.methods.list_methods())
 def test_accepts_options_of_every_method(method: str) -> None:
-    names = [name for name in floc.methods.options(method) if name != "progress"]
-    given = {name: floc.methods.defaults(method)[name] for name in names}
+    names = [name for name in floc.methods.list_options(method) if name != "progress"]
+    given = {name: floc.methods.get_defaults(method)[name] for name in names}
     arguments = parse(ratio="1/2", method=method, **given)
     assert arguments.recipe.options == given
     assert not set(names) & set(OWN), "a method option has the name of a model argument"

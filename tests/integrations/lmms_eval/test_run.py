@@ -176,7 +176,7 @@ def test_method_options_differ_from_model_arguments(studio: Studio) -> None:
     by_name = json.loads(output.partition("FOUND ")[2].splitlines()[0])
     import floc
 
-    options = {option for method in floc.methods.names() for option in floc.methods.options(method)}
+    options = {option for method in floc.methods.list_methods() for option in floc.methods.list_options(method)}
     for name, parameters in by_name.items():
         assert "pretrained" in parameters, name
         assert not options & set(parameters), name

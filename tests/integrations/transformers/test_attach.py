@@ -154,8 +154,8 @@ def test_merged_features_replace_embeddings(kind: str, method: str, models) -> N
 @ALL
 def test_every_method_runs(kind: str, models) -> None:
     bare, example = models[kind, "sdpa"], create_prompt(kind, slices=8)
-    for method in floc.methods.names():
-        options: dict[str, Any] = {"nearest": True} if "nearest" in floc.methods.options(method) else {}
+    for method in floc.methods.list_methods():
+        options: dict[str, Any] = {"nearest": True} if "nearest" in floc.methods.list_options(method) else {}
         with floc.attach(bare, ratio=1 / 2, method=method, **options) as handle:
             logits = bare(**example.inputs).logits
         (kept,) = handle.last

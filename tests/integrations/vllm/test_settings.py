@@ -22,7 +22,7 @@ def test_count_equals_recipe(budget: dict) -> None:
     given = {"tokens" if name == "budget" else name: value for name, value in budget.items()}
     recipe = Recipe(**budget)
     for tokens in (1, 63, 64, 65, 1000):
-        assert Settings.from_dict(given).count(tokens) == recipe.count(tokens) == recipe.due(tokens, tokens)
+        assert Settings.from_dict(given).count(tokens) == recipe.count(tokens) == recipe.count_so_far(tokens, tokens)
 
 
 def test_other_keys_are_method_options() -> None:

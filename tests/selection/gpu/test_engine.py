@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import floc
+from examples.synthetic import make_tokens
 from floc.selection import reference
 from floc.selection.gpu.engine import GpuEngine
 from floc.selection.objective import Similarity
-from floc.synthetic import film
 from tests.selection.gpu.launches import MARKS
 from tests.selection.matrices import make_matrix
 
@@ -19,7 +19,7 @@ pytestmark = MARKS
 
 @pytest.fixture(scope="module")
 def tokens() -> torch.Tensor:
-    return torch.from_numpy(film(7, 2, 2, dim=24, seed=1, scenes=3, shot_frames=3, dtype=np.float32))
+    return torch.from_numpy(make_tokens(7, 2, 2, dim=24, seed=1, scenes=3, shot_frames=3, dtype=np.float32))
 
 
 def test_select_takes_sets_of_different_sizes(device: torch.device) -> None:

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import floc
+from examples.synthetic import make_tokens
 from floc import Kept
 from floc.selection.gpu import engine, run
 from floc.selection.objective import SCALE
-from floc.synthetic import film
 from tests.selection.gpu.launches import MARKS
 from tests.selection.matrices import normalise
 
@@ -23,7 +23,7 @@ BLOCK = 2  # frames: two blocks of 8 tokens, and one of 4
 
 @pytest.fixture(scope="module")
 def tokens() -> torch.Tensor:
-    return torch.from_numpy(film(FRAMES, 2, 2, dim=24, seed=1, scenes=3, shot_frames=3, dtype=np.float32))
+    return torch.from_numpy(make_tokens(FRAMES, 2, 2, dim=24, seed=1, scenes=3, shot_frames=3, dtype=np.float32))
 
 
 def assert_same_selection(got: Kept, want: Kept) -> None:

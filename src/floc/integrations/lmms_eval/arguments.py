@@ -33,7 +33,7 @@ class ModelArguments:
             accepted: the names that the wrapped model accepts.
         """
         method = str(given.get("method", "floc"))
-        names = [name for name in methods.options(methods.parse(method).method) if name != "progress"]
+        names = [name for name in methods.list_options(methods.parse(method).method) if name != "progress"]
         wrapped = {name: value for name, value in given.items() if name not in (*OWN, *names)}
         for name in wrapped:
             check_choice("model argument", name, [*OWN, *names, *accepted])

@@ -61,7 +61,7 @@ def capture(
             raise ValueError("the model does not say where it was loaded from; pass source=, its folder or hub id")
         sampling = {"fps": fps, "max_frames": max_frames}
         planned, encoded = _encode_frames(model, inputs, sampling, source, timer, frames)
-    if budget is not None and not planned and recipe.streaming() is None:
+    if budget is not None and not planned and recipe.get_stream_options() is None:
         raise ValueError(
             f"method {method!r} needs the length of the video for a budget; pass a file or a list, not an iterator"
         )

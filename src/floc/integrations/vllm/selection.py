@@ -35,7 +35,7 @@ def select_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: 
     else:
         is_short = len(embeds) ** 2 * embeds.shape[1] <= ONE_THREAD_WORK
         with use_one_thread() if is_short else nullcontext():
-            indices = settings.recipe.indices(embeds.view(*shape, -1))
+            indices = settings.recipe.select_indices(embeds.view(*shape, -1))
     if len(indices) != count:
         raise RuntimeError(f"method {settings.method!r} kept {len(indices)} of {shape} tokens instead of {count}")
     if settings.record is not None:
@@ -46,7 +46,7 @@ def select_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: 
 def warm_up(settings: Settings, dim: int, dtype: torch.dtype, device: torch.device) -> None:
     """Select once from noise, so that everything is compiled before the first video."""
     noise = torch.randn(64 * 4, dim, generator=torch.Generator().manual_seed(0)).to(device, dtype)
-    replace(settings, ratio="1/8", tokens=None, record=None).recipe.indices(noise.view(64, 2, 2, dim))
+    replace(settings, ratio="1/8", tokens=None, record=None).recipe.select_indices(noise.view(64, 2, 2, dim))
 
 
 def _run_trial(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Settings) -> None:
@@ -56,7 +56,7 @@ def _run_trial(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Sett
     else:
         generator = torch.Generator(embeds.device).manual_seed(0)
         noise = torch.randn(embeds.shape, generator=generator, dtype=embeds.dtype, device=embeds.device)
-        settings.recipe.indices(noise.view(*shape, -1))
+        settings.recipe.select_indices(noise.view(*shape, -1))
 
 
 def _write_record(path: str, shape: tuple[int, int, int], indices: torch.Tensor, seconds: float) -> None:

@@ -38,7 +38,7 @@ class Settings:
         if not isinstance(self.record, str | None):
             raise TypeError(f"record must be a file path, got {self.record!r}")
         for option in self.options:
-            check_choice("setting", option, [*FIELDS, *methods.options(self.method)])
+            check_choice("setting", option, [*FIELDS, *methods.list_options(self.method)])
         if self.has_count:
             self.recipe  # noqa: B018  validates the count and the options
 
@@ -114,13 +114,13 @@ class Settings:
 def _check_method(method: str) -> None:
     """Raise ValueError if `method` merges tokens or cannot keep an arbitrary count."""
     if not _keeps_any_count(method):
-        facts = methods.facts(method)
+        facts = methods.get_facts(method)
         reason = "merges tokens" if facts.kind == "merge" else f"keeps at least {facts.floor}"
-        usable = ", ".join(filter(_keeps_any_count, methods.names()))
+        usable = ", ".join(filter(_keeps_any_count, methods.list_methods()))
         needed = "vLLM needs a method that keeps any number of tokens"
         raise ValueError(f"{needed}, but {method!r} {reason}; use one of {usable}")
 
 
 def _keeps_any_count(method: str) -> bool:
-    facts = methods.facts(method)
+    facts = methods.get_facts(method)
     return facts.kind == "select" and facts.exact and not facts.floor

@@ -14,19 +14,19 @@ import numpy as np
 LATENT = 96  # dimensions of the content; the others carry noise only
 
 
-def film(frames: int, height: int = 6, width: int = 10, dim: int = 3584, **options: Any) -> np.ndarray:
+def make_tokens(frames: int, height: int = 6, width: int = 10, dim: int = 3584, **options: Any) -> np.ndarray:
     """Generate the tokens [frames, height, width, dim] of a video. The same seed gives the same video.
 
     Args:
-        **options: See `film_and_cuts`.
+        **options: See `make_tokens_and_cuts`.
 
-    >>> film(4, 2, 3, dim=8).shape
+    >>> make_tokens(4, 2, 3, dim=8).shape
     (4, 2, 3, 8)
     """
-    return film_and_cuts(frames, height, width, dim, **options)[0]
+    return make_tokens_and_cuts(frames, height, width, dim, **options)[0]
 
 
-def film_and_cuts(
+def make_tokens_and_cuts(
     frames: int,
     height: int = 6,
     width: int = 10,
