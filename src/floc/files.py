@@ -22,10 +22,16 @@ for a video its length, size, sampling and encoder; for a stream span_s, its fir
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import json
 import os
+import re
+import shutil
+import stat
 import tempfile
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +42,14 @@ from floc._arrays import Array
 from floc.kept import Kept
 from floc.representatives import KnownRepresentation
 
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
+
 TOKENS = (".npy", ".safetensors")  # suffixes of token files
+NAME_BYTES = 255  # in a file name, on all usual file systems
+NEW_S, OLD_S = 1.0, 86_400.0  # minimum age of a leftover, with and without locks
 ARRAYS = ("features", "indices", "positions", "order", "gains", "represents")
 
 
@@ -143,23 +156,51 @@ def summarize(kept: Kept) -> dict[str, Any]:
     }
 
 
+def check_writable(path: Path) -> None:
+    """Raise OSError if a file cannot be written to `path`; commands call it before their work."""
+    name, folder = path.name, path.parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{path}: the folder {folder} does not exist; create it first")
+    if len(os.fsencode(name)) > NAME_BYTES:
+        raise OSError(f"the file name {name[:60]!r}... is too long; use at most {NAME_BYTES} bytes")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path}: is a folder; give the name of a file")
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path}: is not a regular file, so it cannot be replaced; give another name")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"{path}: the folder {folder} is not writable; choose another folder")
+
+
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file with `write` under a temporary name, and rename it when it is complete and on disk."""
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path}: the folder {path.parent} does not exist; create it first")
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    """Write a file with `write` in a temporary folder beside it, and move it when it is complete and on disk.
+
+    The next write to the same path removes what a killed process left behind.
+    """
+    check_writable(path)
+    prefix = f".floc-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:12]}-"
+    _remove_leftovers(path.parent, prefix)
+    folder = Path(tempfile.mkdtemp(".tmp", prefix, path.parent))
     try:
-        write(temporary)
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)
-        temporary.replace(path)
+        with _lock_folder(folder, wait=True):  # the lock tells that it is in use
+            temporary = folder / "part"
+            with temporary.open("xb") as empty:
+                mode = stat.S_IMODE(os.fstat(empty.fileno()).st_mode)  # as the process wants it for new files
+            write(temporary)  # may replace the file
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
+            temporary.chmod(mode)
+            temporary.replace(path)
+    except Exception as error:
+        # safetensors has an error class of its own, which names the system's error number
+        code = re.search(r"\(os error (\d+)\)", str(error))
+        number = error.errno if isinstance(error, OSError) else code and int(code[1])
+        if number not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        full = OSError(f"{path}: cannot be written ({os.strerror(number)}); free space and run again")
+        full.errno = number
+        raise full from error
     finally:
-        temporary.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
     # flush the folder's entries, so that after a power failure no later file exists without this one
     with contextlib.suppress(OSError):  # not every system can open or flush folders
         handle = os.open(path.parent, os.O_RDONLY)
@@ -167,3 +208,31 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def _remove_leftovers(parent: Path, prefix: str) -> None:
+    """Remove the temporary folders that no process uses any more."""
+    for folder in parent.glob(f"{prefix}*.tmp"):
+        with contextlib.suppress(OSError), _lock_folder(folder, wait=False) as is_locked:
+            if time.time() - folder.stat().st_mtime > (NEW_S if is_locked else OLD_S):
+                shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def _lock_folder(folder: Path, *, wait: bool) -> Iterator[bool]:
+    """Lock a folder, and yield whether folders have locks here; raise BlockingIOError if another process has it."""
+    if fcntl is None:
+        yield False
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        is_locked = True
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:  # such as a network drive without locks
+            is_locked = False
+        yield is_locked
+    finally:
+        os.close(handle)
