@@ -109,7 +109,7 @@ BAD_METADATA = {
     "format": [2, 0, "1", None, True, 1.0],
     "shape": [[6, 6], [6, 2, 3, 1], [0, 2, 3], [6, 2, -3], [6.0, 2, 3], [True, 2, 18], "623", None, [2, 6, 3]],
     "coverage": [float("nan"), 2, "0.9", None, [0.9], True, 10**400],
-    "bound": [float("nan"), 1.5, "1"],
+    "bound": [float("nan"), 1.5, -1, "1"],
     "seconds": [-1, float("inf"), None, "1"],
     "method": [None, 3, "a" * 20_000],
     "settings": [None, [], "a"],

@@ -45,7 +45,7 @@ class Fields:
     def number(self, name: str, least: float = -1e15, most: float = 1e15) -> float:
         """Return a finite number within [least, most]."""
         value: Any = self.values.get(name)
-        if type(value) not in (int, float) or not least <= value <= most:  # false for NaN, too
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:  # also NaN
             self._fail(name, f"a number from {least:g} to {most:g}")
         return float(value)
 

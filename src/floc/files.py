@@ -142,7 +142,7 @@ def read_kept(path: Path) -> Kept:
         for name, value in {"tokens": n, "kept": k, "ratio": k / n, "dim": features.shape[1]}.items():
             if metadata.values.get(name, value) != value:
                 raise ValueError(f"{name} must be {value}, got {shorten(metadata.values[name])}")
-        bound = metadata.number("bound", most=1.0) if metadata.has("bound") else None
+        bound = metadata.number("bound", 0, 1) if metadata.has("bound") else None
         return Kept(
             features=features,
             indices=indices,
