@@ -11,12 +11,14 @@ import torch
 
 from floc import methods
 from floc._arrays import Array
+from floc._system import restore_interrupts
 from floc.budget import Budget, find_fewest
 from floc.kept import Kept
 from floc.selection.backends import resolve_backend
 from floc.tokens import TokenGrid
 
 
+@restore_interrupts()
 def compress(
     tokens: Array,
     *,
