@@ -8,7 +8,7 @@ import pytest
 
 from floc._checked_file import Fields
 from floc.captured.identity import Identity
-from floc.encoders.pixels import Pixels
+from floc.encoders import base
 
 MODEL = Identity("qwen3_vl", "some/model", None, "0123456789abcdef", 64, [0.5, -1.0])
 
@@ -34,6 +34,6 @@ def test_require_takes_the_same_model_in_another_precision() -> None:
 
 
 def test_from_encoder_without_a_language_model() -> None:
-    identity = Identity.from_encoder(Pixels())
+    identity = Identity.from_encoder(base.get("pixels"))
     assert (identity.kind, identity.name, identity.weights) == ("pixels", "pixels", [])
     assert identity.hidden_size > 0
