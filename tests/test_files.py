@@ -292,12 +292,20 @@ def test_check_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         files.check_writable(tmp_path / "new")
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), SafetensorError("I/O error: x (os error 28)")])
-def test_a_full_disk_is_an_os_error(tmp_path: Path, error: Exception) -> None:
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.ENOSPC, "full"), r"\(No space left on device\); free space and run again"),
+        (SafetensorError("I/O error: x (os error 28)"), r"\(No space left on device\); free space and run again"),
+        (SafetensorError("I/O error: x (os error 27)"), r"\(File too large\); choose another folder and run again"),
+        (SafetensorError("I/O error: x (os error 5)"), r"\(Input/output error\); choose another folder and run again"),
+    ],
+)
+def test_a_full_disk_is_an_os_error(tmp_path: Path, error: Exception, message: str) -> None:
     def write(_: Path) -> None:
         raise error
 
-    with pytest.raises(OSError, match=r"a: cannot be written \(No space left on device\); free space and run again"):
+    with pytest.raises(OSError, match=f"a: cannot be written {message}"):
         files.write_atomic(tmp_path / "a", write)
     assert list(tmp_path.iterdir()) == []
 

@@ -230,11 +230,13 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
         # safetensors has an error class of its own, which names the system's error number
         code = re.search(r"\(os error (\d+)\)", str(error))
         number = error.errno if isinstance(error, OSError) else code and int(code[1])
-        if number not in (errno.ENOSPC, errno.EDQUOT):
+        is_full = number in (errno.ENOSPC, errno.EDQUOT)
+        if number is None or (isinstance(error, OSError) and not is_full and number != errno.EFBIG):
             raise
-        full = OSError(f"{path}: cannot be written ({os.strerror(number)}); free space and run again")
-        full.errno = number
-        raise full from error
+        remedy = "free space" if is_full else "choose another folder"
+        failed = OSError(f"{path}: cannot be written ({os.strerror(number)}); {remedy} and run again")
+        failed.errno = number
+        raise failed from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     # flush the folder's entries, so that after a power failure no later file exists without this one
