@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from floc._checks import check_choice, parse_fraction, shorten
@@ -65,6 +66,9 @@ def test_shorten(value: object, text: str) -> None:
 
 
 def test_check_choice_suggests_a_name() -> None:
+    check_choice("metric", "cosine", ["cosine", "gaussian"])
+    with pytest.raises(ValueError, match=r"unknown metric .*; choose one of"):
+        check_choice("metric", np.array(["cosine", "dot"]), ["cosine", "gaussian"])
     with pytest.raises(ValueError, match="unknown metric 'dot'; choose one of: cosine, gaussian"):
         check_choice("metric", "dot", ["cosine", "gaussian"])
     with pytest.raises(ValueError, match=r"'cosin'; did you mean 'cosine'\? Choose one of: cosine, gaussian"):

@@ -51,7 +51,7 @@ def check_choice(kind: str, name: object, known: Iterable[str]) -> None:
     ValueError: unknown metric 'cosin'; did you mean 'cosine'? Choose one of: cosine, gaussian
     """
     names = list(known)
-    if name in names:
+    if isinstance(name, str) and name in names:
         return
     near = difflib.get_close_matches(str(name), names, n=1)
     hint = f"did you mean {near[0]!r}? Choose" if near else "choose"

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from floc import methods
+from floc._system import restore_interrupts
 from floc.budget import Budget
 from floc.compression import compress
 from floc.kept import Kept
@@ -40,6 +41,7 @@ class Recipe:
         budget: Any = {"ratio": self.ratio, "budget": self.budget, "coverage": self.coverage}
         return compress(tokens, **budget, method=self.method, **self.options)
 
+    @restore_interrupts()
     def select_indices(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return [K] int64 ascending, the indices of the kept tokens of [T, H, W, D], without representatives."""
         method = methods.make(self.method, dict(self.options))
