@@ -5,7 +5,7 @@ import sys
 from transformers import AutoModelForImageTextToText
 
 import floc
-from floc.integrations.transformers import tokenizer
+from floc.integrations.transformers import load_tokenizer
 
 
 def main(name: str, path: str, question: str) -> None:
@@ -13,11 +13,11 @@ def main(name: str, path: str, question: str) -> None:
     model = AutoModelForImageTextToText.from_pretrained(name, dtype="auto", device_map="auto")
     video = floc.capture(model, path, ratio=1 / 8)
     print(f"kept {len(video)} of {video.n} tokens")
-    text_tokenizer = tokenizer(name)
-    inputs = video.inputs(model, text_tokenizer, question)
+    tokenizer = load_tokenizer(name)
+    inputs = video.inputs(model, tokenizer, question)
     with floc.replay(model, video):
         ids = model.generate(**inputs, max_new_tokens=64)
-    print(text_tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
+    print(tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
 
 
 if __name__ == "__main__":

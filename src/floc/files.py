@@ -1,22 +1,7 @@
 """Token files and kept-tokens files, and atomic writes.
 
-A kept-tokens file is a safetensors file with these tensors, K kept of n = T*H*W:
-
-    features    [K, D]  the kept tokens, in the input's dtype
-    indices     [K]     ascending flat index t*H*W + y*W + x
-    positions   [K, 3]  (t, y, x)
-    order       [K]     places in `indices`, most important first
-    gains       [K]     what each added, in that order
-    represents  [n]     for every input token, the place in `indices` of its representative; missing for a stream with a
-                        budget, which does not store its tokens
-
-for tokens of a video also
-
-    times_s        [K]  when each kept token is shown, in seconds from the start
-    frame_times_s  [T]  the same for every input frame; missing for a stream
-
-and one metadata entry, "floc": JSON with format, shape [T, H, W], method, settings, coverage, bound, seconds, source,
-version; for a video its length, size, sampling and encoder; for a stream span_s, its first and last time.
+A kept-tokens file is a safetensors file with the arrays of `Kept` as tensors, for a video also the times of its frames,
+and one metadata entry, "floc": JSON with the other values, the format and the version (docs/reference/files.md).
 """
 
 from __future__ import annotations

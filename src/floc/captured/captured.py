@@ -84,7 +84,7 @@ class Captured:
 
     def inputs(
         self, model: Any, tokenizer: Any, question: str, history: Sequence[tuple[str, str]] = ()
-    ) -> dict[str, torch.Tensor]:
+    ) -> dict[str, Any]:
         """Build the inputs of a question about this video, for `model.generate` inside `floc.replay`.
 
         Args:
