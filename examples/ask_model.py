@@ -1,6 +1,7 @@
 """Ask a video model with one token in eight: `python examples/ask_model.py MODEL talk.mp4 "What is on the table?"`."""
 
 import sys
+from typing import Any
 
 from transformers import AutoModelForImageTextToText
 
@@ -10,7 +11,7 @@ from floc.integrations.transformers import load_tokenizer
 
 def main(name: str, path: str, question: str) -> None:
     """Capture the video once, then answer without pixels and without the vision encoder."""
-    model = AutoModelForImageTextToText.from_pretrained(name, dtype="auto", device_map="auto")
+    model: Any = AutoModelForImageTextToText.from_pretrained(name, dtype="auto", device_map="auto")
     video = floc.capture(model, path, ratio=1 / 8)
     print(f"kept {len(video)} of {video.n} tokens")
     tokenizer = load_tokenizer(name)
