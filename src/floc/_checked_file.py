@@ -20,6 +20,7 @@ from floc._checks import shorten
 
 HEADER_BYTES = 16 << 20  # names, shapes and metadata; files of floc have a few KB
 LARGEST = 2**53  # integers up to it are exact in float64, too
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 class Fields:
@@ -69,15 +70,16 @@ class Fields:
 
     def integers(self, name: str, count: int, least: int = 0, most: int = LARGEST) -> list[int]:
         """Return a list of `count` integers within [least, most]."""
-        values = self._sequence(name, count)
+        values = self.sequence(name, count)
         return [values.integer(str(i), least, most) for i in range(count)]
 
     def numbers(self, name: str, count: int, least: float = -1e15, most: float = 1e15) -> list[float]:
         """Return a list of `count` finite numbers within [least, most]."""
-        values = self._sequence(name, count)
+        values = self.sequence(name, count)
         return [values.number(str(i), least, most) for i in range(count)]
 
-    def _sequence(self, name: str, count: int) -> Fields:
+    def sequence(self, name: str, count: int) -> Fields:
+        """Return a list of `count` values as fields "0", "1" and so on."""
         values: Any = self.values.get(name)
         if type(values) is not list or len(values) != count:
             self._fail(name, f"a list of {count} values")
@@ -122,11 +124,12 @@ class CheckedFile:
             raise ValueError(f"tensor {name} must have shape {expected}, got {'x'.join(map(str, found))}")
         tensor = self._file.get_tensor(name)
         if dtype == "float":
-            if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            if tensor.dtype not in FLOATS:
                 raise ValueError(f"tensor {name} must have a floating-point dtype, got {tensor.dtype}")
         elif tensor.dtype != dtype:
             raise ValueError(f"tensor {name} must have dtype {dtype}, got {tensor.dtype}")
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+        values = tensor.float() if tensor.element_size() == 1 else tensor  # torch has no isfinite for 8-bit floats
+        if tensor.is_floating_point() and not bool(values.isfinite().all()):
             raise ValueError(f"tensor {name} has values that are not finite")
         return tensor
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 from pathlib import Path
@@ -179,7 +180,7 @@ def test_load_rejects_other_files(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for broken in (b"", whole[: len(whole) // 2], whole[:100], b"no" * 50):
         path.write_bytes(broken)
-        with pytest.raises(ValueError, match="not a readable stream"):
+        with pytest.raises(ValueError, match="not a stream saved by floc, or damaged"):
             floc.Stream.load(path)
     from safetensors.torch import save_file
 
@@ -196,13 +197,21 @@ def test_load_rejects_other_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda metadata, tensors: metadata.update(settings=[]), "not a readable stream"),
+        (lambda metadata, tensors: metadata.update(settings=[]), "not a stream saved by floc"),
         (lambda metadata, tensors: metadata["settings"].update(budget="many"), "budget must be"),
-        (lambda metadata, tensors: metadata["settings"].update(colour=1), "not a readable stream"),
+        (lambda metadata, tensors: metadata["settings"].update(colour=1), "not a stream saved by floc"),
         (lambda metadata, tensors: metadata.update(device="cuda:97"), "pass device='cpu'"),
         (lambda metadata, tensors: tensors.pop("sums"), "sums"),
-        (lambda metadata, tensors: tensors.update(sums=tensors["sums"][1:]), "numbers of survivors"),
-        (lambda metadata, tensors: tensors.update(times=torch.zeros(3)), "2 waiting frames have 3 times"),
+        (lambda metadata, tensors: tensors.update(sums=tensors["sums"][1:]), "tensor sums must have shape"),
+        (lambda metadata, tensors: tensors.update(times=torch.zeros(3)), "tensor times must have dtype"),
+        (lambda metadata, tensors: tensors.update(times=torch.arange(3.0).double()), "tensor room must have shape 3x"),
+        (lambda metadata, tensors: tensors["times"].fill_(-math.inf), "tensor times has values that are not finite"),
+        (lambda metadata, tensors: metadata["past"].update(counted=math.inf), "past.counted must be a number"),
+        (lambda metadata, tensors: tensors["index"].fill_(-1), "index must differ"),
+        (lambda metadata, tensors: tensors["sums"].fill_(3e38), "sums of 32 tokens have a length of"),
+        (lambda metadata, tensors: metadata.update(numpy_dtype="object"), "numpy_dtype must be"),
+        (lambda metadata, tensors: metadata.update(device="meta"), "which stores no values"),
+        (lambda metadata, tensors: metadata["settings"].update(block=10**15), "not a stream saved by floc"),
         (lambda metadata, tensors: metadata.pop("cutter"), "cutter"),
     ],
 )

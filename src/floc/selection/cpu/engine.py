@@ -19,7 +19,7 @@ from floc._system import count_threads, single_threaded_blas
 from floc._tiles import iterate_tiles
 from floc.selection.cpu import greedy, rows, tiles
 from floc.selection.engine import Job, Solution, Targets, Tick, build_solution, no_tick, split_next_gain
-from floc.selection.objective import Similarity
+from floc.selection.objective import LARGEST_DETAIL, Similarity
 from floc.selection.torch.engine import TorchEngine, select_one_by_one
 
 
@@ -166,7 +166,7 @@ def _fill_tile(left: np.ndarray, right: np.ndarray, detail: float, matrix: np.nd
     if detail not in (1, 2):  # `store_tile` itself does 1 and 2, in one pass
         np.clip(product, 0, 1, out=product)
         np.subtract(1, product, out=product)
-        np.power(product, np.float32(detail), out=product)
+        np.power(product, np.float32(min(detail, LARGEST_DETAIL)), out=product)
         np.subtract(1, product, out=product)
     tiles.store_tile(product, detail == 2, matrix, tile.rows.start, tile.columns.start, tile.mirror)
 
