@@ -9,7 +9,7 @@ import torch
 
 from floc._arrays import to_tensor
 from floc._checks import is_int
-from floc.selection.backends import check_headroom, create_engine
+from floc.selection.backends import create_engine
 from floc.selection.objective import SCALE
 
 
@@ -47,7 +47,7 @@ def select(
     m, n = matrix.shape
     if not (is_int(k) and 1 <= k <= m):
         raise ValueError(f"k must be a whole number in 1..{m}, the number of candidates; got {k!r}")
-    counts = None if weights is None else _check_weights(weights, m, n)
+    counts = None if weights is None else _check_weights(weights, n)
     picks, gains = create_engine(backend, matrix.device).select([matrix], [int(k)], counts)
     if isinstance(similarity, torch.Tensor):
         return Selection(picks.to(similarity.device), gains.to(similarity.device))
@@ -81,7 +81,7 @@ def _to_fixed_point(similarity: torch.Tensor | np.ndarray) -> torch.Tensor:
     return matrix.to(torch.int16)
 
 
-def _check_weights(weights: torch.Tensor | np.ndarray, m: int, n: int) -> np.ndarray:
+def _check_weights(weights: torch.Tensor | np.ndarray, n: int) -> np.ndarray:
     """Check the weights and convert them to [n] int64."""
     if not isinstance(weights, (torch.Tensor, np.ndarray)):
         weights = np.asarray(weights)
@@ -91,5 +91,4 @@ def _check_weights(weights: torch.Tensor | np.ndarray, m: int, n: int) -> np.nda
         raise ValueError(f"weights must be [{n}], one for each token; got {list(given.shape)}")
     if given.is_complex() or not bool((counts == given).all()) or bool((counts < 0).any()):
         raise ValueError("weights must be whole numbers >= 0, so that gains stay exact; scale and round them first")
-    check_headroom(counts.numpy(), m)
     return counts.numpy()

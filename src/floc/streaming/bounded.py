@@ -24,7 +24,7 @@ DEDUPE = 1.25  # less than for `floc.compress`: every survivor of a block adds t
 # and more room means fewer reductions: the total cost is least at 2.
 ROOM = 2.0
 
-# Survivors are columns of one length: features [M, D], sums [M, D] float32 of the normalised tokens that each
+# Survivors are columns of one length: features [M, D], sums [M, D] float32 of the normalized tokens that each
 # represents, and on the host index [M] int64 in the whole video and time_s [M] float64.
 Survivors: TypeAlias = dict[str, torch.Tensor]
 COLUMNS = ("features", "sums", "index", "time_s")
@@ -197,7 +197,7 @@ class BoundedPast:
         )
         require(frame[0] > 0 or times[0] == saved.first_s, "time_s of the first frame must be the first time")
         saved.require_order("time_s", times)
-        # a sum of normalised tokens is no longer than their number
+        # a sum of normalized tokens is no longer than their number
         weight = float(torch.linalg.vector_norm(sums.double(), dim=1).sum())
         require(weight <= 1.01 * self.counted, f"sums of {self.counted:g} tokens have a length of {weight:g}")
         features = saved.read_features(file, count)
@@ -209,10 +209,13 @@ _NUMBERS = ("frames", "counted", "bar", "until_s", "reductions")  # that are sav
 
 
 def _reduce(selector: Selector, held: Survivors, count: int) -> tuple[Survivors, float]:
-    """Select `count` survivors, add the sums of the others to those of their heirs; also returns the smallest gain."""
+    """Select `count` survivors, and add the sums of the others to those of their representatives.
+
+    Returns these survivors, and the smallest gain.
+    """
     selection = _select_again(selector, held, count)
-    heir = torch.from_numpy(selection.heir).to(held["sums"].device)
-    sums = held["sums"].new_zeros(count, held["sums"].shape[1]).index_add(0, heir, held["sums"])
+    representatives = torch.from_numpy(selection.representatives).to(held["sums"].device)
+    sums = held["sums"].new_zeros(count, held["sums"].shape[1]).index_add(0, representatives, held["sums"])
     by_index = np.argsort(held["index"].numpy()[selection.picks])
     remaining = {name: take_rows(held[name], selection.picks[by_index]) for name in ("features", "index", "time_s")}
     return remaining | {"sums": take_rows(sums, by_index)}, float(selection.gains.min())

@@ -59,7 +59,7 @@ class SceneCutter(EvenCutter):
         # differences of each waiting frame to the previous one and to the last but one
         self.apart: list[tuple[float, float]] = []
         self.recent: deque[float] = deque(maxlen=RECENT)  # breaks, not divided by the spread
-        self.total: np.ndarray | None = None  # [D] sum of all normalised tokens
+        self.total: np.ndarray | None = None  # [D] sum of all normalized tokens
         self.squares = 0.0
         self.cells = 0
 

@@ -4,7 +4,7 @@ With a `ratio` blocks are compressed one after another, and the number of kept t
 is exactly that of `floc.compress` with `dedupe=1` on the same frames and blocks.
 
 With a `budget` memory is bounded. Every block contributes a few survivors, fewer the longer the past is, and whenever
-there are too many, a selection among all of them keeps the budget. A survivor carries the sum of the normalised tokens
+there are too many, a selection among all of them keeps the budget. A survivor carries the sum of the normalized tokens
 it represents, which goes to its representative when it is dropped. So the past keeps its weight (see
 `floc.second_pass`); only `half_life_s` makes it decay.
 """
@@ -282,7 +282,7 @@ class Stream:
         """Allocate memory for waiting frames; raise MemoryError if a block of them could not be selected from."""
         engine, capacity = create_engine(self._settings["backend"], frames.device), self._cutter.capacity
         n, dim = capacity * frames.shape[1] * frames.shape[2], frames.shape[3]
-        needed = engine.bytes_needed(n, self._settings["dim"] or dim, self._similarity)
+        needed = engine.estimate_bytes(n, self._settings["dim"] or dim, self._similarity)
         needed += n * dim * frames.element_size()
         check_memory(n, needed, frames.device, f"block= with fewer than {capacity} frames")
         self._engine = engine

@@ -12,7 +12,7 @@ from floc import Kept
 from floc.selection.gpu import engine, run
 from floc.selection.objective import SCALE
 from tests.selection.gpu.launches import MARKS
-from tests.selection.matrices import normalise
+from tests.selection.matrices import normalize
 
 pytestmark = MARKS
 
@@ -39,7 +39,7 @@ def assert_same_selection(got: Kept, want: Kept) -> None:
 
 def assert_represented_by_the_closest(kept: Kept, tokens: torch.Tensor, groups: list[int]) -> None:
     """Assert that each token is represented by the closest kept token of its group, and a kept token by itself."""
-    rows = normalise(tokens.double().cpu().numpy().reshape(N, -1))
+    rows = normalize(tokens.double().cpu().numpy().reshape(N, -1))
     indices, represents = (np.asarray(torch.as_tensor(array).cpu()) for array in (kept.indices, kept.represents))
     np.testing.assert_array_equal(represents[indices], np.arange(len(indices)))
     group = np.repeat(np.arange(len(groups)), groups)

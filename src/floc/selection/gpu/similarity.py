@@ -1,6 +1,6 @@
 """Similarity matrices on the GPU: tokens in their own format in, int16 fixed point out, in one product.
 
-Rows are not normalised in memory. A first kernel computes the inverse length of every row. The product multiplies the
+Rows are not normalized in memory. A first kernel computes the inverse length of every row. The product multiplies the
 tokens as they are; its sums are scaled, sharpened by `detail` and rounded before they leave the registers. Products of
 bf16 or fp16 numbers are exact in float32, so only their sums are rounded.
 """
