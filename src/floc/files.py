@@ -15,8 +15,8 @@ for tokens of a video also
     times_s        [K]  when each kept token is shown, in seconds from the start
     frame_times_s  [T]  the same for every input frame; missing for a stream
 
-and one metadata entry, "floc": JSON with shape [T, H, W], method, settings, coverage, bound, seconds, source, version;
-for a video its length, size, sampling and encoder; for a stream span_s, its first and last time.
+and one metadata entry, "floc": JSON with format, shape [T, H, W], method, settings, coverage, bound, seconds, source,
+version; for a video its length, size, sampling and encoder; for a stream span_s, its first and last time.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -39,6 +40,8 @@ import numpy as np
 import torch
 
 from floc._arrays import Array
+from floc._checked_file import CheckedFile, check_regular_file, check_selection, open_checked
+from floc._checks import shorten
 from floc.kept import Kept
 from floc.representatives import KnownRepresentation
 
@@ -50,6 +53,7 @@ except ImportError:  # on Windows
 TOKENS = (".npy", ".safetensors")  # suffixes of token files
 NAME_BYTES = 255  # in a file name, on all usual file systems
 NEW_S, OLD_S = 1.0, 86_400.0  # minimum age of a leftover, with and without locks
+FORMAT = 1  # of kept-tokens files
 ARRAYS = ("features", "indices", "positions", "order", "gains", "represents")
 
 
@@ -59,31 +63,26 @@ def read_tokens(path: Path, tensor: str | None = None) -> Array:
     Args:
         tensor: Name of a tensor in a safetensors file. Default: the one called "tokens", or the only one.
     """
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file")
+    check_regular_file(path, "a .npy or .safetensors file")
+    if path.suffix not in TOKENS:
+        got = repr(path.suffix or "no suffix")
+        raise ValueError(f"{path}: tokens are read from .npy and .safetensors files, got {got}")
     if path.suffix == ".npy":
         if tensor is not None:
             raise ValueError(f"{path}: a .npy file has one array, so there is no tensor {tensor!r} to select")
         try:
-            return np.load(path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, EOFError, OSError) as error:
-            raise ValueError(f"{path}: not a readable .npy file ({error})") from error
-    if path.suffix not in TOKENS:
-        got = repr(path.suffix or "no suffix")
-        raise ValueError(f"{path}: tokens are read from .npy and .safetensors files, got {got}")
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            names = sorted(file.keys())
-            if tensor is None:
-                tensor = names[0] if len(names) == 1 else "tokens"
-            if tensor not in names:
-                listed = ", ".join(names) or "none, the file is empty"
-                raise ValueError(f"{path}: no tensor called {tensor!r}; choose one of: {listed}")
-            return file.get_tensor(tensor)
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path}: not a readable safetensors file ({error})") from error
+            with np.errstate(all="ignore"):  # a product of sizes that overflows is an error later
+                return np.lib.format.open_memmap(path, mode="r")
+        except Exception as error:  # numpy evaluates the header as Python, with the errors of its tokenizer
+            raise ValueError(f"{path}: not a readable .npy file ({error}); write it with numpy.save") from error
+    with open_checked(path, "a safetensors file") as file:
+        names = sorted(file.names)
+        if tensor is None:
+            tensor = names[0] if len(names) == 1 else "tokens"
+        if tensor in names:
+            return file.any_tensor(tensor)
+    listed = ", ".join(names[:20]) + ", ..." * (len(names) > 20)
+    raise ValueError(f"{path}: no tensor called {tensor!r}; choose one of: {listed or 'none, the file is empty'}")
 
 
 def write_kept(
@@ -113,30 +112,67 @@ def write_kept(
     if times_s is not None:
         tensors["frame_times_s"] = torch.from_numpy(np.array(times_s, np.float64))
         tensors["times_s"] = tensors["frame_times_s"][tensors["positions"][:, 0]]
-    metadata = {**summarize(kept), "source": source, "version": __version__, **(made_from or {})}
+    metadata = {"format": FORMAT, **summarize(kept), "source": source, "version": __version__, **(made_from or {})}
     write_atomic(path, lambda temporary: save_file(tensors, temporary, {"floc": json.dumps(metadata)}))
 
 
 def read_kept(path: Path) -> Kept:
     """Read a kept-tokens file, without `at`; a prefix of `order` is (nearly) the result for a smaller budget."""
-    from safetensors import SafetensorError, safe_open
+    with open_checked(path, "a kept-tokens file") as file:
+        metadata = file.fields("floc")
+        metadata.check_format(FORMAT, missing=1)
+        shape, method = metadata.shape("shape"), metadata.text("method")
+        features = file.tensor("features", (None, None), "float")
+        k, n = len(features), math.prod(shape)
+        if not features.numel():
+            raise ValueError("features must not be empty")
+        indices, order = (file.tensor(name, (k,), torch.int64) for name in ("indices", "order"))
+        check_selection(indices, order, n)
+        positions = file.tensor("positions", (k, 3), torch.int64)
+        if not torch.equal(positions, torch.stack(torch.unravel_index(indices, shape), 1)):
+            raise ValueError("positions must be those of the indices")
+        represents = None
+        if method != "stream" or "represents" in file.names:
+            represents = file.tensor("represents", (n,), torch.int64).numpy()
+            if represents.min() < 0 or represents.max() >= k:
+                raise ValueError(f"represents must be within 0..{k - 1}")
+        span_s = metadata.numbers("span_s", 2) if metadata.has("span_s") else None
+        if span_s is not None and span_s[0] > span_s[1]:
+            raise ValueError(f"span_s must ascend, got {span_s}")
+        for name, value in {"tokens": n, "kept": k, "ratio": k / n, "dim": features.shape[1]}.items():
+            if metadata.values.get(name, value) != value:
+                raise ValueError(f"{name} must be {value}, got {shorten(metadata.values[name])}")
+        bound = metadata.number("bound", 0, 1) if metadata.has("bound") else None
+        return Kept(
+            features=features,
+            indices=indices,
+            positions=positions,
+            order=order,
+            gains=file.tensor("gains", (k,), "float"),
+            shape=shape,
+            method=method,
+            settings=metadata.section("settings").values,
+            seconds=metadata.number("seconds", 0),
+            times_s=_read_times(file, positions[:, 0], shape[0]),
+            span_s=None if span_s is None else (span_s[0], span_s[1]),
+            representation=KnownRepresentation(represents, metadata.number("coverage", -1.01, 1.01), bound),
+        )
 
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = json.loads((file.metadata() or {})["floc"])
-            names = set(file.keys())
-            required = ARRAYS[:-1] if metadata["method"] == "stream" and "represents" not in names else ARRAYS
-            arrays: dict[str, Any] = {name: file.get_tensor(name) for name in (*required, *({"times_s"} & names))}
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise ValueError(f"{path}: not a kept-tokens file of floc ({error})") from error
-    represents = arrays.pop("represents").numpy() if "represents" in arrays else None
-    return Kept(
-        **arrays,
-        shape=tuple(metadata["shape"]),
-        span_s=tuple(metadata["span_s"]) if "span_s" in metadata else None,
-        representation=KnownRepresentation(represents, metadata["coverage"], metadata["bound"]),
-        **{name: metadata[name] for name in ("method", "settings", "seconds")},
-    )
+
+def _read_times(file: CheckedFile, frame: torch.Tensor, frames: int) -> torch.Tensor | None:
+    """Read the times of kept tokens, [K], given the frame of each, [K]."""
+    if not file.names & {"times_s", "frame_times_s"}:
+        return None
+    times_s = file.tensor("times_s", (len(frame),), torch.float64)
+    if "frame_times_s" in file.names:
+        frame_times_s = file.tensor("frame_times_s", (frames,), torch.float64)
+        is_valid = torch.equal(times_s, frame_times_s[frame])
+    else:
+        frame_times_s = times_s
+        is_valid = bool((times_s[1:] == times_s[:-1])[frame[1:] == frame[:-1]].all())
+    if not is_valid or bool((frame_times_s[1:] < frame_times_s[:-1]).any()):
+        raise ValueError("times_s and frame_times_s must ascend, and be equal for all tokens of a frame")
+    return times_s
 
 
 def summarize(kept: Kept) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def check_width(left: torch.Tensor, right: torch.Tensor) -> None:
         raise ValueError(f"tokens must have the same features, got {list(left.shape)} and {list(right.shape)}")
 
 
-def check_selection(matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None) -> None:
+def check_matrices(matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None) -> None:
     """Raise ValueError unless `depths[b]` picks can be made from each matrix b, and all gains fit 64 bits.
 
     Backends sort by int64 keys of a gain and a candidate index. Similarities are below 2**15 in magnitude, so a gain is

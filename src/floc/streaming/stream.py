@@ -214,8 +214,7 @@ class Stream:
             if "floc-stream" not in file.entries:
                 raise ValueError("it was not written by Stream.save; read kept tokens with floc.files.read_kept")
             metadata = file.fields("floc-stream")
-            if (number := metadata.integer("format")) != FORMAT:
-                raise ValueError(f"it has format {number}, and this version of floc reads {FORMAT}")
+            metadata.check_format(FORMAT)
             settings = metadata.section("settings").values
             stream = cls(**{name: value for name, value in settings.items() if value is not None})
             if device is None:

@@ -1,6 +1,7 @@
 """FLoC on the video models of transformers: attach it to a model, or capture a video once and ask many questions."""
 
-from floc.captured.captured import Captured, load
+from floc.captured.captured import Captured
+from floc.captured.floc_file import load
 from floc.captured.prompts import prompt, tokenizer
 from floc.families import FAMILIES
 from floc.integrations.transformers.attach import attach

@@ -23,7 +23,7 @@ from floc.selection.engine import (
     Tick,
     build_solution,
     check_indices,
-    check_selection,
+    check_matrices,
     check_width,
     no_tick,
     split_next_gain,
@@ -147,7 +147,7 @@ class TorchEngine:
 
         Weights, [N] int64, are possible with one matrix only. Returns the int64 picks and gains, concatenated.
         """
-        check_selection(matrices, depths, weights)
+        check_matrices(matrices, depths, weights)
         return self._select(matrices, depths, weights)
 
     def _select(
