@@ -11,6 +11,20 @@ import torch
 Array: TypeAlias = torch.Tensor | np.ndarray
 
 
+def check_dense(name: str, array: object) -> None:
+    """Raise TypeError unless an array is a numpy array or a torch tensor whose values are in memory, all of them."""
+    if not isinstance(array, (torch.Tensor, np.ndarray)):
+        raise TypeError(f"{name} must be a torch tensor or a numpy array, got {type(array).__name__}")
+    if not isinstance(array, torch.Tensor):
+        return
+    kinds = {"on the meta device": array.is_meta, "nested": array.is_nested, "quantized": array.is_quantized}
+    if array.layout != torch.strided or any(kinds.values()):
+        found = next((kind for kind, applies in kinds.items() if applies), f"of layout {array.layout}")
+        raise TypeError(
+            f"{name} must be a dense tensor, got one {found}; convert it with tensor.to_dense() or dequantize()"
+        )
+
+
 def to_tensor(array: Array) -> torch.Tensor:
     """Convert an array to a tensor, sharing its memory if torch can. The tensor must not be written to."""
     if isinstance(array, torch.Tensor):

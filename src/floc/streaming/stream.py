@@ -23,9 +23,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from floc._arrays import Array, copy_rows
+from floc._arrays import Array, check_dense, copy_rows
 from floc._checked_file import LARGEST, CheckedFile, Fields, open_checked
-from floc._checks import check_at_least, check_choice, check_count, is_number, is_positive_int
+from floc._checks import check_at_least, check_choice, check_count, is_number, is_positive_int, shorten
 from floc._system import check_memory
 from floc.budget import Budget
 from floc.files import write_atomic
@@ -40,6 +40,7 @@ from floc.streaming.past import SavedStream, Selector, StreamBlock, require, req
 from floc.tokens import TokenGrid
 
 FORMAT = 2
+LONGEST_S = 1e300  # a longer half-life is none
 _NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
 _TIME = "time_s must be a finite number of seconds; for several frames, one per frame"
 
@@ -78,24 +79,26 @@ class Stream:
         by_scene = isinstance(block, str) and block == "scene"
         if not (by_scene or is_positive_int(block)):
             raise ValueError(
-                f"block of a stream must be a whole number of frames, at least 1, or 'scene'; got {block!r}"
+                f"block of a stream must be a whole number of frames, at least 1, or 'scene'; got {shorten(block)}"
             )
         for name, given in (("dedupe", None if dedupe == 1 else dedupe), ("half_life_s", half_life_s)):
             if budget is None and given is not None:
                 raise ValueError(
-                    f"{name} needs a budget: with a ratio every block keeps its own share; got {name}={given!r}; "
-                    "leave it out, or pass budget="
+                    f"{name} needs a budget: with a ratio every block keeps its own share; "
+                    f"got {name}={shorten(given)}; leave it out, or pass budget="
                 )
         if budget is not None and metric != "cosine":
-            raise ValueError(f"with a budget the metric must be 'cosine', whose sums can be stored; got {metric!r}")
+            raise ValueError(
+                f"with a budget the metric must be 'cosine', whose sums can be stored; got {shorten(metric)}"
+            )
         check_choice("metric", metric, METRICS)
         if dim is not None:
             check_count("dim", dim, "features")
         dedupe = DEDUPE if dedupe is None else dedupe
         check_at_least("dedupe", dedupe, 1)
         check_at_least("detail", detail, 1)
-        if half_life_s is not None and not (is_number(half_life_s) and half_life_s > 0):
-            raise ValueError(f"half_life_s must be a number of seconds above 0, or None; got {half_life_s!r}")
+        if half_life_s is not None and not (is_number(half_life_s) and 0 < half_life_s < LONGEST_S):
+            raise ValueError(f"half_life_s must be a number of seconds above 0, or None; got {shorten(half_life_s)}")
         self._settings: dict[str, Any] = dict(
             ratio=None if ratio is None else str(self._budget.ratio),
             budget=self._budget.budget,
@@ -308,8 +311,7 @@ class Stream:
 
     def _check_frames(self, tokens: Array) -> torch.Tensor:
         """Check frames and return them as [t, H, W, D]; `push` checks later whether a single frame is finite."""
-        if not isinstance(tokens, (torch.Tensor, np.ndarray)):
-            raise TypeError(f"tokens must be a torch tensor or a numpy array, got {type(tokens).__name__}")
+        check_dense("tokens", tokens)
         if tokens.ndim not in (2, 3, 4):
             raise ValueError(f"tokens of a frame must be [H, W, D] or [N, D], got {tuple(tokens.shape)}")
         several = tokens if tokens.ndim == 4 else tokens[None] if tokens.ndim == 3 else tokens[None, None]
@@ -338,9 +340,12 @@ class Stream:
         if time_s is None:
             return [float(self.frames + i) for i in range(count)]
         try:
-            given = np.atleast_1d(np.asarray(time_s, np.float64))
-        except (TypeError, ValueError):
-            raise ValueError(f"{_TIME}; got {time_s!r}") from None
+            given = np.atleast_1d(np.asarray(time_s))
+            if given.dtype.kind not in "fiuO":  # numpy would convert text and dates, too
+                raise TypeError
+            given = given.astype(np.float64)
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            raise ValueError(f"{_TIME}; got {shorten(time_s)}") from None
         if given.shape != (count,):
             raise ValueError(f"every frame needs one time: got {count} frames and times of shape {given.shape}")
         times = given.tolist()
