@@ -138,6 +138,11 @@ class Stream:
         """Number of frames pushed."""
         return self._frames + len(self._times)
 
+    @property
+    def span_s(self) -> tuple[float, float]:
+        """The times of the first and of the last frame."""
+        return self._first_s, self._last_s
+
     @torch.inference_mode(False)  # stored tensors are modified later, possibly outside of inference mode
     def push(self, tokens: Array, time_s: float | Sequence[float] | np.ndarray | None = None) -> None:
         """Add one or more frames. Invalid frames raise an error and leave the stream unchanged.
@@ -178,7 +183,7 @@ class Stream:
         rows, columns = self._waiting.shape[1:3]
         kept = self._past.keep(self._get_selector(), rest, (rows, columns), self._numpy_dtype)
         settings = {name: value for name, value in self._settings.items() if value is not None}
-        return replace(kept, method="stream", settings=settings, span_s=(self._first_s, self._last_s))
+        return replace(kept, method="stream", settings=settings, span_s=self.span_s)
 
     def close(self) -> Kept:
         """Return the kept tokens, and accept no more frames."""
@@ -198,7 +203,7 @@ class Stream:
             "format": FORMAT,
             "settings": self._settings,
             "frames": self._frames,
-            "span_s": [self._first_s, self._last_s],
+            "span_s": self.span_s,
             "timed": self._is_timed,
             "numpy_dtype": None if self._numpy_dtype is None else str(self._numpy_dtype),
             "device": None if self._waiting is None else str(self._waiting.device),
