@@ -28,7 +28,7 @@ def check_dense(name: str, array: object) -> None:
 def to_tensor(array: Array) -> torch.Tensor:
     """Convert an array to a tensor, sharing its memory if torch can. The tensor must not be written to."""
     if isinstance(array, torch.Tensor):
-        return array
+        return array.resolve_neg()  # a lazily negated view has no memory that numpy can share
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if any(stride < 0 or stride % array.itemsize for stride in array.strides):
