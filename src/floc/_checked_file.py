@@ -18,7 +18,6 @@ import torch
 from floc._checks import shorten
 
 HEADER_BYTES = 16 << 20  # names, shapes and metadata; files of floc have a few KB
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2)
 LARGEST = 2**53  # integers up to it are exact in float64, too
 
 
@@ -124,7 +123,7 @@ class CheckedFile:
         """Load a tensor of a known shape; None matches any length.
 
         Args:
-            dtype: A dtype, or "float" for any floating-point dtype that torch computes with; its values must be finite.
+            dtype: A dtype, or "float" for any floating-point dtype; its values must be finite.
         """
         if name not in self.names:
             raise ValueError(f"tensor {name} is missing")
@@ -133,7 +132,7 @@ class CheckedFile:
             expected = "x".join("any" if size is None else str(size) for size in shape)
             raise ValueError(f"tensor {name} must have shape {expected}, got {'x'.join(map(str, found))}")
         tensor: torch.Tensor = self._file.get_tensor(name)
-        if tensor.dtype not in (FLOATS if dtype == "float" else (dtype,)):
+        if not (tensor.is_floating_point() if dtype == "float" else tensor.dtype == dtype):
             expected = "a floating-point dtype" if dtype == "float" else f"dtype {dtype}"
             raise ValueError(f"tensor {name} must have {expected}, got {tensor.dtype}")
         if tensor.is_floating_point():

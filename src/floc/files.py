@@ -99,7 +99,7 @@ def write_kept(
         kept: A result of `floc.compress` or `floc.Stream`.
         source: Name of the input.
         times_s: [T] when each frame is shown, for tokens of a video.
-        made_from: Further JSON-serialisable metadata: the video, the encoder.
+        made_from: Further JSON-serializable metadata: the video, the encoder.
     """
     from safetensors.torch import save_file
 
@@ -176,7 +176,7 @@ def _read_times(file: CheckedFile, frame: torch.Tensor, frames: int) -> torch.Te
 
 
 def summarize(kept: Kept) -> dict[str, Any]:
-    """Return the JSON-serialisable metadata of a result."""
+    """Return the JSON-serializable metadata of a result."""
     return {
         "tokens": kept.n,
         "kept": len(kept),

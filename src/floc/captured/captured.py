@@ -13,7 +13,7 @@ import torch
 
 from floc.budget import Budget
 from floc.captured.identity import Identity
-from floc.captured.prompts import prompt
+from floc.captured.prompts import build_prompt
 from floc.families.locate import Shape
 from floc.families.writers import SampledVideo
 
@@ -29,7 +29,7 @@ class Captured:
     deep: tuple[torch.Tensor, ...]  # [K, D] each, what the model adds to the tokens in its first layers
     shape: Shape  # T, H, W: slices, rows and columns of all tokens
     model: Identity
-    made: Mapping[str, Any]  # method, settings, coverage, seconds and more; JSON-serialisable
+    made: Mapping[str, Any]  # method, settings, coverage, seconds and more; JSON-serializable
     nested: bool  # whether `order` holds the answers for smaller budgets
     times_s: np.ndarray | None = None  # [T] time of the first frame of each slice
     last_s: np.ndarray | None = None  # [T] time of its last frame
@@ -89,7 +89,7 @@ class Captured:
 
         Args:
             model: the model that the video was captured with.
-            tokenizer: of the model, from `floc.integrations.transformers.tokenizer`.
+            tokenizer: of the model, from `floc.integrations.transformers.load_tokenizer`.
             history: earlier questions with their answers, oldest first.
         """
         if self.times_s is None or self.fps is None:
@@ -98,7 +98,7 @@ class Captured:
             )
         duration_s = self.duration_s or 0.0
         video = SampledVideo(self.shape, self.times_s, self.frames_per_slice, self.fps, duration_s, self.last_s)
-        inputs = prompt(model.config.model_type, tokenizer, model.config, video, question, history)
+        inputs = build_prompt(model.config.model_type, tokenizer, model.config, video, question, history)
         return {name: tensor.to(model.device) for name, tensor in inputs.items()}
 
     def save(self, path: str | Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from floc._checked_file import FLOATS, Fields, check_selection, open_checked
+from floc._checked_file import Fields, check_selection, open_checked
 from floc._version import __version__
 from floc.captured.captured import Captured
 from floc.captured.identity import Identity
@@ -93,7 +93,7 @@ def require_consistent(video: Captured) -> None:
         tensor = getattr(video, name)
         if tensor.ndim != axes or len(tensor) != len(video):
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}, which does not fit {len(video)} tokens")
-        if tensor.dtype not in ((torch.int64,) if name in ("indices", "order") else FLOATS):
+        if not (tensor.dtype == torch.int64 if name in ("indices", "order") else tensor.is_floating_point()):
             raise ValueError(f"{name} has dtype {tensor.dtype}")
     if video.features.shape[1] != video.model.hidden_size:
         raise ValueError(f"features have {video.features.shape[1]} values, the model takes {video.model.hidden_size}")

@@ -26,7 +26,7 @@ import torch
 from floc._arrays import Array, check_dense, copy_rows
 from floc._checked_file import LARGEST, CheckedFile, Fields, open_checked
 from floc._checks import check_at_least, check_choice, check_count, is_number, is_positive_int, shorten
-from floc._system import check_memory
+from floc._system import check_memory, restore_interrupts
 from floc.budget import Budget
 from floc.files import write_atomic
 from floc.kept import Kept
@@ -143,6 +143,7 @@ class Stream:
         """The times of the first and of the last frame."""
         return self._first_s, self._last_s
 
+    @restore_interrupts()
     @torch.inference_mode(False)  # stored tensors are modified later, possibly outside of inference mode
     def push(self, tokens: Array, time_s: float | Sequence[float] | np.ndarray | None = None) -> None:
         """Add one or more frames. Invalid frames raise an error and leave the stream unchanged.
@@ -173,6 +174,7 @@ class Stream:
             self._cutter.observe(self._waiting[: place + 1])
             self._complete_blocks()
 
+    @restore_interrupts()
     def kept(self) -> Kept:
         """Return the kept tokens of all frames so far, including those of the incomplete block."""
         if not self.frames:
