@@ -90,62 +90,10 @@ def test_layout_in_memory_does_not_matter(view: Callable[[torch.Tensor], object]
 
 
 @pytest.mark.parametrize(
-    ("budgets", "says"),
-    [
-        ({}, "exactly one of ratio=, budget= and coverage=; got none"),
-        (dict(ratio=0.5, budget=3), "got ratio=0.5 and budget=3"),
-        (dict(ratio=0), r"\(0, 1\].*got 0"),
-        (dict(ratio=-0.1), r"\(0, 1\].*got -0.1"),
-        (dict(ratio=1.01), r"\(0, 1\].*budget="),
-        (dict(ratio=8), r"\(0, 1\]"),
-        (dict(ratio=float("nan")), "such as 0.125"),
-        (dict(ratio="an eighth"), "'1/8'"),
-        (dict(ratio="1/0"), "'1/8'"),
-        (dict(ratio="1e-99999999"), "'1/8'"),
-        (dict(ratio=f"0.{'1' * 5000}"), "'1/8'"),
-        (dict(ratio=10**400), "'1/8'"),
-        (dict(ratio=True), "such as 0.125"),
-        (dict(budget=0), "at least 1; got 0"),
-        (dict(budget=-4), "at least 1; got -4"),
-        (dict(budget=2.5), "whole number"),
-        (dict(budget=True), "whole number"),
-        (dict(coverage=0), r"\(0, 1\]"),
-        (dict(coverage=1.5), r"\(0, 1\]"),
-        (dict(coverage="0.9"), r"\(0, 1\]"),
-    ],
-)
-def test_rejects_bad_budgets(budgets: dict, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        floc.compress(GOOD, **budgets)
-    kept = floc.compress(GOOD, budget=20)
-    with pytest.raises(ValueError, match=says):
-        kept.at(**budgets)
-
-
-@pytest.mark.parametrize("ratio", ["1/8", 0.125, 1 / 8, np.float32(0.125), "0.125"])
-def test_ratio_has_several_notations(ratio: object) -> None:
-    assert len(floc.compress(GOOD, ratio=ratio)) == 30
-
-
-@pytest.mark.parametrize(
     "options", [dict(block=np.int64(8)), dict(block=(0, np.int64(3))), dict(dedupe=np.float32(2)), dict(dedupe=1e308)]
 )
 def test_accepts_any_type_of_number(options: dict) -> None:
     assert len(floc.compress(GOOD, budget=np.int64(9), **options)) == 9
-
-
-def test_a_budget_above_all_tokens_keeps_all() -> None:
-    assert len(floc.compress(GOOD, budget=10_000)) == 240
-    assert len(floc.compress(GOOD, ratio=1)) == 240
-    assert len(floc.compress(GOOD, ratio=1e-6)) == 1
-
-
-def test_at_cannot_grow() -> None:
-    kept = floc.compress(GOOD, budget=20)
-    with pytest.raises(ValueError, match=r"budget=30 needs 30 tokens, 20 were kept"):
-        kept.at(budget=30)
-    with pytest.raises(ValueError, match=r"coverage 0.9999 cannot be reached"):
-        kept.at(coverage=0.9999)
 
 
 @pytest.mark.parametrize(

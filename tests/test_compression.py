@@ -82,73 +82,6 @@ def test_paper_method_is_plain_greedy_in_every_block(tokens: np.ndarray, block: 
     assert kept.coverage == pytest.approx(gains / 840)
 
 
-@each_way
-def test_at_equals_a_fresh_run_or_a_prefix(tokens: np.ndarray, options: dict) -> None:
-    kept = floc.compress(tokens, ratio=1 / 4, **options)
-    one_pass = options.get("dedupe", 2) == 1 or options.get("block", 32) is None or "method" in options
-    for budget in (1, 2, 3, 52, 105, 209, 210):
-        smaller = kept.at(budget=budget)
-        if one_pass:
-            assert_same(smaller, floc.compress(tokens, budget=budget, **options))
-        else:
-            np.testing.assert_array_equal(
-                np.asarray(kept.indices)[kept.order[:budget]], np.asarray(smaller.indices)[smaller.order]
-            )
-            np.testing.assert_array_equal(kept.gains[:budget], smaller.gains)
-    assert_same(kept.at(ratio="1/16"), kept.at(budget=105).at(ratio=1 / 16))
-    assert kept.at(budget=210).coverage == kept.coverage
-    assert kept.at(budget=5).method == kept.method
-
-
-@settings(max_examples=40, deadline=None)
-@given(frames=st.integers(2, 15), block=st.integers(1, 6), seed=st.integers(0, 99), data=st.data())
-def test_at_equals_a_fresh_run_if_shares_nest(frames, block, seed, data) -> None:
-    tokens = np.random.default_rng(seed).standard_normal((frames, 3, 4)).astype(np.float32)
-    sizes = [3 * (span.stop - span.start) for span in blocks.split_blocks(frames, block)]
-    budget = data.draw(st.integers(1, 3 * frames))
-    fewer = data.draw(st.integers(1, budget))
-    kept = floc.compress(tokens, budget=budget, block=block, method="floc-paper")
-    smaller = kept.at(budget=fewer)
-    assert len(smaller) == fewer
-    assert set(smaller.indices.tolist()) <= set(kept.indices.tolist())
-    if (blocks.share_budget(sizes, fewer) <= blocks.share_budget(sizes, budget)).all():
-        assert_same(smaller, floc.compress(tokens, budget=fewer, block=block, method="floc-paper"))
-
-
-def test_at_of_at_if_shares_do_not_nest() -> None:
-    tokens = np.random.default_rng(0).standard_normal((7, 3, 8)).astype(np.float32)  # blocks of 9, 9 and 3 tokens
-    kept = floc.compress(tokens, ratio=1, block=3, dedupe=1)
-    for more in range(2, 22):
-        for fewer in range(1, more):
-            got = kept.at(budget=more).at(budget=fewer)
-            assert len(got) == fewer
-            np.testing.assert_array_equal(got.features, tokens.reshape(-1, 8)[got.indices])
-
-
-@settings(max_examples=40, deadline=None)
-@given(frames=st.integers(2, 15), block=st.integers(1, 6), seed=st.integers(0, 99), data=st.data())
-def test_at_of_at(frames, block, seed, data) -> None:
-    tokens = np.random.default_rng(seed).standard_normal((frames, 3, 4)).astype(np.float32)
-    dedupe = data.draw(st.sampled_from([1, 2]))
-    kept = floc.compress(tokens, ratio=1, block=block, dedupe=dedupe)
-    for _ in range(3):
-        kept = kept.at(budget=data.draw(st.integers(1, len(kept))))
-        np.testing.assert_array_equal(kept.features, tokens.reshape(-1, 4)[kept.indices])
-        assert kept.represents.max() < len(kept)
-
-
-@each_way
-def test_smaller_results_nest_and_coverage_grows(tokens: np.ndarray, options: dict) -> None:
-    kept = floc.compress(tokens, ratio=1 / 2, **options)
-    previous: set[int] = set()
-    reached = -1.0
-    for budget in (4, 40, 100, 300, 420):
-        smaller = kept.at(budget=budget)
-        assert previous <= set(smaller.indices.tolist())
-        assert smaller.coverage >= reached - 1e-6
-        previous, reached = set(smaller.indices.tolist()), smaller.coverage
-
-
 @settings(max_examples=25, deadline=None)
 @given(
     frames=st.integers(1, 20),
@@ -411,12 +344,3 @@ def test_settings_are_recorded(tokens: np.ndarray) -> None:
     assert kept.seconds > 0
     assert kept.ratio == 1 / 8
     assert "105 of 840" in repr(kept)
-
-
-def test_a_changed_ratio_is_read_again() -> None:
-    tokens = np.random.default_rng(0).standard_normal((4, 4, 8)).astype(np.float32)
-    ratio = torch.tensor(0.5)
-    assert len(floc.compress(tokens, ratio=ratio)) == 8
-    ratio.fill_(0.25)
-    assert len(floc.compress(tokens, ratio=ratio)) == 4
-    assert len(floc.compress(tokens, ratio=np.array(0.125))) == 2
