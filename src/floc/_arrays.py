@@ -11,18 +11,20 @@ import torch
 Array: TypeAlias = torch.Tensor | np.ndarray
 
 
-def check_dense(name: str, array: object) -> None:
-    """Raise TypeError unless an array is a numpy array or a torch tensor whose values are in memory, all of them."""
+def require_dense(array: object, name: str = "tokens") -> None:
+    """Raise TypeError or ValueError unless `array` is a numpy array or a torch tensor whose values are in memory."""
     if not isinstance(array, (torch.Tensor, np.ndarray)):
         raise TypeError(f"{name} must be a torch tensor or a numpy array, got {type(array).__name__}")
-    if not isinstance(array, torch.Tensor):
-        return
-    kinds = {"on the meta device": array.is_meta, "nested": array.is_nested, "quantized": array.is_quantized}
-    if array.layout != torch.strided or any(kinds.values()):
-        found = next((kind for kind, applies in kinds.items() if applies), f"of layout {array.layout}")
-        raise TypeError(
-            f"{name} must be a dense tensor, got one {found}; convert it with tensor.to_dense() or dequantize()"
-        )
+    if isinstance(array, np.ndarray):
+        if isinstance(array, np.ma.MaskedArray):
+            raise TypeError(f"{name} must not be masked; select or fill them first: {name}.filled(0)")
+    elif array.is_nested or array.layout != torch.strided:
+        kind = "a nested tensor" if array.is_nested else f"layout {array.layout}"
+        raise TypeError(f"{name} must be a dense tensor, got {kind}; convert them first: {name}.to_dense()")
+    elif array.is_quantized:
+        raise TypeError(f"{name} must be floating point, got {array.dtype}; convert them first: {name}.dequantize()")
+    elif array.is_meta:
+        raise ValueError(f"{name} must hold values, but a tensor on the device 'meta' has none; load them first")
 
 
 def to_tensor(array: Array) -> torch.Tensor:

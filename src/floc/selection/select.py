@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from floc._arrays import check_dense, to_tensor
+from floc._arrays import require_dense, to_tensor
 from floc._checks import is_int
 from floc._system import restore_interrupts
 from floc.selection.backends import create_engine
@@ -58,7 +58,7 @@ def select(
 
 def _to_fixed_point(similarity: torch.Tensor | np.ndarray) -> torch.Tensor:
     """Check the similarity matrix and convert it to [M, N] int16 fixed point."""
-    check_dense("similarity", similarity)
+    require_dense(similarity, "similarity")
     dtype = similarity.dtype
     is_real = dtype.kind in "fiu" if isinstance(dtype, np.dtype) else not (dtype.is_complex or dtype == torch.bool)
     if not is_real:
@@ -85,7 +85,7 @@ def _to_fixed_point(similarity: torch.Tensor | np.ndarray) -> torch.Tensor:
 def _check_weights(weights: torch.Tensor | np.ndarray, n: int) -> np.ndarray:
     """Check the weights and convert them to [n] int64."""
     if isinstance(weights, torch.Tensor):
-        check_dense("weights", weights)
+        require_dense(weights, "weights")
         weights = weights.detach().cpu()
         weights = (weights.double() if weights.is_floating_point() else weights).numpy()
     values = np.asarray(weights)

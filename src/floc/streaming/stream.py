@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from floc._arrays import Array, check_dense, copy_rows
+from floc._arrays import Array, copy_rows, require_dense
 from floc._checked_file import LARGEST, CheckedFile, Fields, open_checked
 from floc._checks import check_at_least, check_choice, check_count, is_number, is_positive_int, shorten
 from floc._system import check_memory, restore_interrupts
@@ -318,7 +318,7 @@ class Stream:
 
     def _check_frames(self, tokens: Array) -> torch.Tensor:
         """Check frames and return them as [t, H, W, D]; `push` checks later whether a single frame is finite."""
-        check_dense("tokens", tokens)
+        require_dense(tokens)
         if tokens.ndim not in (2, 3, 4):
             raise ValueError(f"tokens of a frame must be [H, W, D] or [N, D], got {tuple(tokens.shape)}")
         several = tokens if tokens.ndim == 4 else tokens[None] if tokens.ndim == 3 else tokens[None, None]
