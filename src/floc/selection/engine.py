@@ -43,9 +43,7 @@ class Targets:
     weights: np.ndarray  # [N] int64
 
     def __post_init__(self) -> None:
-        if not self.directions.ndim - 1 == self.lengths.ndim == self.weights.ndim == 1 or not (
-            len(self.directions) == len(self.lengths) == len(self.weights)
-        ):
+        if len({len(self.directions), len(self.lengths), len(self.weights)}) > 1:
             raise ValueError("every target needs one direction, one length and one weight")
 
 
