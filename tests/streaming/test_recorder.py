@@ -369,7 +369,6 @@ def test_errors_are_one_line_and_write_nothing(film: Path, folder: Path, tmp_pat
         ((film, "--budget", 0), "budget must be a whole number of tokens, at least 1"),
         ((film, "--ratio", "3"), "ratio must be in (0, 1]"),
         ((film, *budget, "--segment", 0), "--segment must be a number of seconds above 0, got 0"),
-        ((film, *budget, "--segment", "1e-310"), "a segment must have at least 0.001 seconds, got 1e-310"),
         ((film, *budget, "--seconds", -1), "--seconds must be"),
         ((film, *budget, "--fps", "fast"), "--fps must be a number"),
         ((film, *budget, "--fps", 0), "fps must be a number above 0"),
