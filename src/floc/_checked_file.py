@@ -68,12 +68,12 @@ class Fields:
 
     def integers(self, name: str, count: int | None, least: int = 0, most: int = LARGEST) -> list[int]:
         """Return a list of `count` integers within [least, most]; None matches any count."""
-        values = self._sequence(name, count)
+        values = self.sequence(name, count)
         return [values.integer(i, least, most) for i in values.values]
 
     def numbers(self, name: str, count: int | None, least: float = -1e15, most: float = 1e15) -> list[float]:
         """Return a list of `count` finite numbers within [least, most]; None matches any count."""
-        values = self._sequence(name, count)
+        values = self.sequence(name, count)
         return [values.number(i, least, most) for i in values.values]
 
     def shape(self, name: str) -> tuple[int, int, int]:
@@ -89,7 +89,8 @@ class Fields:
         if type(value) is not int or value != known:
             raise ValueError(f"it has format {shorten(value)}, but this version of floc reads {known}; update floc")
 
-    def _sequence(self, name: str, count: int | None) -> Fields:
+    def sequence(self, name: str, count: int | None) -> Fields:
+        """Return a list of `count` values as fields "0", "1" and so on; None matches any count."""
         values: Any = self.values.get(name)
         if type(values) is not list or len(values) != (len(values) if count is None else count):
             self._fail(name, f"a list of {'some' if count is None else count} values")

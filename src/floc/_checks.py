@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
+import sys
 from collections.abc import Iterable
 from fractions import Fraction
 from numbers import Integral, Real
@@ -91,5 +91,5 @@ def check_at_least(name: str, value: object, least: float, hint: str = "") -> No
     Traceback (most recent call last):
     ValueError: detail must be a number, at least 1 and finite (1 turns it off); got 0.5
     """
-    if not (is_number(value) and least <= value < math.inf):  # type: ignore[operator]  # it is a number
+    if not (is_number(value) and least <= value <= sys.float_info.max):  # type: ignore[operator]  # it is a number
         raise ValueError(f"{name} must be a number, at least {least} and finite{hint}; got {shorten(value)}")

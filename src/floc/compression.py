@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from floc import methods
-from floc._arrays import Array
+from floc._arrays import Array, require_dense
 from floc._system import restore_interrupts
 from floc.budget import Budget, find_fewest
 from floc.kept import Kept
 from floc.selection.backends import resolve_backend
-from floc.tokens import TokenGrid, require_dense
+from floc.tokens import TokenGrid
 
 
 @restore_interrupts()

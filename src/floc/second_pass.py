@@ -23,7 +23,6 @@ import torch
 from floc import blocks
 from floc._arrays import to_numpy
 from floc.ranking import Ranking, find_improvements
-from floc.selection.backends import check_headroom
 from floc.selection.engine import History, Solution, Targets, Tick
 from floc.selection.objective import SCALE, WEIGHT_SCALE, Similarity
 from floc.selection.torch.engine import TorchEngine
@@ -133,7 +132,6 @@ class SecondPass:
             directions, lengths = self.engine.sum_by_cluster(sets, survivors, unit=False)
             lengths = lengths / np.maximum(members, 1)  # of two equal survivors, one represents both
             weights, sigma = members * WEIGHT_SCALE, float(np.mean([solution.sigma for solution in solutions]))
-        check_headroom(weights, survivors)
         candidates = self.grid.gather(window.survivors)
         selected = self.engine.solve_weighted(
             candidates,
@@ -177,7 +175,9 @@ class SecondPass:
             rank = np.concatenate([history.rank[changed], closest[cluster].ravel(), itself])
             by_rank = np.argsort(rank, kind="stable")
             token, rank = token[by_rank], rank[by_rank]
-            cosine = self.engine.cosines(self.grid.frames(self.spans[b]), token, candidates, selected.picks[rank])
+            cosine = self.engine.compute_cosines(
+                self.grid.frames(self.spans[b]), token, candidates, selected.picks[rank]
+            )
             parts.append(find_improvements(place.start + token, rank, cosine))
         return History(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
@@ -187,7 +187,7 @@ class SurvivorSelection(NamedTuple):
 
     picks: np.ndarray  # [count] int64 places, most important first
     gains: np.ndarray  # [count] float64, what each added, in tokens
-    heir: np.ndarray  # [M] int64, for every survivor the rank of the pick that represents it
+    representatives: np.ndarray  # [M] int64, for every survivor the rank of the pick that represents it
     targets: tuple[torch.Tensor, np.ndarray]  # [M, D] directions and [M] lengths of the sums
 
 
@@ -218,11 +218,12 @@ def select_survivors(
     ]
     group, rank = merge_survivors([solution.gains for solution in solutions], count)
     picks, gains = np.empty(count, np.int64), np.empty(count)
-    heir = np.empty(total, np.int64)
+    representatives = np.empty(total, np.int64)
     for i, (window, solution) in enumerate(zip(windows, solutions, strict=True)):
         assert solution.history is not None
         members = np.flatnonzero(group == i)
         picks[members] = window.start + solution.picks[rank[members]]
         gains[members] = solution.gains[rank[members]] / (SCALE * scale)
-        heir[window] = members[solution.history.representatives(window.stop - window.start, len(members))]
-    return SurvivorSelection(picks, gains, heir, (directions, lengths))
+        ranks = solution.history.representatives(window.stop - window.start, len(members))
+        representatives[window] = members[ranks]
+    return SurvivorSelection(picks, gains, representatives, (directions, lengths))

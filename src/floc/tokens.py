@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from floc._arrays import Array, to_input_type, to_numpy, to_tensor
+from floc._arrays import Array, require_dense, to_input_type, to_numpy, to_tensor
 from floc._system import check_memory
 from floc.kept import Kept
 from floc.ranking import DeviceRanking, Ranking
@@ -178,22 +178,6 @@ class TokenGrid:
             return
         if wrong := describe_non_finite(self.tokens):
             raise ValueError(f"tokens must be finite in float32: {wrong}")
-
-
-def require_dense(tokens: object) -> None:
-    """Raise TypeError or ValueError unless `tokens` is a numpy array or a torch tensor whose values are in memory."""
-    if not isinstance(tokens, (torch.Tensor, np.ndarray)):
-        raise TypeError(f"tokens must be a torch tensor or a numpy array, got {type(tokens).__name__}")
-    if isinstance(tokens, np.ndarray):
-        if isinstance(tokens, np.ma.MaskedArray):
-            raise TypeError("tokens must not be masked; select or fill them first: tokens.filled(0)")
-    elif tokens.is_nested or tokens.layout != torch.strided:
-        kind = "a nested tensor" if tokens.is_nested else f"layout {tokens.layout}"
-        raise TypeError(f"tokens must be a dense tensor, got {kind}; convert them first: tokens.to_dense()")
-    elif tokens.is_quantized:
-        raise TypeError(f"tokens must be floating point, got {tokens.dtype}; convert them first: tokens.dequantize()")
-    elif tokens.is_meta:
-        raise ValueError("tokens must hold values, but a tensor on the device 'meta' has none; load them first")
 
 
 def _gather_rows(tokens: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:

@@ -145,7 +145,7 @@ class _Run:
                 ranking = run.rank_in_two_passes(tokens, self.sizes, windows, count, detail)
             self.progress.tick(self.progress.total)
             return ranking
-        with self.engine.at_work():
+        with self.engine.share_setup():
             if windows is None:
                 shares = blocks.share_budget(self.sizes, count)
                 return self.rank_first_pass(self.run_first_pass(shares, with_cosines=self.with_history))
@@ -156,7 +156,7 @@ class _Run:
     def plan_windows(self, count: int) -> list[tuple[range, int]]:
         """Plan the windows of a second pass that keeps `count` tokens; raise MemoryError if they do not fit."""
         survivors = math.ceil(min(self.grid.n, max(self.options.dedupe * count, len(self.spans))))
-        together = min(second_pass.SURVIVORS_TOGETHER, self.engine.survivors_together(self.sizes, survivors))
+        together = min(second_pass.SURVIVORS_TOGETHER, self.engine.limit_survivors(self.sizes, survivors))
         windows = second_pass.plan_windows(self.sizes, survivors, together)
         numbers = [number for _, number in windows]
         self.progress.total += sum(number**2 for number in numbers) * self.grid.dim
@@ -183,7 +183,7 @@ class _Run:
         )
 
     def _check_memory(self, n: int, remedy: str, *, weighted: bool = False) -> None:
-        needed = self.engine.bytes_needed(n, self.grid.dim, self.similarity, weighted=weighted)
+        needed = self.engine.estimate_bytes(n, self.grid.dim, self.similarity, weighted=weighted)
         check_memory(n, needed, self.grid.tokens.device, remedy)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from floc import files
+from floc._checked_file import Fields
 from floc._system import resident_bytes
 from floc.budget import Budget
 from floc.encoders.base import Encoder
@@ -26,7 +27,9 @@ from floc.streaming.stream import Stream
 from floc.video import live
 
 LATEST = "latest.safetensors"
+LAST_SEGMENT = 10**9
 RECENT = 32  # pushes over which the rate is measured
+SHORTEST_SEGMENT_S = 0.001
 UNKNOWN_STEP_S = 0.04  # gap between two runs if every frame is taken, so that the step is unknown
 
 
@@ -59,6 +62,10 @@ class StreamRecorder:
     written: list[Path] = field(default_factory=list)  # segments of this run
     is_ahead: bool = False  # whether the stream has frames that are in no segment
     warnings: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.segment_s >= SHORTEST_SEGMENT_S:  # also true for NaN
+            raise ValueError(f"a segment must have at least {SHORTEST_SEGMENT_S} seconds, got {self.segment_s:g}")
 
     @property
     def read_s(self) -> float:
@@ -187,6 +194,10 @@ def open_recorder(
     """Open a recorder with a new stream of these options or, if the state file exists, with the saved one."""
     stream = Stream(ratio=None if budget.ratio is None else str(budget.ratio), budget=budget.budget, **options)
     resumes = False
+    if folder.is_dir():
+        files.check_writable(folder / LATEST)
+    if state is not None:
+        files.check_writable(state)
     if state is not None and state.exists():
         resumes, stream = True, _load_stream(state, stream, encoder, device)
     else:
@@ -203,8 +214,19 @@ def open_recorder(
 def _load_stream(state: Path, wanted: Stream, encoder: Encoder, device: str | None) -> Stream:
     """Load a saved stream; raise ValueError unless its encoder and settings are those of `wanted`."""
     stream = Stream.load(state, device=device)
-    if not {"encoder", "segments", "read_s", "start_s", "source"} <= stream.note.keys():
-        raise ValueError(f"{state}: a stream that `floc stream` did not save; name another file with --state")
+    note = Fields(stream.note, "note")
+    try:
+        for name in ("encoder", "source"):
+            note.text(name)
+        note.integer("segments", 0, LAST_SEGMENT)
+        if note.has("first_segment"):
+            note.integer("first_segment", 0, 1)
+        note.number("start_s")
+        note.number("read_s", least=stream.span_s[1])
+    except ValueError as error:
+        raise ValueError(
+            f"{state}: a stream that `floc stream` did not save ({error}); name another file with --state"
+        ) from error
     saved = {"encoder": stream.note["encoder"], **stream.settings}
     given = {"encoder": encoder.name, **wanted.settings}
     if different := [name for name in given if saved[name] != given[name]]:
