@@ -51,7 +51,7 @@ def test_longer_audio_is_not_damage(film_with_sound, numbers, monkeypatch) -> No
     [
         ("folder.mp4", "this is a folder"),
         ("empty.mp4", "the file is empty"),
-        ("notes.txt", "this is a text file"),
+        ("notes.txt", "not a video file that floc reads"),
         ("notes.mp4", "not a video that ffmpeg can read (Invalid data"),
         ("pipe.mp4", "not a regular file"),
         ("subtitles.srt", "there is no video in it, only subtitle"),

@@ -18,7 +18,15 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from floc._checks import check_choice
-from floc.video.container import OPEN_OPTIONS, Orientation, check_file, find_video_stream, import_av, probe
+from floc.video.container import (
+    OPEN_OPTIONS,
+    Orientation,
+    PacketReader,
+    check_file,
+    find_video_stream,
+    import_av,
+    probe,
+)
 from floc.video.decode import FrameDecoder, FrameSize, format_frames, make_converter, resolve_size, select_frames
 from floc.video.read import check_sampling, read
 from floc.video.sample import ROUNDING_S, Sampler, Ticks
@@ -126,7 +134,7 @@ def read_frames(
         return
     try:
         with _open(source, patience_s, stopped) as container:
-            yield from _decode(_ReplayableContainer(container), redact_source(source), fps, size, stopped, warn)
+            yield from _decode(container, redact_source(source), fps, size, stopped, warn)
     except (OSError, ValueError):
         if not stopped():  # a source that was stopped early may be too short to read, which is no error
             raise
@@ -167,27 +175,6 @@ class _GrowingFile:
         return b""
 
 
-class _ReplayableContainer:
-    """A container whose first packets can be read twice: once to probe the stream, then to decode it."""
-
-    def __init__(self, container: av.container.InputContainer) -> None:
-        self.format, self.streams = container.format, container.streams
-        self._container = container
-        self._packets: Iterator[av.Packet] | None = None
-        self._probed: list[av.Packet] = []
-
-    def demux(self, *streams: av.VideoStream) -> Iterator[av.Packet]:
-        if self._packets is None:
-            self._packets = self._container.demux(*streams)
-            for packet in self._packets:
-                self._probed.append(packet)
-                yield packet
-        else:
-            probed, self._probed = self._probed, []
-            yield from probed
-            yield from self._packets
-
-
 def _decode(
     container: Any,
     name: str,
@@ -197,13 +184,14 @@ def _decode(
     warn: Callable[[str], None],
 ) -> Iterator[tuple[np.ndarray, float]]:
     stream = find_video_stream(container, name)
-    first, clock = probe(container, stream, name)
+    packets = PacketReader(container, stream)
+    first, clock = probe(container, packets, stream, name)
     stream.codec_context.flush_buffers()
     orientation = Orientation.from_frame(first)
     convert = make_converter(orientation, *resolve_size(size, orientation.display_size(first, stream)))
     step = None if fps is None else 1 / Fraction(fps) / clock.time_base
     sampler = Sampler(step, ROUNDING_S / clock.time_base, None)
-    decoder = FrameDecoder(container, stream, clock, sampler, skipping=False)
+    decoder = FrameDecoder(packets, stream, clock, sampler, skipping=False)
     reported = 0  # damaged frames that were warned about
 
     def report_damage(minimum: int) -> None:
@@ -213,7 +201,7 @@ def _decode(
             warn(f"{name}: {format_frames(reported)} damaged and skipped so far ({decoder.damage})")
 
     def intact_frames() -> Iterator[tuple[Ticks, av.VideoFrame]]:
-        for ticks, frame in decoder.frames(whole_file=False):
+        for ticks, frame in decoder:
             report_damage(max(1, 2 * reported))  # only when the count doubles, to limit the output
             if not frame.is_corrupt:
                 yield ticks, frame

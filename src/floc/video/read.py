@@ -20,7 +20,16 @@ import numpy as np
 
 from floc._checks import check_count, is_number, is_positive_int
 from floc.tokens import Frames
-from floc.video.container import Clock, Orientation, find_video_stream, open_container, probe, read_duration, scan_file
+from floc.video.container import (
+    Clock,
+    Orientation,
+    PacketReader,
+    find_video_stream,
+    open_container,
+    probe,
+    read_duration,
+    scan_file,
+)
 from floc.video.decode import FalseKeyframeError, FrameDecoder, FrameSize, make_converter, resolve_size, select_frames
 from floc.video.sample import ALL_TARGETS, ROUNDING_S, Sampler, Ticks, compute_step, count_samples
 
@@ -51,11 +60,11 @@ def read(
     path = Path(path)
     with open_container(path) as container:
         stream = find_video_stream(container, path)
-        frame, clock = probe(container, stream, path)
+        frame, clock = probe(container, PacketReader(container, stream), stream, path)
         orientation = Orientation.from_frame(frame)
         source = orientation.display_size(frame, stream)
         duration_s, whole_file = read_duration(container, stream, clock)
-        count = stream.frames or None
+        count = stream.frames if stream.frames > 0 else None
         codec = stream.codec_context.name
     if duration_s is None or (count is None and (fps is None or fps > clock.rate)):
         scanned_s, count = scan_file(path, clock)
@@ -195,8 +204,9 @@ class Video:
         sampler = Sampler(step, rounding, limit, targets)
         with open_container(self.path) as container:
             stream = find_video_stream(container, self.path)
-            decoder = FrameDecoder(container, stream, self._clock, sampler, skipping)
-            for ticks, frame in select_frames(decoder.frames(self._whole_file), sampler, self._clock):
+            packets = PacketReader(container, *(() if self._whole_file else (stream,)))
+            decoder = FrameDecoder(packets, stream, self._clock, sampler, skipping)
+            for ticks, frame in select_frames(decoder, sampler, self._clock):
                 # a frame on screen at an earlier target belongs to the part before
                 if step is None or not targets.start or ticks > (targets.start - 1) * step + rounding:
                     yield ticks, frame
