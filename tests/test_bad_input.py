@@ -61,6 +61,9 @@ def test_rejects_bad_tokens(tokens: object, error: type[Exception] | None, says:
         (dict(ratio=float("nan")), "such as 0.125"),
         (dict(ratio="an eighth"), "'1/8'"),
         (dict(ratio="1/0"), "'1/8'"),
+        (dict(ratio="1e-99999999"), "'1/8'"),
+        (dict(ratio=f"0.{'1' * 5000}"), "'1/8'"),
+        (dict(ratio=10**400), "'1/8'"),
         (dict(ratio=True), "such as 0.125"),
         (dict(budget=0), "at least 1; got 0"),
         (dict(budget=-4), "at least 1; got -4"),
@@ -108,7 +111,7 @@ def test_at_cannot_grow() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (dict(method="flok"), "unknown method 'flok': did you mean 'floc'.*floc, floc-paper"),
+        (dict(method="flok"), "unknown method 'flok'; did you mean 'floc'.*floc, floc-paper"),
         (dict(metric="cosin"), "did you mean 'cosine'.*cosine, gaussian"),
         (dict(metric="dot"), "cosine, gaussian"),
         (dict(backend="numba"), "auto, reference, cpu, torch, gpu"),
@@ -128,8 +131,8 @@ def test_at_cannot_grow() -> None:
         (dict(dedupe=float("inf")), "dedupe"),
         (dict(detail=0), "detail must be"),
         (dict(detail="2"), "detail must be"),
-        (dict(blocks=32), "unknown option of method 'floc', 'blocks': did you mean 'block'"),
-        (dict(spatial_threshold=0.5), "There are: block, dedupe, detail, metric, backend, progress"),
+        (dict(blocks=32), "unknown option of method 'floc', 'blocks'; did you mean 'block'"),
+        (dict(spatial_threshold=0.5), "choose one of: block, dedupe, detail, metric, backend, progress"),
     ],
 )
 def test_rejects_bad_options(options: dict, says: str) -> None:

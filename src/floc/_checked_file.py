@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 
 import torch
 
+from floc._checks import shorten
+
 HEADER_BYTES = 16 << 20  # names, shapes and metadata; files of floc have a few KB
 LARGEST = 2**53  # integers up to it are exact in float64, too
 
@@ -25,7 +27,7 @@ class Fields:
 
     def __init__(self, values: object, name: str = "metadata") -> None:
         if not isinstance(values, dict):
-            raise ValueError(f"{name} must be a JSON object, got {_shorten(values)}")
+            raise ValueError(f"{name} must be a JSON object, got {shorten(values)}")
         self.values: dict[str, Any] = values
         self.prefix = "" if name == "metadata" else f"{name}."
 
@@ -82,7 +84,7 @@ class Fields:
         return Fields({str(i): value for i, value in enumerate(values)}, f"{self.prefix}{name}")
 
     def _fail(self, name: str, expected: str) -> NoReturn:
-        raise ValueError(f"{self.prefix}{name} must be {expected}, got {_shorten(self.values.get(name))}")
+        raise ValueError(f"{self.prefix}{name} must be {expected}, got {shorten(self.values.get(name))}")
 
 
 class CheckedFile:
@@ -159,12 +161,3 @@ def _check_header(path: Path) -> None:
         raise ValueError(
             f"its header should have {length} bytes, the file has {max(rest, 0)} of at most {HEADER_BYTES}"
         )
-
-
-def _shorten(value: object) -> str:
-    if value is None:
-        return "nothing"
-    if isinstance(value, dict | list):
-        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)} values"
-    text = repr(value[:60] if isinstance(value, str) else value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

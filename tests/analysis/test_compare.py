@@ -146,8 +146,8 @@ def test_steps_contain_every_requested_ratio_in_order(ratios: list[str]) -> None
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("flock", "unknown method 'flock': did you mean 'floc'"),
-        ("floc:detial=1", "unknown option of method 'floc', 'detial': did you mean 'detail'"),
+        ("flock", "unknown method 'flock'; did you mean 'floc'"),
+        ("floc:detial=1", "unknown option of method 'floc', 'detial'; did you mean 'detail'"),
         ("floc:detail", "'detail' is not an option; write options as"),
         ("floc:detail=none", "detail must be a number"),
         ("floc:progress=1", "progress takes a function"),

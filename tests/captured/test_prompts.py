@@ -222,7 +222,7 @@ ONE_FRAME = SampledVideo((1, 2, 2), np.zeros(1), 1, 1.0, 1.0)
 
 
 def test_rejects_unknown_model_types() -> None:
-    with pytest.raises(ValueError, match="unknown model type 'qwen2vl': did you mean 'qwen2_vl'"):
+    with pytest.raises(ValueError, match="unknown model type 'qwen2vl'; did you mean 'qwen2_vl'"):
         prompt("qwen2vl", None, None, ONE_FRAME, QUESTION)
 
 

@@ -74,7 +74,7 @@ def test_prints_the_encoder_that_auto_selects(film: Path, tmp_path: Path, monkey
         (["--ratio", "2"], "ratio must be in (0, 1]"),
         (["--ratio", "1/8", "--fps", "fast"], "--fps must be a number of frames per second, or 'all'; got 'fast'"),
         (["--ratio", "1/8", "--fps", "0"], "fps"),
-        (["--ratio", "1/8", "--encoder", "pixel"], "unknown encoder 'pixel': did you mean 'pixels'"),
+        (["--ratio", "1/8", "--encoder", "pixel"], "unknown encoder 'pixel'; did you mean 'pixels'"),
         (["--ratio", "1/8", "--fps", "1e400"], "--fps must be a number of frames per second"),
         (["--ratio", "1/8", "--encoder", "mobilenet", "--device", "foo"], "device 'foo' cannot be used here"),
         (["--ratio", "1/8", "-o", "/proc/x.safetensors"], "/proc/x.safetensors: cannot write to /proc"),

@@ -149,7 +149,7 @@ def test_every_encoder_follows_the_protocol(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("pixel", "did you mean 'pixels'"), ("clip", "There are: auto, mobilenet, pixels, hf:<model>")],
+    [("pixel", "did you mean 'pixels'"), ("clip", "choose one of: auto, mobilenet, pixels, hf:<model>")],
 )
 def test_rejects_unknown_names(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):

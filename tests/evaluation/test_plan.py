@@ -135,8 +135,8 @@ def test_names_are_unique_file_names() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (dict(models=["qwen2.5-vl-8b"]), "unknown model 'qwen2.5-vl-8b': did you mean 'qwen2.5-vl-7b'"),
-        (dict(methods=["flock"]), "unknown method 'flock': did you mean 'floc'"),
+        (dict(models=["qwen2.5-vl-8b"]), "unknown model 'qwen2.5-vl-8b'; did you mean 'qwen2.5-vl-7b'"),
+        (dict(methods=["flock"]), "unknown method 'flock'; did you mean 'floc'"),
         (dict(methods=["floc:depth=1"]), "unknown option of method 'floc', 'depth'"),
         (dict(ratios=["2"]), "ratio must be in"),
         (dict(ratios=["1/8"], budget=100), "ratios or a budget, not both; got 1/8 and 100"),

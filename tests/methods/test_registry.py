@@ -236,5 +236,5 @@ def test_registered_methods_are_listed_and_made(monkeypatch: pytest.MonkeyPatch)
     floc.methods.register("other", "paper", "select")(floc.methods.get("random"))
     assert floc.methods.list_methods() == ["other", "random"]
     assert floc.methods.make("other", {"seed": np.int64(3)}) == floc.methods.make("random", {"seed": 3})
-    with pytest.raises(ValueError, match="unknown method 'othr': did you mean 'other'"):
+    with pytest.raises(ValueError, match="unknown method 'othr'; did you mean 'other'"):
         floc.methods.get("othr")

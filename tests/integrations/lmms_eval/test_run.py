@@ -159,7 +159,7 @@ def test_frames_of_simple_models(name: str, studio: Studio) -> None:
 def test_rejects_unknown_argument(studio: Studio) -> None:
     name = "floc_internvl3"
     output = studio.run(*studio.flags(name, "ratio=1/8,num_frame=8", "wrong"), name=name)
-    assert "unknown model argument 'num_frame': did you mean 'num_frames'" in output
+    assert "unknown model argument 'num_frame'; did you mean 'num_frames'" in output
     assert not (studio.folder / "wrong").exists()
 
 

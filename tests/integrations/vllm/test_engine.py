@@ -315,7 +315,7 @@ def test_rejects_unsupported_engines(studio: Studio) -> None:
     base = {"model": str(studio.model("qwen2_5_vl")), "video_pruning_rate": 0.875}
     cases = [
         ({**base, "additional_config": {"floc": {"tokens": 64}}}, "but floc has tokens=64; give one"),
-        ({**base, "additional_config": {"floc": {"bloc": 8}}}, "unknown setting 'bloc': did you mean 'block'"),
+        ({**base, "additional_config": {"floc": {"bloc": 8}}}, "unknown setting 'bloc'; did you mean 'block'"),
         (
             {**base, "pipeline_parallel_size": 2},
             "--pipeline-parallel-size 2: vLLM gives the positions of kept tokens to the first stage",

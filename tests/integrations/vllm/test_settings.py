@@ -38,7 +38,7 @@ def test_other_keys_are_method_options() -> None:
         ({"ratio": "1/8", "tokens": 4}, "exactly one of"),
         ({"tokens": 0}, "at least 1"),
         ({"coverage": 0.9}, "unknown setting 'coverage'"),
-        ({"bloc": 32}, "unknown setting 'bloc': did you mean 'block'"),
+        ({"bloc": 32}, "unknown setting 'bloc'; did you mean 'block'"),
         ({"method": "flok"}, "unknown method 'flok'"),
         ({"method": "pooling"}, "'pooling' merges tokens; use one of .*divprune.*floc"),
         ({"method": "longvu"}, "'longvu' keeps at least the first frame of every 8"),
