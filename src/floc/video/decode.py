@@ -164,7 +164,7 @@ def select_frames(
         on_screen = ticks, frame
     if on_screen:
         ticks, frame = on_screen
-        if sampler.wants(until=ticks + (frame.duration or clock.frame_ticks)):
+        if sampler.wants(until=ticks + (frame.duration if frame.duration > 0 else clock.frame_ticks)):
             yield on_screen
 
 

@@ -13,12 +13,13 @@ from fractions import Fraction
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlsplit
 
 import numpy as np
 
 from floc._checks import check_choice
+from floc._text import redact_source
 from floc.video.container import (
+    FORMATS,
     OPEN_OPTIONS,
     Orientation,
     PacketReader,
@@ -60,32 +61,21 @@ def classify_source(source: str) -> Literal["address", "device", "file"]:
     return "device" if source.startswith("/dev/video") or Path(source).is_char_device() else "file"
 
 
-def redact_source(source: str) -> str:
-    """Remove user, password and query from an address, for display and logs.
-
-    >>> redact_source("rtsp://admin:secret@10.0.0.7:554/main?token=1"), redact_source("talk.mp4")
-    ('rtsp://10.0.0.7:554/main', 'talk.mp4')
-    """
-    if classify_source(source) != "address":
-        return source
-    address = urlsplit(source)
-    return f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
-
-
 def build_open_options(source: str) -> dict[str, Any]:
     """Return the arguments of `av.open` for a device or an address.
 
     >>> build_open_options("/dev/video0")["format"]
     'v4l2'
     """
-    options = {"file": source, "mode": "r", "metadata_errors": "replace", "timeout": (TIMEOUT_S, TIMEOUT_S)}
+    options = {**OPEN_OPTIONS, "file": source, "timeout": (TIMEOUT_S, TIMEOUT_S)}
     if classify_source(source) == "device":
-        return {**options, "format": "v4l2"}
-    scheme = urlsplit(source).scheme.lower()
+        return {**options, "format": "v4l2", "container_options": {}}
+    scheme = source.partition("://")[0].lower()
     check_choice("address", scheme, list(PROTOCOLS))
+    limits = {"protocol_whitelist": PROTOCOLS[scheme], "format_whitelist": f"{FORMATS},hls,rtsp"}
     # over UDP, a lost packet breaks the picture until the next keyframe
     transport = {"rtsp_transport": "tcp"} if scheme.startswith("rtsp") else {}
-    return {**options, "container_options": {"protocol_whitelist": PROTOCOLS[scheme], **transport}}
+    return {**options, "container_options": {**limits, **transport}}
 
 
 def check_source(source: str, *, follow: bool) -> None:
@@ -148,7 +138,8 @@ def _open(source: str, patience_s: float, stopped: Callable[[], bool]) -> Iterat
         options: dict[str, Any] = {**OPEN_OPTIONS} if kind == "file" else build_open_options(source)
         if kind == "file":
             file = resources.enter_context(Path(source).open("rb", buffering=0))
-            options["file"] = _GrowingFile(file, patience_s, stopped)
+            options["file"] = growing = _GrowingFile(file, patience_s, stopped)
+            resources.callback(growing.raise_error)
         try:
             container = resources.enter_context(av.open(**options))
         except av.FFmpegError as error:
@@ -163,16 +154,25 @@ class _GrowingFile:
     def __init__(self, file: FileIO, patience_s: float, stopped: Callable[[], bool]) -> None:
         self._file, self._patience_s, self._stopped = file, patience_s, stopped
         self._ended = False  # permanent, since ffmpeg reads again after the end
+        self._error: BaseException | None = None
 
     def read(self, size: int) -> bytes:
         deadline = time.monotonic() + self._patience_s
-        while not self._ended:
-            if data := self._file.read(size):
-                return data
-            self._ended = self._stopped() or time.monotonic() >= deadline
-            if not self._ended:
-                time.sleep(POLL_S)
+        try:
+            while not self._ended:
+                if data := self._file.read(size):
+                    return data
+                self._ended = self._stopped() or time.monotonic() >= deadline
+                if not self._ended:
+                    time.sleep(POLL_S)
+        except BaseException as error:  # ffmpeg calls this function and would ignore an interrupt
+            self._ended, self._error = True, error
         return b""
+
+    def raise_error(self) -> None:
+        """Raise the error or interrupt that ended a read."""
+        if self._error is not None:
+            raise self._error
 
 
 def _decode(

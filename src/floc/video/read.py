@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import islice
+from numbers import Rational
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from floc._checks import check_count, is_number, is_positive_int
+from floc._checks import check_count, is_number, is_positive_int, shorten
 from floc.tokens import Frames
 from floc.video.container import (
     Clock,
@@ -35,6 +36,9 @@ from floc.video.sample import ALL_TARGETS, ROUNDING_S, Sampler, Ticks, compute_s
 
 if TYPE_CHECKING:
     import av
+
+FPS_LIMITS = (1e-12, 1e6)
+BATCH_BYTES = 512 << 20
 
 
 def read(
@@ -54,9 +58,10 @@ def read(
         max_frames: maximum number of frames; if there would be more, they are spread evenly over the whole video.
             None for no limit.
         size: maps (width, height) of the upright video, in square pixels, to (width, height) of the frames to return.
-        batch: frames in each `Frames`; the last batch may be shorter.
+        batch: frames in each `Frames`. The last batch may be shorter; all are if they would take more than 512 MiB.
     """
     check_sampling(fps, max_frames, batch)
+    fps = fps if fps is None or isinstance(fps, Rational) else float(fps)
     path = Path(path)
     with open_container(path) as container:
         stream = find_video_stream(container, path)
@@ -81,10 +86,11 @@ def read(
         native_fps=float(clock.rate),
         codec=codec,
         rotation=round(-frame.rotation / 90) % 4 * 90,
-        planned=count_samples(step, max_frames, duration_s, count),
+        # a frame takes at least a byte of the file, whatever the header states
+        planned=min(path.stat().st_size, count_samples(step, max_frames, duration_s, count)),
         fps=fps,
         max_frames=max_frames,
-        batch=batch,
+        batch=min(batch, max(1, BATCH_BYTES // (3 * width * height))),
         _step_s=step,
         _orientation=orientation,
         _clock=clock,
@@ -138,7 +144,7 @@ class Video:
         )
         # the last part includes any frames after the stated end
         targets = range(first, last if end_s < self.duration_s else ALL_TARGETS.stop)
-        return replace(self, planned=last - first, _targets=targets, warnings=[], frames=None)
+        return replace(self, planned=min(self.planned, last - first), _targets=targets, warnings=[], frames=None)
 
     def __iter__(self) -> Iterator[Frames]:
         self.warnings, self.frames = [], None
@@ -215,8 +221,13 @@ class Video:
 
 def check_sampling(fps: float | None, max_frames: int | None = None, batch: int = 1) -> None:
     """Raise ValueError if a sampling option is invalid."""
-    if fps is not None and not (is_number(fps) and 0 < fps < math.inf):
-        raise ValueError(f"fps must be a number above 0, the frames per second, or None for all; got {fps!r}")
+    if fps is not None and not (is_number(fps) and FPS_LIMITS[0] <= fps <= FPS_LIMITS[1]):
+        raise ValueError(
+            "fps must be a number above 0, from 1e-12 to 1e6, the frames per second, or None for all; "
+            f"got {shorten(fps)}"
+        )
     if max_frames is not None and not is_positive_int(max_frames):
-        raise ValueError(f"max_frames must be a whole number, at least 1, or None for no limit; got {max_frames!r}")
+        raise ValueError(
+            f"max_frames must be a whole number, at least 1, or None for no limit; got {shorten(max_frames)}"
+        )
     check_count("batch", batch, "frames")
