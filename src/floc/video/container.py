@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from floc.video.boxes import check_index, check_samples
 from floc.video.sample import Ticks
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ def open_container(path: Path) -> Iterator[InputContainer]:
     """Check a video file, open it with ffmpeg, and close it on exit."""
     check_file(path)
     av = import_av()
+    check_samples(path)
     try:
         container = av.open(f"file:{path}", **OPEN_OPTIONS)  # without the prefix, a name may select a protocol
     except PermissionError:
@@ -149,33 +151,10 @@ def open_container(path: Path) -> Iterator[InputContainer]:
             "give the video itself, such as an mp4, mkv or avi file"
         ) from None
     except av.FFmpegError as error:
-        _check_moov(path)
+        check_index(path)
         raise ValueError(f"{path}: not a video that ffmpeg can read ({error.strerror}); give a video file") from None
     with container:
         yield container
-
-
-def _check_moov(path: Path) -> None:
-    """Raise ValueError if an mp4 file has no complete index (moov box)."""
-    with path.open("rb") as file:
-        offset, end = 0, path.stat().st_size
-        if file.read(8)[4:] != b"ftyp":
-            return
-        while offset + 8 <= end:
-            file.seek(offset)
-            header = file.read(16)
-            size = int.from_bytes(header[:4], "big")
-            if size == 1:  # a 64-bit size follows the box name
-                size = int.from_bytes(header[8:], "big")
-            if header[4:8] == b"moov" and offset + size <= end:
-                return
-            if size < 8:  # 0: the box extends to the end of the file
-                break
-            offset += size
-    raise ValueError(
-        f"{path}: this mp4 is cut off or its recording was never finished: its index (moov) is missing, and it cannot "
-        "be read without one; copy the file again"
-    )
 
 
 def find_video_stream(container: InputContainer, name: Path | str) -> av.VideoStream:
@@ -186,8 +165,8 @@ def find_video_stream(container: InputContainer, name: Path | str) -> av.VideoSt
     streams = [stream for stream in container.streams.video if not stream.disposition & cover]
     if not streams:
         if isinstance(name, Path):
-            _check_moov(name)
-        kinds = ["cover picture" if stream.type == "video" else str(stream.type) for stream in container.streams]
+            check_index(name)
+        kinds = dict.fromkeys("cover picture" if each.type == "video" else each.type for each in container.streams)
         raise ValueError(f"{name}: there is no video in it, only {', '.join(kinds) or 'nothing'}; give a video file")
     best = container.streams.best("video")
     stream = best if best in streams else streams[0]

@@ -18,6 +18,7 @@ import numpy as np
 
 from floc._checks import check_choice
 from floc._text import redact_source
+from floc.video.boxes import check_samples
 from floc.video.container import (
     FORMATS,
     OPEN_OPTIONS,
@@ -137,6 +138,7 @@ def _open(source: str, patience_s: float, stopped: Callable[[], bool]) -> Iterat
     with ExitStack() as resources:
         options: dict[str, Any] = {**OPEN_OPTIONS} if kind == "file" else build_open_options(source)
         if kind == "file":
+            check_samples(Path(source))
             file = resources.enter_context(Path(source).open("rb", buffering=0))
             options["file"] = growing = _GrowingFile(file, patience_s, stopped)
             resources.callback(growing.raise_error)
