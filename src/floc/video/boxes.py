@@ -16,15 +16,16 @@ SAMPLE_COUNT = re.compile(rb"(?s)(?:stsz.{4}(?!\0{4}).{4}|trun.{4})(.{4})")
 
 def check_samples(path: Path) -> None:
     """Raise ValueError if an mp4 file lists more samples than it has bytes: ffmpeg would take 50 bytes for each."""
-    limit, count = max(path.stat().st_size, MIN_SAMPLES), 0
+    size_bytes, count = path.stat().st_size, 0
     with path.open("rb") as file:
         for name, start, end in _read_boxes(file):
-            if name in (b"mdat", b"free", b"skip"):
+            # the first bytes of other containers may look like a box longer than the file; an index may be cut off
+            if name in (b"mdat", b"free", b"skip") or (end > size_bytes and name not in (b"moov", b"moof")):
                 continue
             file.seek(start)
             for match in SAMPLE_COUNT.finditer(file.read(min(end - start, READ_BYTES))):
                 count += int.from_bytes(match[1], "big")
-            if count > limit:
+            if count > max(size_bytes, MIN_SAMPLES):
                 raise ValueError(f"{path}: its index lists {count:,} samples, more than it has bytes; copy it again")
 
 
@@ -45,6 +46,8 @@ def _read_boxes(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
     """Yield name, start and end of the outermost boxes, as far as the file has any."""
     start, length = 0, file.seek(0, 2)
     for _ in range(MAX_BOXES):
+        if start >= length:
+            return
         file.seek(start)
         header = file.read(16)
         size, name = int.from_bytes(header[:4], "big"), header[4:8]
@@ -52,7 +55,7 @@ def _read_boxes(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
             size = length - start
         elif size == 1:  # a 64-bit size follows the name
             size = int.from_bytes(header[8:], "big")
-        if len(header) < 8 or size < 8 or not name.isascii():
+        if size < 8 or not re.fullmatch(rb"[A-Za-z0-9 ]{4}", name):
             return
         yield name, start, start + size
         start += size
