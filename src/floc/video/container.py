@@ -83,7 +83,11 @@ class Orientation:
 
     @classmethod
     def from_frame(cls, frame: av.VideoFrame) -> Orientation:
-        matrix: Any = frame.side_data.get("DISPLAYMATRIX")
+        try:
+            matrix: Any = frame.side_data.get("DISPLAYMATRIX")
+        except ValueError:  # PyAV does not know a kind of side data, such as EXIF
+            turns = round(frame.rotation / 90) % 4  # counterclockwise
+            return cls(turns % 2 == 1, mirrors_x=turns >= 2, mirrors_y=turns in (1, 2))
         if matrix is None:
             return cls()
         # a stored (x, y) is shown at (a x + c y, b x + d y)
@@ -172,15 +176,26 @@ def find_video_stream(container: InputContainer, name: Path | str) -> av.VideoSt
     stream = best if best in streams else streams[0]
     if stream.codec_context is None:
         raise ValueError(f"{name}: this build of ffmpeg has no decoder for its video; convert it to h264 first")
-    width, height = stream.codec_context.width, stream.codec_context.height
-    if width * height > MAX_PIXELS:
-        raise ValueError(
-            f"{name}: frames of {width} x {height} pixels are too large; the limit is {MAX_PIXELS:,} pixels, those of "
-            "8K; make the video smaller first"
-        )
-    stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}  # the header may state another size than the frames
-    stream.thread_type = "AUTO" if width * height <= MAX_PIXELS // 2 else "SLICE"  # each thread may hold a frame
+    limit_frame_size(stream, name, MAX_PIXELS)
     return stream
+
+
+def limit_frame_size(stream: av.VideoStream, name: Path | str, max_pixels: int) -> None:
+    """Raise ValueError if the frames have more pixels; let the decoder refuse them if the header was wrong."""
+    width, height = stream.codec_context.width, stream.codec_context.height
+    if width * height > max_pixels:
+        raise ValueError(
+            f"{name}: frames of {width} x {height} pixels are too large; the limit is {max_pixels:,} pixels; "
+            "make them smaller first"
+        )
+    stream.codec_context.options = {"max_pixels": str(max_pixels)}
+    stream.thread_type = "AUTO" if width * height <= MAX_PIXELS // 2 else "SLICE"  # each thread may hold a frame
+
+
+def describe_error(error: av.FFmpegError) -> str:
+    """Return why ffmpeg could not decode; for a frame above the limit of pixels it says only "Invalid argument"."""
+    text = error.strerror or "unknown error"
+    return "the frames are damaged or too large" if text == "Invalid argument" else text
 
 
 class PacketReader:
@@ -225,7 +240,7 @@ def probe(
 
     first: av.VideoFrame | None = None
     stamps: list[int | None] = []
-    reason: str | None = "there is no frame in it"
+    reason = "there is no frame in it"
     probed_bytes = 0
     for packet in chain(packets.peek(), [None]):  # None returns the decoder's last frames
         try:
@@ -233,7 +248,7 @@ def probe(
                 first = first or frame
                 stamps.append(frame.pts)
         except av.FFmpegError as error:
-            reason = error.strerror
+            reason = describe_error(error)
         probed_bytes += packet.size if packet else 0
         if len(stamps) >= PROBED_FRAMES or probed_bytes > PROBED_BYTES:
             break

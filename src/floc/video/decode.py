@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from floc._checks import is_positive_int
-from floc.video.container import MAX_PICTURE_PIXELS, Clock, Orientation, PacketReader
+from floc.video.container import MAX_PICTURE_PIXELS, Clock, Orientation, PacketReader, describe_error
 from floc.video.sample import Sampler, Ticks
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class FrameDecoder:
         try:
             frames = self._stream.codec_context.decode(packet)
         except av.FFmpegError as error:
-            self._record_damage(error.strerror or "unknown error", None if packet is None else packet.pts)
+            self._record_damage(describe_error(error), None if packet is None else packet.pts)
             return
         for frame in frames:
             if self._entry is not None:
