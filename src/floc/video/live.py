@@ -191,7 +191,7 @@ def _decode(
     stream.codec_context.flush_buffers()
     orientation = Orientation.from_frame(first)
     convert = make_converter(orientation, *resolve_size(size, orientation.display_size(first, stream)))
-    step = None if fps is None else 1 / Fraction(fps) / clock.time_base
+    step = None if fps is None else 1 / Fraction(float(fps)) / clock.time_base
     sampler = Sampler(step, ROUNDING_S / clock.time_base, None)
     decoder = FrameDecoder(packets, stream, clock, sampler, skipping=False)
     reported = 0  # damaged frames that were warned about

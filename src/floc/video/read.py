@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import islice
-from numbers import Rational
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +60,9 @@ def read(
         batch: frames in each `Frames`. The last batch may be shorter; all are if they would take more than 512 MiB.
     """
     check_sampling(fps, max_frames, batch)
-    fps = fps if fps is None or isinstance(fps, Rational) else float(fps)
+    # numpy numbers would overflow in fractions
+    fps = fps if fps is None or isinstance(fps, int | Fraction) else float(fps)
+    max_frames = None if max_frames is None else int(max_frames)
     path = Path(path)
     with open_container(path) as container:
         stream = find_video_stream(container, path)
