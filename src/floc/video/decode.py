@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -181,8 +182,11 @@ def resolve_size(size: FrameSize | None, source: tuple[int, int]) -> tuple[int, 
     return int(width), int(height)
 
 
-def make_converter(orientation: Orientation, width: int, height: int) -> Callable[[av.VideoFrame], np.ndarray]:
-    """Return a function from a decoded frame to upright [height, width, 3] uint8 RGB."""
+def make_converter(
+    orientation: Orientation, width: int, height: int, name: Path | str
+) -> Callable[[av.VideoFrame], np.ndarray]:
+    """Return a function from a decoded frame to upright [height, width, 3] uint8 RGB. Errors start with `name`."""
+    import av
     from av.video.reformatter import Interpolation, VideoReformatter
 
     reformatter = VideoReformatter()
@@ -192,7 +196,14 @@ def make_converter(orientation: Orientation, width: int, height: int) -> Callabl
         # decide per frame: a video may change its size, while the output size is fixed
         shrinks = stored_width < frame.width or stored_height < frame.height
         interpolation = Interpolation.AREA if shrinks else Interpolation.BILINEAR
-        rgb = reformatter.reformat(frame, stored_width, stored_height, "rgb24", interpolation=interpolation)
+        try:
+            rgb = reformatter.reformat(frame, stored_width, stored_height, "rgb24", interpolation=interpolation)
+        except (av.FFmpegError, ValueError) as error:
+            source, reason = f"{frame.width} x {frame.height}", getattr(error, "strerror", error)
+            raise ValueError(
+                f"{name}: a frame of {source} pixels, {frame.format.name}, cannot be converted to {stored_width} x "
+                f"{stored_height} RGB ({reason}); crop or convert the video first"
+            ) from None
         return orientation.apply(rgb.to_ndarray())
 
     return convert

@@ -190,7 +190,8 @@ def _decode(
     first, clock = probe(container, packets, stream, name)
     stream.codec_context.flush_buffers()
     orientation = Orientation.from_frame(first)
-    convert = make_converter(orientation, *resolve_size(size, orientation.display_size(first, stream)))
+    width, height = resolve_size(size, orientation.display_size(first, stream))
+    convert = make_converter(orientation, width, height, name)
     step = None if fps is None else 1 / Fraction(float(fps)) / clock.time_base
     sampler = Sampler(step, ROUNDING_S / clock.time_base, None)
     decoder = FrameDecoder(packets, stream, clock, sampler, skipping=False)

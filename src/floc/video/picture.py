@@ -29,7 +29,7 @@ def read_picture(picture: str | Path | np.ndarray, size: FrameSize | None = None
         if picture.ndim != 3 or picture.shape[-1] != 3 or picture.dtype != np.uint8 or not picture.size:
             raise ValueError(f"a picture must be [h, w, 3] uint8 RGB, got {picture.shape} {picture.dtype}")
         frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
-        return make_converter(Orientation.from_frame(frame), *resolve_size(size, (frame.width, frame.height)))(frame)
+        return make_converter(Orientation(), *resolve_size(size, (frame.width, frame.height)), "picture")(frame)
     path = Path(picture)
     with open_container(path) as container:
         streams = container.streams.video
@@ -45,4 +45,6 @@ def read_picture(picture: str | Path | np.ndarray, size: FrameSize | None = None
         if frame is None:
             raise ValueError(f"{path}: there is no picture in it; give a picture or a video")
         orientation = Orientation.from_frame(frame)
-        return make_converter(orientation, *resolve_size(size, orientation.display_size(frame, streams[0])))(frame)
+        return make_converter(orientation, *resolve_size(size, orientation.display_size(frame, streams[0])), path)(
+            frame
+        )

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import av
 
 FPS_LIMITS = (1e-12, 1e6)
-BATCH_BYTES = 512 << 20
+BATCH_BYTES = 1 << 30
 
 
 def read(
@@ -51,13 +51,13 @@ def read(
     """Open a video, check that it can be read, and plan the sampling.
 
     Args:
-        path: a file in any container and codec that ffmpeg reads.
+        path: a video file that holds its frames, such as mp4, mov, mkv, webm, avi or ts, in any codec of ffmpeg.
         fps: frames to sample per second of video. Each sample is the frame on screen at that time, and no frame is
             returned twice. None takes every frame.
         max_frames: maximum number of frames; if there would be more, they are spread evenly over the whole video.
             None for no limit.
         size: maps (width, height) of the upright video, in square pixels, to (width, height) of the frames to return.
-        batch: frames in each `Frames`. The last batch may be shorter; all are if they would take more than 512 MiB.
+        batch: frames in each `Frames`. The last batch may be shorter; all are if they would take more than 1 GiB.
     """
     check_sampling(fps, max_frames, batch)
     # numpy numbers would overflow in fractions
@@ -150,7 +150,7 @@ class Video:
     def __iter__(self) -> Iterator[Frames]:
         self.warnings, self.frames = [], None
         count = 0
-        convert = make_converter(self._orientation, self.width, self.height)
+        convert = make_converter(self._orientation, self.width, self.height, self.path)
         for ticks, frame in self._sample():
             place = count % self.batch
             if place == 0:
