@@ -107,7 +107,9 @@ def test_parts_of_a_video_with_long_pauses(film, numbers, name) -> None:
     assert [number for part in pairwise(ends) for number in numbers(whole.between(*part))] == numbers(whole)
 
 
-@pytest.mark.parametrize("span", [(2, 1), (1, 1), (-1, 1), (7, 9), (float("nan"), 1), (0, float("nan"))])
+@pytest.mark.parametrize(
+    "span", [(2, 1), (1, 1), (-1, 1), (7, 9), (float("nan"), 1), (0, float("nan")), (0, []), ("0", 1)]
+)
 def test_rejects_invalid_parts(film, span) -> None:
     with pytest.raises(ValueError, match="is not a part of a video of 6"):
         video.read(film("a.mp4")).between(*span)
@@ -233,8 +235,11 @@ def test_file_is_closed_after_early_stop(film) -> None:
         (dict(max_frames=0), "max_frames must be a whole number, at least 1"),
         (dict(max_frames=2.5), "got 2.5"),
         (dict(batch=0), "batch must be a whole number of frames, at least 1; got 0"),
-        (dict(size=lambda width, height: (width, 0)), "a width and a height of at least 1, got 64 x 0"),
-        (dict(size=lambda width, height: (width / 2, height)), "got 32.0 x 48"),
+        (dict(size=lambda width, height: (width, 0)), r"a width and a height of at least 1, got \(64, 0\)"),
+        (dict(size=lambda width, height: (width / 2, height)), r"got \(32.0, 48\)"),
+        (dict(size=lambda width, height: [3, 11, 14]), "width and a height of at least 1, got a list of 3 values"),
+        (dict(size=lambda width, height: 64), "got 64"),
+        (dict(size=64), "size= must be a function"),
         (dict(size=lambda width, height: (10**9, 10**9)), "frames of 1000000000 x 1000000000 pixels are too large"),
     ],
 )

@@ -144,8 +144,8 @@ def open_container(path: Path) -> Iterator[InputContainer]:
     """Check a video file, open it with ffmpeg, and close it on exit."""
     check_file(path)
     av = import_av()
-    check_samples(path)
     try:
+        check_samples(path)
         container = av.open(f"file:{path}", **OPEN_OPTIONS)  # without the prefix, a name may select a protocol
     except PermissionError:
         raise PermissionError(f"{path}: no permission to read this file") from None

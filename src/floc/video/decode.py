@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from floc._checks import is_positive_int
+from floc._checks import is_positive_int, shorten
 from floc.video.container import MAX_PICTURE_PIXELS, Clock, Orientation, PacketReader, describe_error
 from floc.video.sample import Sampler, Ticks
 
@@ -171,9 +171,12 @@ def select_frames(
 
 def resolve_size(size: FrameSize | None, source: tuple[int, int]) -> tuple[int, int]:
     """Return the (width, height) of the output frames for a video of size `source`."""
-    width, height = source if size is None else size(*source)
-    if not (is_positive_int(width) and is_positive_int(height)):
-        raise ValueError(f"size= must return a width and a height of at least 1, got {width!r} x {height!r}")
+    if size is not None and not callable(size):
+        raise ValueError(f"size= must be a function from (width, height) to (width, height), got {shorten(size)}")
+    wanted = source if size is None else size(*source)
+    if not isinstance(wanted, tuple | list) or len(wanted) != 2 or not all(map(is_positive_int, wanted)):
+        raise ValueError(f"size= must return a width and a height of at least 1, got {shorten(wanted)}")
+    width, height = wanted
     if width * height > MAX_PICTURE_PIXELS:
         raise ValueError(
             f"frames of {width} x {height} pixels are too large, the limit is {MAX_PICTURE_PIXELS:,} pixels; "

@@ -134,14 +134,15 @@ class Video:
         """
         if self._step_s is None:
             raise ValueError("cannot split a video that is read with fps=None; call read with a number for fps")
-        if not (0 <= start_s < end_s and start_s < self.duration_s):  # false for NaN
+        if not (is_number(start_s) and is_number(end_s) and 0 <= start_s < end_s and start_s < self.duration_s):
             raise ValueError(
-                f"{start_s:g} s to {end_s:g} s is not a part of a video of {self.duration_s:g} s; "
+                f"{shorten(start_s)} s to {shorten(end_s)} s is not a part of a video of {self.duration_s:g} s; "
                 "give 0 <= start < end, and a start before the end of the video"
             )
         total = count_samples(self._step_s, None, Fraction(self.duration_s), None)
         first, last = (
-            min(total, math.ceil(Fraction(time_s) / self._step_s)) for time_s in (start_s, min(end_s, self.duration_s))
+            min(total, math.ceil(Fraction(float(time_s)) / self._step_s))
+            for time_s in (start_s, min(end_s, self.duration_s))
         )
         # the last part includes any frames after the stated end
         targets = range(first, last if end_s < self.duration_s else ALL_TARGETS.stop)
