@@ -46,8 +46,7 @@ class FrameDecoder:
         self._entry: int | None = None  # timestamp of the keyframe the decoder was restarted at
         self._end_s = Fraction(0)  # end of the packets read so far
         self.damaged = 0  # frames that could not be decoded completely
-        self.damage = ""  # reason for the last of them
-        self._first_damage, self._damage_s = "", 0.0  # reason for the first, and its time
+        self.damage, self._damage_s = "", 0.0  # reason for the first of them, and its time
         self._reached_end = False  # read to the end of the file, not only to the last wanted frame
         self.stop_reason = ""  # why reading stopped before the end of the video
 
@@ -119,10 +118,9 @@ class FrameDecoder:
 
     def _record_damage(self, reason: str, stamp: int | None) -> None:
         if not self.damaged:
-            self._first_damage = reason
+            self.damage = reason
             shown = self._shown if stamp is None or self._clock.counts else stamp - self._clock.origin
             self._damage_s = self._clock.seconds(max(0, shown))
-        self.damage = reason
         self.damaged += 1
 
     def warnings(self, name: str, duration_s: float) -> Iterator[str]:
@@ -130,7 +128,7 @@ class FrameDecoder:
         if self.damaged:
             yield (
                 f"{name} is damaged: {format_frames(self.damaged)} could not be decoded completely, the first at "
-                f"{self._damage_s:.1f} s ({self._first_damage}); the other frames are used"
+                f"{self._damage_s:.1f} s ({self.damage}); the other frames are used"
             )
         if self._clock.counts:
             reached_s = self._clock.seconds(max(0, self._shown) + self._clock.frame_ticks)
