@@ -107,6 +107,10 @@ def test_rejects_files_without_video(film, film_with_sound, tmp_path: Path, name
 def test_rejects_missing_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no\.mp4: no such file"):
         video.read(tmp_path / "no.mp4")
+    for address in ("rtsp://admin:secret@cam/main", "S3://KEY:secret@bucket/a.mp4?token=secret"):
+        with pytest.raises(FileNotFoundError, match="no such file") as caught:
+            video.read(address)
+        assert "secret" not in str(caught.value)
 
 
 def test_file_names_with_special_characters(film_with_sound, numbers, tmp_path: Path, monkeypatch) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from floc._text import redact_source
 from floc.video.boxes import check_index, check_samples
 from floc.video.sample import Ticks
 
@@ -121,7 +122,9 @@ def _find_within(limits: tuple[Fraction, int], *values: Fraction | None) -> Frac
 def check_file(path: Path) -> None:
     """Raise if `path` is not a readable, non-empty regular file, before ffmpeg opens it."""
     if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file")
+        # the Path of an address has only one slash after the scheme
+        name = redact_source(re.sub(r"^([a-zA-Z]\w+):/", r"\1://", str(path)))
+        raise FileNotFoundError(f"{name}: no such file")
     if path.is_dir():
         raise ValueError(f"{path}: this is a folder; give a video file in it")
     if not path.is_file():
