@@ -5,27 +5,26 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from floc._text import format_time
 from floc.cli import options
 from floc.cli.application import command
-from floc.cli.output import catch_stop, print_note, print_warning, screen, show_status
+from floc.cli.options import flag, option
+from floc.cli.output import escape_markup, print_line, print_note, print_table, print_warning, show_status
+from floc.cli.signals import catch_stop
 
 if TYPE_CHECKING:
     from floc.evaluation import Cell, EvalStatus, ResultFolder
 
-COLUMNS = ("model", "frames", "tokens", "16:9", "kept", "cells", "done", "GPU h", "read h")
+COLUMNS = ("model", ">frames", ">tokens", ">16:9", ">kept", ">cells", ">done", ">GPU h", ">read h")
 GROUP = ("model", "max_frames", "fps", "ratio", "budget", "limit", "more", "lmms")  # what the cells of a row share
+METHODS = "full, floc, floc-paper, frame_uniform, random"
+TASKS = "videomme, mlvu_dev, longvideobench_val_v, egoschema_subset"
+WHAT = "Models, methods and tasks"  # panel of the help
 Text = str | None
-
-
-def _option(metavar: str | None, text: str, default: str = "", *names: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=f"{text} [dim](default: {default})[/]" if default else text)
 
 
 def _split(text: str | None) -> list[str] | None:
@@ -38,31 +37,27 @@ def _split(text: str | None) -> list[str] | None:
     name="eval",
 )
 def evaluate(
-    models: Annotated[Text, _option("NAMES", "Names, or NAME=FOLDER for other weights.", "qwen2.5-vl-7b")] = None,
-    methods: Annotated[
-        Text, _option("NAMES", "Names; full: all tokens.", "full,floc,floc-paper,frame_uniform,random")
-    ] = None,
-    ratio: Annotated[Text, _option("RATIOS", "Shares of the tokens to keep.", "1/8,1/16,1/32", "--ratio")] = None,
-    tasks: Annotated[
-        Text, _option("NAMES", "Of lmms-eval.", "videomme,mlvu_dev,longvideobench_val_v,egoschema_subset")
-    ] = None,
-    paper: Annotated[Text, _option("NAME", "A table and its settings: table1, table2, supp, table4-6, table8.")] = None,
-    max_frames: Annotated[int | None, _option("N", "Read at most N frames of a video.", "as in the paper")] = None,
-    fps: Annotated[float | None, _option("N", "Frames per second.", "evenly spaced frames")] = None,
-    budget: Annotated[int | None, _option("N", "Number of tokens to keep of a video, instead of --ratio.")] = None,
-    block: Annotated[Text, _option("FRAMES", "Frames per block, 'scene' or 'none'.", "32; clusterings: 8")] = None,
-    limit: Annotated[int | None, _option("N", "Questions per task, to try it out.", "all")] = None,
-    gpus: Annotated[Text, _option("GPUS", "One process per entry: 0,1, or 0+1,2+3 for two GPUs each.", "all")] = None,
-    output: Annotated[
-        Path, _option("FOLDER", "Folder of the results; finished cells are not run again.", "", "--output", "-o")
-    ] = Path("floc-eval"),
-    retry: Annotated[bool, _option(None, "Run failed cells again.", "", "--retry")] = False,
-    model_args: Annotated[str, _option("ARGS", "For lmms-eval's model: max_pixels=100352,positions=compact.")] = "",
-    lmms: Annotated[str, _option("ARGS", "More arguments for lmms-eval, as one text.")] = "",
-    dry_run: Annotated[
-        bool, _option(None, "Show cells, tokens, hours, downloads; run nothing.", "", "--dry-run")
-    ] = False,
-    as_json: options.AsJson = False,
+    models: Text = option("NAMES", "Names, or NAME=FOLDER for other weights. (default: qwen2.5-vl-7b)", WHAT),
+    methods: Text = option("NAMES", f"Methods; full: all tokens. (default: {METHODS})", WHAT),
+    tasks: Text = option("NAMES", f"Tasks of lmms-eval. (default: {TASKS})", WHAT),
+    paper: Text = option("NAME", "A table and its settings: table1, table2, supp, table4-6, table8.", WHAT),
+    limit: int | None = option("N", "Questions per task, to try it out. (default: all)", WHAT),
+    ratio: Text = option("RATIOS", "Shares of the tokens to keep. (default: 1/8,1/16,1/32)", options.BUDGET),
+    budget: int | None = option("N", "Number of tokens to keep of a video, instead of --ratio.", options.BUDGET),
+    block: Text = option(
+        "FRAMES", "Frames per block, 'scene' or 'none'. (default: 32; clusterings: 8)", options.METHOD
+    ),
+    max_frames: int | None = option("N", "Read at most N frames of a video. (default: as in the paper)", options.VIDEO),
+    fps: Text = option("N", "Frames per second. (default: evenly spaced frames)", options.VIDEO),
+    gpus: Text = option("GPUS", "One process per entry: 0,1, or 0+1,2+3 for two GPUs each. (default: all)"),
+    output: Path = option(
+        "FOLDER", "Folder of the results; finished cells stay.", None, *options.OUTPUT, default=Path("floc-eval")
+    ),
+    retry: bool = flag("--retry", "Run failed cells again."),
+    model_args: str = option("ARGS", "For lmms-eval's model: max_pixels=100352,positions=compact.", default=""),
+    lmms: str = option("ARGS", "More arguments for lmms-eval, as one text.", default=""),
+    dry_run: bool = flag("--dry-run", "Show cells, tokens, hours, downloads; run nothing."),
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Evaluate models and methods on benchmarks, and compare with the paper's numbers.
 
@@ -81,7 +76,7 @@ def evaluate(
         budget=budget,
         block=block,
         max_frames=max_frames,
-        fps=fps,
+        fps=options.parse_fps(fps, default=None),
         limit=limit,
         more=model_args,
         lmms=lmms,
@@ -117,7 +112,7 @@ def _run_cells(cells: list[Cell], folder: ResultFolder, gpus: list[str], *, retr
         )
     page, data = evaluation.report.write_report(folder)
     print(data.read_text() if as_json else page.read_text(), end="")
-    screen.print(format_line(status), markup=False, soft_wrap=True)
+    print_note(format_line(status), style="")
     print_note(f"wrote {page} and {data}")
     if status.failed:
         print_warning("some cells failed: the report says why; --retry runs them again")
@@ -139,27 +134,11 @@ def _format_status(status: EvalStatus, workers: int) -> str:
 
 
 def _show_plan(plan: dict[str, Any]) -> None:
-    out = Console(highlight=False)
-    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
-    for name in COLUMNS:
-        table.add_column(name, justify="left" if name == "model" else "right", no_wrap=True)
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for cell in plan["cells"]:
         groups.setdefault(tuple(cell[name] for name in GROUP), []).append(cell)
-    for cells in groups.values():
-        first = cells[0]
-        table.add_row(
-            first["model"],
-            f"{first['max_frames']:,}" + (f" {first['fps']:g}/s" if first["fps"] else ""),
-            f"{first['tokens']:,}",
-            f"{first['film_tokens']:,}",
-            f"{first['kept']:,}" + (f" ({first['ratio']})" if first["ratio"] else ""),
-            str(len(cells)),
-            str(sum(cell["state"] == "done" for cell in cells)),
-            *_format_hours(cells),
-        )
-    table.add_row("all", *[""] * 4, str(len(plan["cells"])), "", *_format_hours(plan["cells"]))
-    out.print(table)
+    rows = [_format_row(cells) for cells in groups.values()]
+    print_table(COLUMNS, [*rows, ["all", *[""] * 4, str(len(plan["cells"])), "", *_format_hours(plan["cells"])]])
     methods = [cell["method"] + (f" (T = {cell['block']})" if cell["block"] else "") for cell in plan["cells"]]
     lines = [
         f"methods: {', '.join(dict.fromkeys(methods))}",
@@ -171,7 +150,21 @@ def _show_plan(plan: dict[str, Any]) -> None:
         *(f"  {download['get']}" for download in plan["missing"]),
     ]
     for line in lines:
-        out.print(line, markup=False, soft_wrap=True)
+        print_line(line)
+
+
+def _format_row(cells: list[dict[str, Any]]) -> list[str]:
+    first = cells[0]
+    return [
+        escape_markup(first["model"]),
+        f"{first['max_frames']:,}" + (f" {first['fps']:g}/s" if first["fps"] else ""),
+        f"{first['tokens']:,}",
+        f"{first['film_tokens']:,}",
+        f"{first['kept']:,}" + (f" ({first['ratio']})" if first["ratio"] else ""),
+        str(len(cells)),
+        str(sum(cell["state"] == "done" for cell in cells)),
+        *_format_hours(cells),
+    ]
 
 
 def _format_hours(cells: list[dict[str, Any]]) -> list[str]:

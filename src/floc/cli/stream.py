@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from floc._text import format_bytes, format_time
 from floc.cli import options
 from floc.cli.application import command
-from floc.cli.output import catch_stop, print_note, print_warning, screen, show_status
+from floc.cli.options import BUDGET, VIDEO, flag, option
+from floc.cli.output import print_note, print_warning, show_status
+from floc.cli.signals import catch_stop
 
 if TYPE_CHECKING:
     from floc.streaming.recorder import StreamRecorder, StreamStatus
@@ -23,38 +25,25 @@ if TYPE_CHECKING:
     "floc stream recording.ts --follow --ratio 1/32 --segment 60 -o segments",
 )
 def stream(
-    source: Annotated[str, typer.Argument(help="A video, a camera (/dev/video0), or an rtsp:// or http:// address.")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the segments; created if missing.")
-    ] = Path("floc-stream"),
-    ratio: Annotated[
-        str | None, typer.Option(metavar="RATIO", help="Share of the tokens to keep; grows with the video.")
-    ] = None,
-    budget: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of tokens to keep of the whole video, in bounded memory.")
-    ] = None,
-    block: options.Block = None,
-    half_life: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="With --budget: halve the weight of the past. [dim](default: never)[/]"),
-    ] = None,
-    encoder: options.EncoderName = None,
-    fps: options.Fps = None,
-    segment: Annotated[float, typer.Option(metavar="SECONDS", help="Write a segment this often.")] = 300,
-    state: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Save the stream here; resume from it if it exists.")
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Wait for more of a file that still grows (MPEG-TS, Matroska).")
-    ] = False,
-    patience: Annotated[
-        float, typer.Option(metavar="SECONDS", help="With --follow: stop after this long without growth.")
-    ] = 10,
-    seconds: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Stop after this much video. [dim](default: never)[/]")
-    ] = None,
-    device: options.Device = None,
-    as_json: options.AsJson = False,
+    source: str = typer.Argument(help="A video, a camera (/dev/video0), or an rtsp:// or http:// address."),
+    output: Path = option(
+        "FOLDER", "Folder of the segments; created if missing.", None, *options.OUTPUT, default=Path("floc-stream")
+    ),
+    ratio: str | None = option("RATIO", "Share of the tokens to keep; grows with the video.", BUDGET),
+    budget: int | None = option("N", "Number of tokens to keep of the whole video, in bounded memory.", BUDGET),
+    half_life: float | None = option(
+        "SECONDS", "With --budget: halve the weight of the past. (default: never)", BUDGET
+    ),
+    block: str | None = options.BLOCK,
+    encoder: str | None = options.ENCODER,
+    fps: str | None = options.FPS,
+    segment: float = option("SECONDS", "Write a segment this often.", default=300),
+    state: Path | None = option("FILE", "Save the stream here; resume from it if it exists."),
+    follow: bool = flag("--follow", "Wait for more of a file that still grows (MPEG-TS, Matroska).", VIDEO),
+    patience: float = option("SECONDS", "With --follow: stop after this long without growth.", VIDEO, default=10),
+    seconds: float | None = option("SECONDS", "Stop after this much video. (default: never)", VIDEO),
+    device: str | None = options.DEVICE,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Compress a video that may never end.
 
@@ -66,9 +55,7 @@ def stream(
     from floc.video import live
 
     target = options.parse_budget(ratio, budget, names="--ratio or --budget")
-    for name, value in {"segment": segment, "seconds": seconds, "patience": patience}.items():
-        if value is not None and not value > 0:
-            raise ValueError(f"--{name} must be a number of seconds above 0, got {value:g}")
+    options.check_seconds(segment=segment, seconds=seconds, patience=patience, half_life=half_life)
     stream_options: dict[str, Any] = {"fps": options.parse_fps(fps), "segment_s": segment, "folder": output}
     live.check_source(source, follow=follow)
     options.check_folder(output)
@@ -119,14 +106,13 @@ def _format_status(status: StreamStatus) -> str:
 
 def _print_summary(recorder: StreamRecorder) -> None:
     if recorder.kept is None:
-        screen.print("no new frame; nothing was written")
+        print_note("no new frame; nothing was written")
         return
     start_s, end_s = recorder.kept.span_s or (0.0, 0.0)
     count = "1 segment" if len(recorder.written) == 1 else f"{len(recorder.written)} segments"
     state = "" if recorder.state is None else f", and the state {recorder.state}"
-    screen.print(
+    print_note(
         f"kept {len(recorder.kept):,} of {recorder.kept.n:,} tokens, {format_time(start_s)} to {format_time(end_s)}; "
         f"written: {count} to {recorder.folder}, the last is {recorder.written[-1].name}{state}",
-        markup=False,
-        soft_wrap=True,
+        style="",
     )
