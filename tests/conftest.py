@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -31,3 +34,14 @@ def set_threads():
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def restore_handlers():
+    """Restore what the command line sets for the rest of the process."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    hooks = sys.unraisablehook, threading.excepthook
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    sys.unraisablehook, threading.excepthook = hooks

@@ -9,7 +9,7 @@ import pytest
 
 from floc import evaluation
 from floc.evaluation import Cell
-from tests.cli.test_cli import run
+from tests.cli.helpers import run
 from tests.evaluation import stand_in
 
 

@@ -128,7 +128,7 @@ def test_evaluation_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("line", read_commands(DOCS / "guides" / "evaluation.md"))
 def test_evaluation_commands_make_a_plan(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.cli.test_cli import run
+    from tests.cli.helpers import run
 
     monkeypatch.chdir(tmp_path)
     arguments = [argument for argument in shlex.split(line)[1:] if argument != "--dry-run"]

@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo
 
+from floc._checks import shorten
 from floc._version import __version__
 from floc.cli import signals
 from floc.cli.output import is_verbose, print_error, set_verbosity
@@ -160,17 +161,25 @@ def run() -> int:
 def _describe_error(error: Exception) -> tuple[str, int]:
     """Return the message for an error and the exit code."""
     if isinstance(error, UsageError):
-        message = error.format_message().rstrip(".")
-        usage = "" if error.ctx is None else f"; see {error.ctx.command_path} --help"
-        return f"{message[:1].lower()}{message[1:]}{usage}", error.exit_code
+        return _describe_usage(error), error.exit_code
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror, 2
     if isinstance(error, MemoryError) and not str(error):
         return "out of memory; read fewer frames with --max-frames, or run it on a larger machine", 2
     if isinstance(error, (ValueError, TypeError, ImportError, MemoryError, OSError)):
         return _name_options(str(error)), 2
+    if type(error).__module__.startswith("floc."):
+        return str(error), 1
     text = " ".join(str(error).split())[:MAX_UNEXPECTED]
     return f"unexpected {type(error).__name__}: {text}; {REPORT}", 1
+
+
+def _describe_usage(error: Any) -> str:
+    message = error.format_message().rstrip(".").replace("Value error, ", "")
+    if match := re.fullmatch(r"Invalid value for '(.*)': Input should be ([^,]*).*", message):  # as pydantic says it
+        message = f"{match[1]} must be {match[2]}; got {shorten(error.__cause__.errors()[0]['input'])}"
+    help_hint = "" if error.ctx is None else f"; see {error.ctx.command_path} --help"
+    return f"{message[:1].lower()}{message[1:]}{help_hint}"
 
 
 def _name_options(message: str) -> str:
