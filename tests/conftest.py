@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from examples.synthetic import make_tokens
+from floc.cli import signals
 
 if not torch.cuda.is_available():
     # kernels run in Triton's interpreter then, which has to be known before anything imports Triton
@@ -42,6 +44,7 @@ def restore_handlers():
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     hooks = sys.unraisablehook, threading.excepthook
     yield
+    atexit.unregister(signals.leave)
     for number, handler in handlers.items():
         signal.signal(number, handler)
     sys.unraisablehook, threading.excepthook = hooks

@@ -5,6 +5,7 @@ Imports little: an interrupt before `install_handlers` is not handled.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -19,6 +20,7 @@ RETRY_S = 0.02  # until an interrupt that was lost in a callback is sent again
 _received = 0  # number of the signal that stopped the command
 _is_lost = False  # whether the interrupt was raised where Python cannot pass it on
 _is_verbose = False
+_exit_code: int | None = None
 
 
 def install_handlers() -> None:
@@ -26,6 +28,7 @@ def install_handlers() -> None:
     global _received, _is_lost
     _received, _is_lost = 0, False
     _set_handlers(_interrupt)
+    atexit.register(leave)  # registered first, runs last
     sys.unraisablehook = _handle_unraisable
     threading.excepthook = _handle_thread_error
 
@@ -47,13 +50,23 @@ def end(code: int) -> int:
     Args:
         code: the exit code if no signal was received.
     """
-    _set_handlers(lambda number, frame, leave=os._exit: leave(128 + number))  # globals may be gone when it runs
+    global _exit_code
+    _set_handlers(lambda number, frame: os._exit(128 + number))
     if is_stopped():
         code = 128 + _received
     if code in [128 + number for number in SIGNALS]:
         with contextlib.suppress(OSError):
             print("floc: stopped", file=sys.stderr)
-    return max(code, *(_flush(stream) for stream in (sys.stdout, sys.stderr)))
+    _exit_code = max(code, *(_flush(stream) for stream in (sys.stdout, sys.stderr)))
+    return _exit_code
+
+
+def leave() -> None:
+    """End the process. Python would unload torch and others for a second, where a signal has no handler any more."""
+    if _exit_code is not None:
+        _flush(sys.stdout)
+        _flush(sys.stderr)
+        os._exit(_exit_code)
 
 
 def _flush(stream: Any) -> int:
