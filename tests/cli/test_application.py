@@ -141,7 +141,7 @@ def test_wrong_usage_is_one_line(arguments: list[str], message: str, monkeypatch
 
 @pytest.mark.parametrize("target", ["pipe", "full"])
 def test_output_that_cannot_be_written_is_no_traceback(target: str) -> None:
-    command = [sys.executable, "-m", "floc", "methods", "--markdown"]
+    command = [sys.executable, "-m", "floc", "--version"]
     if target == "pipe":
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         process.stdout.close()

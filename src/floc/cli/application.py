@@ -154,6 +154,8 @@ def run() -> int:
         if is_verbose():
             traceback.print_exc()
         message, code = _describe_error(error)
+        for argument in sys.argv:  # a name with a line break must not look like two messages
+            message = message.replace(argument, argument.replace("\n", "\\n"))
         print_error(message)
         return code
 
@@ -176,7 +178,8 @@ def _describe_error(error: Exception) -> tuple[str, int]:
 
 def _describe_usage(error: Any) -> str:
     message = error.format_message().rstrip(".").replace("Value error, ", "")
-    if match := re.fullmatch(r"Invalid value for '(.*)': Input should be ([^,]*).*", message):  # as pydantic says it
+    pattern = r"Invalid value for '(.*)': (?:Input should be|Unable to parse input string as) ([^,]*).*"  # pydantic's
+    if match := re.fullmatch(pattern, message):
         message = f"{match[1]} must be {match[2]}; got {shorten(error.__cause__.errors()[0]['input'])}"
     help_hint = "" if error.ctx is None else f"; see {error.ctx.command_path} --help"
     return f"{message[:1].lower()}{message[1:]}{help_hint}"
@@ -195,6 +198,6 @@ def _name_options(message: str) -> str:
     def rewrite_subject(match: re.Match[str]) -> str:
         return _option_names[match["name"]]
 
-    message = re.sub(rf"(?:^|(?<=: ))(?P<name>{names})(?:_s)?(?= (?:must|needs|cannot|is) )", rewrite_subject, message)
+    message = re.sub(rf"(?:^|(?<=: ))(?P<name>{names})(?:_s)?(?= (?:must|needs|cannot|is an empty) )", rewrite_subject, message)
     pattern = rf"(?<![\w-])(?P<name>{names})(?:_s)?=(?:'(?P<quoted>[^']*)'|(?P<plain>[\w./]*\w)?)"
     return re.sub(pattern, rewrite, message)

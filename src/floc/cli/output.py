@@ -24,7 +24,7 @@ _ALWAYS = Console(stderr=True, highlight=False)  # for errors and warnings
 # Characters that move the cursor, color the screen or reverse text, and bytes of names that are not Unicode.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 # A user and password, and a query, in an address; pathlib drops the second slash.
-_SECRETS = re.compile(r"(?P<start>\w:/{1,2})([^/\s'\"]*@)?(?P<rest>[^?\s'\"]*)(\?[^\s'\"]*)?")
+_SECRETS = re.compile(r"(?P<start>\w:/{1,2})([^/\s'\"]*@)?(?P<rest>[^?\s'\"]*)(\?[^\s'\"]*?(?=[:;,.)]*([\s'\"]|$)))?")
 
 _is_verbose = False
 
