@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -39,6 +41,16 @@ def with_value(t: int, y: int, x: int, bad: float, dtype: type = np.float32) -> 
         (GOOD.astype(np.float64) * 1e-60, ValueError, "too small for float32; scale them"),
         (GOOD.astype(np.longdouble), TypeError, "float16, float32 or float64"),
         (with_value(3, 0, 0, 1e200, np.float64), ValueError, "finite in float32: 1e\\+200 in frame 3"),
+        (np.float32(1), TypeError, "torch tensor or a numpy array, got float32"),
+        (torch.tensor(1.0), ValueError, r"\[T, H, W, D\].*got \(\)"),
+        (GOOD.astype(object), TypeError, "float64\\), got object"),
+        (np.ma.masked_array(GOOD, GOOD > 0), TypeError, r"must not be masked.*tokens\.filled"),
+        (torch.ones(2, 2, 2, device="meta"), ValueError, "must hold values.*'meta'"),
+        (torch.ones(2, 2, 2).to_sparse(), TypeError, r"dense tensor, got layout torch\.sparse_coo.*tokens\.to_dense"),
+        (torch.ones(2, 2, 2).to_mkldnn(), TypeError, "dense tensor"),
+        (torch.ones(2, 2, 2, dtype=torch.complex64), TypeError, "complex64"),
+        (torch.ones(1, 2, 2).expand(2**50, 2, 2), MemoryError, "needs .* TiB, but only .* are free; pass fewer frames"),
+        (np.broadcast_to(GOOD[:1], (2**40, 2, 3, 8)), MemoryError, "pass fewer frames"),
     ],
 )
 def test_rejects_bad_tokens(tokens: object, error: type[Exception] | None, says: str) -> None:
@@ -47,6 +59,34 @@ def test_rejects_bad_tokens(tokens: object, error: type[Exception] | None, says:
         return
     with pytest.raises(error, match=says):
         floc.compress(tokens, budget=2)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch is about to change these types
+def test_rejects_nested_and_quantized_tensors() -> None:
+    with pytest.raises(TypeError, match="dense tensor, got a nested tensor"):
+        floc.compress(torch.nested.nested_tensor([torch.ones(2, 2)] * 2), budget=2)
+    with pytest.raises(TypeError, match=r"tokens\.dequantize\(\)"):
+        floc.compress(torch.quantize_per_tensor(torch.ones(2, 2, 2), 0.1, 0, torch.qint8), budget=2)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda tokens: tokens.permute(2, 1, 0, 3).contiguous().permute(2, 1, 0, 3),
+        lambda tokens: tokens.clone().requires_grad_(),
+        lambda tokens: torch.nn.Parameter(tokens) * 1,
+        lambda tokens: torch._neg_view(-tokens),
+        lambda tokens: np.asfortranarray(tokens.numpy()),
+        lambda tokens: tokens.flip(0).numpy()[::-1],
+        lambda tokens: tokens.numpy().astype(">f4"),
+        lambda tokens: np.frombuffer(b"0" + tokens.numpy().tobytes(), np.uint8)[1:].view("f4").reshape(tokens.shape),
+        lambda tokens: torch.nn.functional.pad(tokens, (0, 1000))[..., :8],
+    ],
+)
+def test_layout_in_memory_does_not_matter(view: Callable[[torch.Tensor], object]) -> None:
+    kept = floc.compress(view(torch.from_numpy(GOOD)), budget=9)
+    assert kept.indices.tolist() == floc.compress(GOOD, budget=9).indices.tolist()
+    assert not getattr(kept.features, "requires_grad", False)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from floc._version import __version__
 if TYPE_CHECKING:
     from floc import methods, scenes
     from floc.archive import Store
-    from floc.captured.captured import Captured, load
+    from floc.captured.captured import Captured
+    from floc.captured.floc_file import load
     from floc.compression import compress
     from floc.integrations.transformers.attach import attach
     from floc.integrations.transformers.capture import capture
@@ -46,7 +47,7 @@ _MODULES = {
     "attach": "floc.integrations.transformers.attach",
     "capture": "floc.integrations.transformers.capture",
     "compress": "floc.compression",
-    "load": "floc.captured.captured",
+    "load": "floc.captured.floc_file",
     "replay": "floc.integrations.transformers.replay",
     "select": "floc.selection.select",
 }

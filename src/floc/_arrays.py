@@ -18,7 +18,7 @@ def to_tensor(array: Array) -> torch.Tensor:
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if any(stride < 0 or stride % array.itemsize for stride in array.strides):
-        array = np.ascontiguousarray(array)
+        array = array.copy(order="C")  # always, unlike ascontiguousarray
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(array)

@@ -11,12 +11,14 @@ import torch
 
 from floc import methods
 from floc._arrays import Array
+from floc._system import restore_interrupts
 from floc.budget import Budget, find_fewest
 from floc.kept import Kept
 from floc.selection.backends import resolve_backend
-from floc.tokens import TokenGrid
+from floc.tokens import TokenGrid, require_dense
 
 
+@restore_interrupts()
 def compress(
     tokens: Array,
     *,
@@ -62,6 +64,7 @@ def compress(
     target = None if sizes_itself else Budget.parse(ratio, budget, coverage)
     if target is not None:
         _check_conflicts(method, target, options)
+    require_dense(tokens)
     # a method that never waits for the GPU reports values that are not finite when a result is fetched
     stays = isinstance(tokens, torch.Tensor) and methods.stays_on(made, tokens.device)
     grid = TokenGrid.from_array(tokens, check_finite=not stays or coverage is not None or tokens.dtype == torch.float64)

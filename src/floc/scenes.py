@@ -98,7 +98,7 @@ def measure_differences(tokens: torch.Tensor) -> tuple[np.ndarray, np.ndarray, f
 
     Returns:
         [2, T] differences of each frame to the previous one and to the last but one, 0 for the first frames; [D] the
-        sum of all normalised tokens; the sum over frames of the mean squared length of these, 0 for zero tokens.
+        sum of all normalized tokens; the sum over frames of the mean squared length of these, 0 for zero tokens.
     """
     frames, height, width, dim = tokens.shape
     cells = height * width
@@ -112,7 +112,7 @@ def measure_differences(tokens: torch.Tensor) -> tuple[np.ndarray, np.ndarray, f
             product = _dot_rows(unit[lag:], unit[:-lag]) / cells
             differences[lag - 1, first + lag : part.stop] = (square[lag:] + square[:-lag]) / 2 - product
         new = unit[part.start - first :]
-        total += new.view(-1, dim).sum(0).double().cpu().numpy()
+        total += new.reshape(-1, dim).sum(0).double().cpu().numpy()
         squares += float(square[part.start - first :].sum())
     return differences, total, squares
 

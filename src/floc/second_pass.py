@@ -1,7 +1,7 @@
 """The second pass: select again among the survivors of all blocks, which removes what blocks repeat.
 
 A survivor is a token that passed the first pass. It represents a cluster of tokens of its block. The cosines of these
-tokens with a token u add up to exactly (the sum of the normalised tokens) . u, so the second pass sees every survivor
+tokens with a token u add up to exactly (the sum of the normalized tokens) . u, so the second pass sees every survivor
 as one target, with the direction and the length of that sum, and needs no other token. `floc.compress` runs the second
 pass once, `floc.Stream` whenever it holds too many survivors.
 
@@ -198,7 +198,7 @@ def select_survivors(
 
     Args:
         survivors: [M, D or more] tokens; the first D features are compared.
-        sums: [M, D] of the normalised tokens that each survivor represents.
+        sums: [M, D] of the normalized tokens that each survivor represents.
     """
     total, dim = sums.shape
     norms = torch.linalg.vector_norm(sums, dim=1)

@@ -16,14 +16,14 @@ pytest.importorskip("lance", reason="Lance is not installed: pip install 'floc-v
 
 from floc import Captured
 from floc.archive.segments import TimeRange, join_rows, split_rows
-from floc.captured.segments import FrameLog, join_segments
+from floc.captured import pieces as captured_pieces
 from tests.archive.builders import make_piece, make_video
 
 
 def join_pieces(pieces: Sequence[Captured]) -> Captured:
-    """Join pieces as `floc.capture` joins segments."""
-    log = FrameLog(1, [piece.times_s for piece in pieces], 1.0, 0.0)  # type: ignore[misc]
-    return join_segments(pieces, log, {})
+    """Join pieces as `floc.capture` joins them."""
+    log = captured_pieces.FrameLog(1, [piece.times_s for piece in pieces], 1.0, 0.0)  # type: ignore[misc]
+    return captured_pieces.join_pieces(pieces, log, {})
 
 
 def select_by_hand(pieces: Sequence[Captured], start_s: float, end_s: float) -> list[tuple[Any, ...]]:

@@ -11,7 +11,8 @@ import torch
 
 from floc.archive.schema import StoredVideo, hash_segment
 from floc.blocks import interleave
-from floc.captured.captured import Captured, require_consistent
+from floc.captured.captured import Captured
+from floc.captured.floc_file import require_consistent
 
 ROW_S = 10.0  # seconds of video in a row: opening one minute then reads at most a sixth more than needed
 DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}

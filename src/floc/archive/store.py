@@ -36,7 +36,8 @@ from floc.archive.search import SearchResult, StoreSearch
 from floc.archive.segments import TimeRange, join_rows, split_rows
 from floc.archive.store_tables import StoreTables, find_piece_problem, group_by_attempt, resolve_duplicates
 from floc.budget import Budget
-from floc.captured.captured import Captured, load
+from floc.captured.captured import Captured
+from floc.captured.floc_file import load
 
 MAX_SUGGESTIONS = 5
 

@@ -61,7 +61,10 @@ class Recipe:
         return Budget.parse(self.ratio, self.budget, None).count(tokens)
 
     def count_so_far(self, tokens: int, planned: int) -> int | None:
-        """Return how many of the first `tokens` of `planned` tokens to keep, or None for a coverage."""
+        """Return the budget for the part of a video that was encoded so far, so that pieces share the budget evenly.
+
+        The part has `tokens` of `planned` tokens. Returns None for a coverage.
+        """
         if self.budget is not None and tokens < planned:
             return self.budget * tokens // planned
         return None if self.ratio is None and self.budget is None else self.count(tokens)

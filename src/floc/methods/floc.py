@@ -166,7 +166,10 @@ class _Run:
     def run_first_pass(self, depths: np.ndarray, *, with_cosines: bool) -> list[Solution | None]:
         """Select `depths` tokens in each block; None in a block that gets none."""
         jobs = (Job(self.grid.frames(span), int(k)) for span, k in zip(self.spans, depths, strict=True) if k > 0)
-        solved = self.engine.solve(jobs, self.similarity, with_cosines=with_cosines, tick=self.progress.tick)
+        # to the end, so that the engine's threads end here: garbage collection would swallow an interrupt
+        solved = iter(
+            list(self.engine.solve(jobs, self.similarity, with_cosines=with_cosines, tick=self.progress.tick))
+        )
         return [next(solved) if k > 0 else None for k in depths]
 
     def rank_first_pass(self, solutions: Sequence[Solution | None]) -> Ranking:

@@ -9,6 +9,7 @@ import torch
 
 from floc._arrays import to_tensor
 from floc._checks import is_int
+from floc._system import restore_interrupts
 from floc.selection.backends import check_headroom, create_engine
 from floc.selection.objective import SCALE
 
@@ -20,6 +21,7 @@ class Selection(NamedTuple):
     gains: torch.Tensor | np.ndarray  # [k] int64, in units of 2**-14 of similarity x weight
 
 
+@restore_interrupts()
 def select(
     similarity: torch.Tensor | np.ndarray,
     k: int,

@@ -24,7 +24,7 @@ import torch
 
 from floc._arrays import Array, copy_rows
 from floc._checks import check_at_least, check_choice, check_count, is_number, is_positive_int
-from floc._system import check_memory
+from floc._system import check_memory, restore_interrupts
 from floc.budget import Budget
 from floc.files import write_atomic
 from floc.kept import Kept
@@ -132,6 +132,7 @@ class Stream:
         """Number of frames pushed."""
         return self._frames + len(self._times)
 
+    @restore_interrupts()
     @torch.inference_mode(False)  # stored tensors are modified later, possibly outside of inference mode
     def push(self, tokens: Array, time_s: float | Sequence[float] | np.ndarray | None = None) -> None:
         """Add one or more frames. Invalid frames raise an error and leave the stream unchanged.
@@ -161,6 +162,7 @@ class Stream:
             self._cutter.observe(self._waiting[: place + 1])
             self._complete_blocks()
 
+    @restore_interrupts()
     def kept(self) -> Kept:
         """Return the kept tokens of all frames so far, including those of the incomplete block."""
         if not self.frames:

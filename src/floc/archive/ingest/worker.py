@@ -39,8 +39,8 @@ from floc.archive.ingest.sources import fetch_file, hash_file, refresh_file, req
 from floc.archive.schema import DamagedStoreError, StoreError, video_id
 from floc.archive.store import Store
 from floc.captured.identity import Identity
+from floc.captured.pieces import FrameLog, capture_kept, join_pieces
 from floc.captured.recipe import merge_values
-from floc.captured.segments import FrameLog, capture_kept, join_segments
 from floc.captured.timing import StageTimer
 from floc.encoders.base import FrameTokens, group_frames
 from floc.encoders.vision_tower import VisionTower
@@ -177,7 +177,7 @@ class Worker:
             tokens, *deep = map(torch.cat, zip(*((batch.tokens, *batch.deep) for batch in encoded), strict=True))
             kept = self.job.options.recipe()(tokens)
             part = capture_kept(kept, self.job.model, [merge_values(layer.flatten(0, 2), kept) for layer in deep])
-        captured = join_segments([part], FrameLog(frames_per_slice, times, span.fps, span.duration_s), {})
+        captured = join_pieces([part], FrameLog(frames_per_slice, times, span.fps, span.duration_s), {})
         with stages.measure("write"):
             piece = self.store.write_piece(span.video, number, captured)
         release_memory()  # otherwise the heap fragments from piece to piece

@@ -1,8 +1,8 @@
-"""Select tokens while a video is being encoded, segment by segment, and join the segments.
+"""Select tokens while a video is being encoded, piece by piece, and join the pieces.
 
-A video of up to `SEGMENT_TOKENS` tokens is one segment, and the result equals `floc.compress`. A longer video with a
+A video of up to `PIECE_TOKENS` tokens is one piece, and the result equals `floc.compress`. A longer video with a
 budget goes through a `floc.Stream`, if the method supports it, which selects from the whole video in memory for about
-twice the budget. Otherwise each segment is compressed alone, with its share of the budget, or at the ratio or coverage.
+twice the budget. Otherwise each piece is compressed alone, with its share of the budget, or at the ratio or coverage.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from floc.kept import Kept
 from floc.representatives import AssignedRepresentation, NearestRepresentation
 from floc.streaming.stream import Stream
 
-SEGMENT_TOKENS = 65_536
-SEGMENT_FRAMES = 32  # segments are multiples of it, so that blocks of the usual length do not cross segments
+PIECE_TOKENS = 65_536
+PIECE_FRAMES = 32  # pieces are multiples of it, so that blocks of the usual length do not cross pieces
 
 
 def capture_kept(kept: Kept, model: Identity, deep: Sequence[torch.Tensor] = ()) -> Captured:
-    """Create a segment, without times, from a `Kept` and deep features of the kept tokens, for a model."""
+    """Create a piece, without times, from a `Kept` and deep features of the kept tokens, for a model."""
     features, indices, order, gains = map(torch.as_tensor, (kept.features, kept.indices, kept.order, kept.gains))
     # for these, computing the coverage costs more than the selection
     is_cheap = not isinstance(kept.representation, AssignedRepresentation | NearestRepresentation)
@@ -57,20 +57,20 @@ class StreamSelector:
         return [capture_kept(kept, self.model, [layer.contiguous() for layer in deep])]
 
 
-class SegmentSelector:
-    """Compresses every segment of the video alone."""
+class PieceSelector:
+    """Compresses every piece of the video alone."""
 
     def __init__(self, recipe: Recipe, model: Identity, planned: int) -> None:
         self.recipe, self.model = recipe, model
         self.planned = planned  # expected slices of the video, to share out a budget; 0 if unknown
-        self.buffer: list[torch.Tensor] = []  # tokens and deep features of one segment
+        self.buffer: list[torch.Tensor] = []  # tokens and deep features of one piece
         self.filled = 0  # slices in it
-        self.tokens = self.kept = 0  # of finished segments
+        self.tokens = self.kept = 0  # of finished pieces
 
     def add(self, encoded: FrameTokens) -> list[Captured]:
-        """Add frames, and return the segments that they complete."""
+        """Add frames, and return the pieces that they complete."""
         self.buffer = self.buffer or self._allocate(encoded)
-        segments = []
+        pieces = []
         start, size = 0, len(self.buffer[0])
         while start < len(encoded.tokens):
             stop = min(len(encoded.tokens), start + size - self.filled)
@@ -79,8 +79,8 @@ class SegmentSelector:
             self.filled += stop - start
             start = stop
             if self.filled == size:
-                segments.append(self._select(is_last=False))
-        return segments
+                pieces.append(self._select(is_last=False))
+        return pieces
 
     def finish(self) -> list[Captured]:
         return [self._select(is_last=True)] if self.filled else []
@@ -98,40 +98,38 @@ class SegmentSelector:
         return capture_kept(kept, self.model, [merge_values(layer.flatten(0, 2), kept) for layer in deep])
 
     def _allocate(self, encoded: FrameTokens) -> list[torch.Tensor]:
-        """Allocate one segment at once: many small tensors between large ones would fragment the memory."""
-        frames = segment_frames(encoded.tokens.shape[1] * encoded.tokens.shape[2], self.planned)
-        budget, segments = self.recipe.budget, math.ceil(self.planned / frames)
-        if budget is not None and budget < segments:
-            raise ValueError(
-                f"each of {segments} segments keeps a token: budget must be at least {segments}, got {budget}"
-            )
+        """Allocate one piece at once: many small tensors between large ones would fragment the memory."""
+        frames = count_piece_frames(encoded.tokens.shape[1] * encoded.tokens.shape[2], self.planned)
+        budget, pieces = self.recipe.budget, math.ceil(self.planned / frames)
+        if budget is not None and budget < pieces:
+            raise ValueError(f"each of {pieces} pieces keeps a token: budget must be at least {pieces}, got {budget}")
         return [layer.new_empty(frames, *layer.shape[1:]) for layer in encoded.all]
 
 
 def create_selector(
     recipe: Recipe, model: Identity, encoded: FrameTokens, planned: int
-) -> StreamSelector | SegmentSelector:
+) -> StreamSelector | PieceSelector:
     """Create the selector for a video with these first frames and `planned` slices, 0 if unknown."""
     _, rows, columns, dim = encoded.tokens.shape
-    is_short = 0 < planned * rows * columns <= SEGMENT_TOKENS
+    is_short = 0 < planned * rows * columns <= PIECE_TOKENS
     options = None if is_short else recipe.get_stream_options()
     if options is None:
-        return SegmentSelector(recipe, model, planned)
+        return PieceSelector(recipe, model, planned)
     return StreamSelector(recipe, model, Stream(budget=recipe.budget, dim=dim, **options), dim)
 
 
-def segment_frames(cells: int, planned: int) -> int:
-    """Return the slices of a segment, such that all segments of a video are about equally long.
+def count_piece_frames(cells: int, planned: int) -> int:
+    """Return the slices of a piece, such that all pieces of a video are about equally long.
 
-    >>> segment_frames(60, planned=784), segment_frames(60, planned=3600), segment_frames(60, planned=0)
+    >>> count_piece_frames(60, planned=784), count_piece_frames(60, planned=3600), count_piece_frames(60, planned=0)
     (784, 928, 1088)
     """
-    most = max(1, SEGMENT_TOKENS // cells)
+    most = max(1, PIECE_TOKENS // cells)
     if 0 < planned <= most:
         return planned
     even = math.ceil(planned / math.ceil(planned / most)) if planned else most
-    whole = math.ceil(even / SEGMENT_FRAMES) * SEGMENT_FRAMES
-    return whole if whole <= most else most // SEGMENT_FRAMES * SEGMENT_FRAMES or most
+    whole = math.ceil(even / PIECE_FRAMES) * PIECE_FRAMES
+    return whole if whole <= most else most // PIECE_FRAMES * PIECE_FRAMES or most
 
 
 @dataclass(eq=False)
@@ -145,18 +143,18 @@ class FrameLog:
     about: dict[str, Any] = field(default_factory=dict)  # added to `Captured.made`
 
 
-def join_segments(segments: Sequence[Captured], frames: FrameLog, seconds: dict[str, float]) -> Captured:
-    """Join the segments of a video, in order, with the seconds that were spent on each stage."""
-    sizes, counts = [segment.n for segment in segments], [len(segment) for segment in segments]
+def join_pieces(pieces: Sequence[Captured], frames: FrameLog, seconds: dict[str, float]) -> Captured:
+    """Join the pieces of a video, in order, with the seconds that were spent on each stage."""
+    sizes, counts = [piece.n for piece in pieces], [len(piece) for piece in pieces]
     first_tokens, first_places = np.cumsum([0, *sizes[:-1]]).tolist(), np.cumsum([0, *counts[:-1]]).tolist()
     ranks = np.concatenate([np.arange(count) for count in counts])
-    # a prefix has its share of every segment
-    merged = torch.from_numpy(interleave(sizes, ranks, np.repeat(np.arange(len(segments)), counts)))
-    indices = [segment.indices.cpu() + first for segment, first in zip(segments, first_tokens, strict=True)]
-    order = [segment.order.cpu() + first for segment, first in zip(segments, first_places, strict=True)]
-    coverages = [segment.made["coverage"] for segment in segments]
+    # a prefix has its share of every piece
+    merged = torch.from_numpy(interleave(sizes, ranks, np.repeat(np.arange(len(pieces)), counts)))
+    indices = [piece.indices.cpu() + first for piece, first in zip(pieces, first_tokens, strict=True)]
+    order = [piece.order.cpu() + first for piece, first in zip(pieces, first_places, strict=True)]
+    coverages = [piece.made["coverage"] for piece in pieces]
     coverage = None if None in coverages else float(np.average(coverages, weights=sizes))
-    slices, per_slice = sum(segment.shape[0] for segment in segments), frames.frames_per_slice
+    slices, per_slice = sum(piece.shape[0] for piece in pieces), frames.frames_per_slice
     times = np.concatenate(frames.times_s) if frames.times_s else None
     fps, duration_s = frames.fps, frames.duration_s
     if times is not None and fps is None:
@@ -164,15 +162,15 @@ def join_segments(segments: Sequence[Captured], frames: FrameLog, seconds: dict[
         duration_s = float(times[-1]) + 1 / fps
     last = None if times is None else np.minimum(np.arange(1, slices + 1) * per_slice, len(times)) - 1
     return Captured(
-        torch.cat([segment.features for segment in segments]),
+        torch.cat([piece.features for piece in pieces]),
         torch.cat(indices),
         torch.cat(order)[merged],
-        torch.cat([segment.gains.cpu() for segment in segments])[merged],
-        tuple(torch.cat(layer) for layer in zip(*(segment.deep for segment in segments), strict=True)),
-        (slices, *segments[0].shape[1:]),
-        segments[0].model,
-        {**segments[0].made, "coverage": coverage, "seconds": seconds, **frames.about},
-        all(segment.nested for segment in segments),
+        torch.cat([piece.gains.cpu() for piece in pieces])[merged],
+        tuple(torch.cat(layer) for layer in zip(*(piece.deep for piece in pieces), strict=True)),
+        (slices, *pieces[0].shape[1:]),
+        pieces[0].model,
+        {**pieces[0].made, "coverage": coverage, "seconds": seconds, **frames.about},
+        all(piece.nested for piece in pieces),
         None if times is None else times[::per_slice],
         None if times is None else times[last],
         per_slice,

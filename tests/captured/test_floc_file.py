@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -81,49 +82,91 @@ def test_at_takes_a_prefix_of_the_order(video: Captured) -> None:
 def test_rejects_truncated_files(saved: Path, size: float) -> None:
     whole = saved.read_bytes()
     saved.write_bytes(whole[: int(size if size >= 1 else size * len(whole))])
-    with pytest.raises(ValueError, match=r"a\.floc: not a readable \.floc file"):
+    with pytest.raises(ValueError, match=r"a\.floc: not a \.floc file, or damaged"):
         floc.load(saved)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda tensors, metadata: tensors.update(features=tensors["features"][:-1]), "features has shape"),
+        (
+            lambda tensors, metadata: tensors.update(features=tensors["features"][:-1]),
+            "tensor indices must have shape 14, got 15",
+        ),
         (lambda tensors, metadata: tensors.update(indices=tensors["indices"].flip(0)), "ascending"),
-        (lambda tensors, metadata: tensors.update(indices=tensors["indices"] + 1000), "ascending within"),
-        (lambda tensors, metadata: tensors.update(indices=tensors["indices"] - 1000), "ascending within"),
-        (lambda tensors, metadata: tensors.update(order=tensors["order"] * 0), "order is not a permutation"),
-        (lambda tensors, metadata: tensors.update(gains=tensors["gains"][:3]), "gains has shape"),
-        (lambda tensors, metadata: tensors.update({"deep.1": tensors["deep.1"][:, :-1]}), "deep features"),
+        (lambda tensors, metadata: tensors.update(indices=tensors["indices"] + 1000), "must be ascending, within"),
+        (lambda tensors, metadata: tensors.update(indices=tensors["indices"] - 1000), "must be ascending, within"),
+        (lambda tensors, metadata: tensors.update(order=tensors["order"] * 0), "order must be a permutation"),
+        (
+            lambda tensors, metadata: tensors.update(gains=tensors["gains"][:3]),
+            "tensor gains must have shape 15, got 3",
+        ),
+        (
+            lambda tensors, metadata: tensors.update({"deep.1": tensors["deep.1"][:, :-1]}),
+            r"deep\.1 must have shape 15x64",
+        ),
         (lambda tensors, metadata: tensors.pop("features"), "features"),
         (lambda tensors, metadata: tensors.pop("deep.0"), "deep features of 2 layers"),
         (lambda tensors, metadata: tensors.pop("deep.1"), "deep features of 2 layers"),
         (lambda tensors, metadata: tensors.update({"deep.2": tensors["deep.1"].clone()}), "deep features of 2 layers"),
         (lambda tensors, metadata: tensors["features"].fill_(torch.nan), "not finite"),
         (lambda tensors, metadata: tensors["deep.1"].fill_(torch.inf), "not finite"),
-        (lambda tensors, metadata: tensors.update(features=tensors["features"].long()), "features has dtype"),
-        (lambda tensors, metadata: tensors.update(indices=tensors["indices"].double()), "indices has dtype"),
+        (
+            lambda tensors, metadata: tensors.update(features=tensors["features"].long()),
+            "features must have a floating-point dtype",
+        ),
+        (
+            lambda tensors, metadata: tensors.update(indices=tensors["indices"].double()),
+            "indices must have dtype torch.int64",
+        ),
         (
             lambda tensors, metadata: tensors.update(
-                features=tensors["features"][:, :-1], **{"deep.0": tensors["deep.0"][:, :-1]}
+                features=tensors["features"][:, :-1], **{f"deep.{i}": tensors[f"deep.{i}"][:, :-1] for i in (0, 1)}
             ),
             "the model takes 64",
         ),
-        (lambda tensors, metadata: metadata.update(shape=[30, True, True]), "not slices, rows and columns"),
-        (lambda tensors, metadata: metadata.update(shape=[1 << 60, 1, 1]), "not slices, rows and columns"),
-        (lambda tensors, metadata: metadata.update(fps="x"), "fps is 'x'"),
-        (lambda tensors, metadata: metadata.update(nested="no"), "wrong type"),
-        (lambda tensors, metadata: metadata.update(made=[1]), "wrong type"),
-        (lambda tensors, metadata: metadata.update(shape=[0, 1, 2]), "not slices, rows and columns"),
-        (lambda tensors, metadata: metadata.update(shape=[5, 2]), "not slices, rows and columns"),
-        (lambda tensors, metadata: metadata.update(shape=[1, 1, 2]), "ascending within"),
-        (lambda tensors, metadata: metadata.update(format=99), "format 99"),
-        (lambda tensors, metadata: metadata.pop("model"), "model"),
-        (lambda tensors, metadata: metadata.update(model={"kind": 1}), "missing"),
-        (lambda tensors, metadata: tensors.update(times_s=torch.zeros(3)), "times_s does not have a finite time"),
+        (lambda tensors, metadata: metadata.update(shape=[30, True, True]), r"shape\.1 must be a whole number"),
+        (lambda tensors, metadata: metadata.update(shape=[1 << 60, 1, 1]), r"shape\.0 must be a whole number"),
+        (lambda tensors, metadata: metadata.update(fps="x"), "fps must be a number from 1e-06 to 1e\\+06, got 'x'"),
+        (lambda tensors, metadata: metadata.update(nested="no"), "nested must be true or false"),
+        (lambda tensors, metadata: metadata.update(made=[1]), "made must be a JSON object"),
+        (lambda tensors, metadata: metadata.update(shape=[0, 1, 2]), r"shape\.0 must be a whole number"),
+        (lambda tensors, metadata: metadata.update(shape=[5, 2]), "shape must be a list of 3 values"),
+        (lambda tensors, metadata: metadata.update(shape=[1, 1, 2]), "must be ascending, within"),
         (
-            lambda tensors, metadata: tensors.update(times_s=torch.full((5,), torch.nan)),
-            "times_s does not have a finite time",
+            lambda tensors, metadata: metadata.update(format=99),
+            "format 99, but this version of floc reads 1; update floc",
+        ),
+        (lambda tensors, metadata: metadata.pop("format"), "format nothing"),
+        (lambda tensors, metadata: metadata.update(layers=10**10), "layers must be a whole number from 0 to 1000"),
+        (lambda tensors, metadata: metadata.update(layers=3), "deep features of 3 layers"),
+        (lambda tensors, metadata: metadata.update(fps=1e-320), "fps must be"),
+        (lambda tensors, metadata: metadata.update(fps=0), "fps must be"),
+        (lambda tensors, metadata: metadata.update(duration_s=float("inf")), "duration_s must be"),
+        (lambda tensors, metadata: metadata.update(frames_per_slice=0), "frames_per_slice must be"),
+        (lambda tensors, metadata: metadata["made"].update(coverage="0.9"), r"made\.coverage must be"),
+        (lambda tensors, metadata: metadata["made"].update(method=3), r"made\.method must be"),
+        (lambda tensors, metadata: metadata["made"].update(seconds={"total": "1"}), r"made\.seconds\.total must be"),
+        (lambda tensors, metadata: metadata["made"].update(settings=[]), r"made\.settings must be a JSON object"),
+        (lambda tensors, metadata: metadata["model"].update(weights=[0.5, "1"]), r"model\.weights\.1 must be a number"),
+        (lambda tensors, metadata: metadata["model"].update(revision=3), r"model\.revision must be text"),
+        (lambda tensors, metadata: tensors.update(times_s=-torch.arange(5).double()), "times_s must be ascending"),
+        (
+            lambda tensors, metadata: tensors.update(times_s=torch.full((5,), 1e300, dtype=torch.float64)),
+            "times_s must have a time",
+        ),
+        (
+            lambda tensors, metadata: tensors.update(
+                times_s=torch.ones(5, dtype=torch.float64), last_s=torch.zeros(5, dtype=torch.float64)
+            ),
+            "last_s must not be before times_s",
+        ),
+        (lambda tensors, metadata: metadata.pop("model"), "model"),
+        (lambda tensors, metadata: metadata.update(model={"kind": 1}), r"model\.kind must be text"),
+        (lambda tensors, metadata: tensors.update(times_s=torch.zeros(3)), "times_s must have shape 5, got 3"),
+        (
+            lambda tensors, metadata: tensors.update(times_s=torch.full((5,), torch.nan).double()),
+            "times_s has values that are not finite",
         ),
     ],
 )
@@ -136,15 +179,18 @@ def test_rejects_inconsistent_files(saved: Path, change: Any, message: str) -> N
         metadata = json.loads(file.metadata()["floc"])
     change(tensors, metadata)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, saved, {"floc": json.dumps(metadata)})
-    with pytest.raises(ValueError, match=f"not a readable .floc file.*{message}"):
+    with pytest.raises(ValueError, match=f"not a .floc file, or damaged: .*{message}.*; write the file again"):
         floc.load(saved)
 
 
 def test_rejects_missing_and_other_files(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no such file"):
         floc.load(tmp_path / "none.floc")
+    os.mkfifo(tmp_path / "pipe.floc")
+    with pytest.raises(ValueError, match=r"not a regular file; give a \.floc file"):
+        floc.load(tmp_path / "pipe.floc")
     (tmp_path / "text.floc").write_text("no")
-    with pytest.raises(ValueError, match="not a readable"):
+    with pytest.raises(ValueError, match=r"not a \.floc file"):
         floc.load(tmp_path / "text.floc")
 
 
