@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from floc._checks import is_positive_int
-from floc.video.container import Clock, Orientation, read_packets
+from floc.video.container import MAX_PICTURE_PIXELS, Clock, Orientation, PacketReader, describe_error
 from floc.video.sample import Sampler, Ticks
 
 if TYPE_CHECKING:
     import av
-    from av.container import InputContainer
 
 # Packets held back beyond this are decoded even if not needed: about ten seconds of 4K.
 HELD_BYTES = 32 << 20
@@ -36,9 +35,9 @@ class FrameDecoder:
     """Decodes one pass over a video, and records what went wrong."""
 
     def __init__(
-        self, container: InputContainer, stream: av.VideoStream, clock: Clock, sampler: Sampler, skipping: bool
+        self, packets: PacketReader, stream: av.VideoStream, clock: Clock, sampler: Sampler, skipping: bool
     ) -> None:
-        self._container, self._stream, self._clock, self._sampler = container, stream, clock, sampler
+        self._reader, self._stream, self._clock, self._sampler = packets, stream, clock, sampler
         # without reliable timestamps, a frame's time is known only by counting all frames before it
         self._skipping = skipping and not clock.counts
         self._shown: Ticks = -1  # display time of the last decoded frame
@@ -51,11 +50,11 @@ class FrameDecoder:
         self._reached_end = False  # read to the end of the file, not only to the last wanted frame
         self.stop_reason = ""  # why reading stopped before the end of the video
 
-    def frames(self, whole_file: bool) -> Iterator[tuple[Ticks, av.VideoFrame]]:
-        """Yield decoded frames and their display times; read all streams if `whole_file`."""
+    def __iter__(self) -> Iterator[tuple[Ticks, av.VideoFrame]]:
+        """Yield decoded frames and their display times."""
         held: list[av.Packet] = []
         held_bytes, fresh, last_key = 0, False, -math.inf
-        for packet in self._packets(whole_file):
+        for packet in self._packets():
             waits = False
             if self._skipping and packet.pts is not None:
                 shown = packet.pts - self._clock.origin
@@ -80,17 +79,10 @@ class FrameDecoder:
         for packet in packets:
             yield from self._decode(packet)
 
-    def _packets(self, whole_file: bool) -> Iterator[av.Packet]:
+    def _packets(self) -> Iterator[av.Packet]:
         """Yield the video's packets, except an incomplete one at the end of a file that is cut off."""
         torn: av.Packet | None = None
-        packets = read_packets(self._container, *(() if whole_file else (self._stream,)))
-        while True:
-            try:
-                packet = next(packets)
-            except StopIteration as end:
-                self._reached_end = True
-                self.stop_reason = end.value or ("its last frame is incomplete" if torn else "")
-                return
+        for packet in self._reader:
             if packet.pts is not None and packet.time_base and not packet.is_corrupt:
                 self._end_s = max(self._end_s, (packet.pts + (packet.duration or 0)) * packet.time_base)
             if packet.stream_index != self._stream.index:
@@ -100,6 +92,8 @@ class FrameDecoder:
             torn = packet if packet.is_corrupt else None
             if not torn:
                 yield packet
+        self._reached_end = True
+        self.stop_reason = self._reader.stop_reason or ("its last frame is incomplete" if torn else "")
 
     def _decode(self, packet: av.Packet | None) -> Iterator[tuple[Ticks, av.VideoFrame]]:
         import av
@@ -108,7 +102,7 @@ class FrameDecoder:
         try:
             frames = self._stream.codec_context.decode(packet)
         except av.FFmpegError as error:
-            self._record_damage(error.strerror or str(error), None if packet is None else packet.pts)
+            self._record_damage(describe_error(error), None if packet is None else packet.pts)
             return
         for frame in frames:
             if self._entry is not None:
@@ -170,7 +164,7 @@ def select_frames(
         on_screen = ticks, frame
     if on_screen:
         ticks, frame = on_screen
-        if sampler.wants(until=ticks + (frame.duration or clock.frame_ticks)):
+        if sampler.wants(until=ticks + (frame.duration if frame.duration > 0 else clock.frame_ticks)):
             yield on_screen
 
 
@@ -179,6 +173,11 @@ def resolve_size(size: FrameSize | None, source: tuple[int, int]) -> tuple[int, 
     width, height = source if size is None else size(*source)
     if not (is_positive_int(width) and is_positive_int(height)):
         raise ValueError(f"size= must return a width and a height of at least 1, got {width!r} x {height!r}")
+    if width * height > MAX_PICTURE_PIXELS:
+        raise ValueError(
+            f"frames of {width} x {height} pixels are too large, the limit is {MAX_PICTURE_PIXELS:,} pixels; "
+            "choose a smaller size=, or a video that is less narrow"
+        )
     return int(width), int(height)
 
 

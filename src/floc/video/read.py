@@ -18,14 +18,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from floc._checks import check_count, is_number, is_positive_int
+from floc._checks import check_count, is_number, is_positive_int, shorten
 from floc.tokens import Frames
-from floc.video.container import Clock, Orientation, find_video_stream, open_container, probe, read_duration, scan_file
+from floc.video.container import (
+    Clock,
+    Orientation,
+    PacketReader,
+    find_video_stream,
+    open_container,
+    probe,
+    read_duration,
+    scan_file,
+)
 from floc.video.decode import FalseKeyframeError, FrameDecoder, FrameSize, make_converter, resolve_size, select_frames
 from floc.video.sample import ALL_TARGETS, ROUNDING_S, Sampler, Ticks, compute_step, count_samples
 
 if TYPE_CHECKING:
     import av
+
+FPS_LIMITS = (1e-12, 1e6)
+BATCH_BYTES = 512 << 20
 
 
 def read(
@@ -45,17 +57,20 @@ def read(
         max_frames: maximum number of frames; if there would be more, they are spread evenly over the whole video.
             None for no limit.
         size: maps (width, height) of the upright video, in square pixels, to (width, height) of the frames to return.
-        batch: frames in each `Frames`; the last batch may be shorter.
+        batch: frames in each `Frames`. The last batch may be shorter; all are if they would take more than 512 MiB.
     """
     check_sampling(fps, max_frames, batch)
+    # numpy numbers would overflow in fractions
+    fps = fps if fps is None or isinstance(fps, int | Fraction) else float(fps)
+    max_frames = None if max_frames is None else int(max_frames)
     path = Path(path)
     with open_container(path) as container:
         stream = find_video_stream(container, path)
-        frame, clock = probe(container, stream, path)
+        frame, clock = probe(container, PacketReader(container, stream), stream, path)
         orientation = Orientation.from_frame(frame)
         source = orientation.display_size(frame, stream)
         duration_s, whole_file = read_duration(container, stream, clock)
-        count = stream.frames or None
+        count = stream.frames if stream.frames > 0 else None
         codec = stream.codec_context.name
     if duration_s is None or (count is None and (fps is None or fps > clock.rate)):
         scanned_s, count = scan_file(path, clock)
@@ -72,10 +87,11 @@ def read(
         native_fps=float(clock.rate),
         codec=codec,
         rotation=round(-frame.rotation / 90) % 4 * 90,
-        planned=count_samples(step, max_frames, duration_s, count),
+        # a frame takes at least a byte of the file, whatever the header states
+        planned=min(path.stat().st_size, count_samples(step, max_frames, duration_s, count)),
         fps=fps,
         max_frames=max_frames,
-        batch=batch,
+        batch=min(batch, max(1, BATCH_BYTES // (3 * width * height))),
         _step_s=step,
         _orientation=orientation,
         _clock=clock,
@@ -129,7 +145,7 @@ class Video:
         )
         # the last part includes any frames after the stated end
         targets = range(first, last if end_s < self.duration_s else ALL_TARGETS.stop)
-        return replace(self, planned=last - first, _targets=targets, warnings=[], frames=None)
+        return replace(self, planned=min(self.planned, last - first), _targets=targets, warnings=[], frames=None)
 
     def __iter__(self) -> Iterator[Frames]:
         self.warnings, self.frames = [], None
@@ -195,8 +211,9 @@ class Video:
         sampler = Sampler(step, rounding, limit, targets)
         with open_container(self.path) as container:
             stream = find_video_stream(container, self.path)
-            decoder = FrameDecoder(container, stream, self._clock, sampler, skipping)
-            for ticks, frame in select_frames(decoder.frames(self._whole_file), sampler, self._clock):
+            packets = PacketReader(container, *(() if self._whole_file else (stream,)))
+            decoder = FrameDecoder(packets, stream, self._clock, sampler, skipping)
+            for ticks, frame in select_frames(decoder, sampler, self._clock):
                 # a frame on screen at an earlier target belongs to the part before
                 if step is None or not targets.start or ticks > (targets.start - 1) * step + rounding:
                     yield ticks, frame
@@ -205,8 +222,13 @@ class Video:
 
 def check_sampling(fps: float | None, max_frames: int | None = None, batch: int = 1) -> None:
     """Raise ValueError if a sampling option is invalid."""
-    if fps is not None and not (is_number(fps) and 0 < fps < math.inf):
-        raise ValueError(f"fps must be a number above 0, the frames per second, or None for all; got {fps!r}")
+    if fps is not None and not (is_number(fps) and FPS_LIMITS[0] <= fps <= FPS_LIMITS[1]):
+        raise ValueError(
+            "fps must be a number above 0, from 1e-12 to 1e6, the frames per second, or None for all; "
+            f"got {shorten(fps)}"
+        )
     if max_frames is not None and not is_positive_int(max_frames):
-        raise ValueError(f"max_frames must be a whole number, at least 1, or None for no limit; got {max_frames!r}")
+        raise ValueError(
+            f"max_frames must be a whole number, at least 1, or None for no limit; got {shorten(max_frames)}"
+        )
     check_count("batch", batch, "frames")
