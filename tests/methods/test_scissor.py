@@ -10,7 +10,8 @@ import torch
 
 import floc
 from examples.synthetic import make_tokens
-from floc.methods import linkage, scissor
+from floc.methods import scissor
+from floc.methods.shared import linkage
 from floc.tokens import TokenGrid
 
 

@@ -10,7 +10,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 import floc
-from floc.methods.clusters import select_representatives
+from floc.methods.shared.clusters import select_representatives
 from floc.methods.spectral import cluster_spectrally, make_seeding
 from floc.representatives import normalize
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from floc._checks import check_choice
 from floc.kept import Kept
-from floc.methods.budgets import check_floor
 from floc.methods.registry import register
+from floc.methods.shared.budgets import check_floor
 from floc.tokens import TokenGrid
 
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from floc.methods import clusters
 from floc.methods.registry import register
+from floc.methods.shared import clusters
 
 TOLERANCE = 1e-4  # scikit-learn's default
 RIDGE = 1e-11  # relative to the largest square: a hundred times the rounding of products in float64

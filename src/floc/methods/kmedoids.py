@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from floc._checks import check_choice
-from floc.methods import clusters
 from floc.methods.registry import register
+from floc.methods.shared import clusters
 
 MAX_ALTERNATIONS = 300
 

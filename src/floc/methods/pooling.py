@@ -13,8 +13,8 @@ import torch.nn.functional as F
 
 from floc._checks import check_choice
 from floc.kept import Kept
-from floc.methods.frames import split_tiles, to_float
 from floc.methods.registry import register
+from floc.methods.shared.frames import split_tiles, to_float
 from floc.tokens import TokenGrid
 
 

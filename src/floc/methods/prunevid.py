@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from floc.kept import Kept
-from floc.methods.budgets import check_floor
-from floc.methods.density import cluster_points
-from floc.methods.frames import average_frames, split_tiles, to_float
 from floc.methods.registry import register
+from floc.methods.shared.budgets import check_floor
+from floc.methods.shared.density import cluster_points
+from floc.methods.shared.frames import average_frames, split_tiles, to_float
 from floc.tokens import TokenGrid
 
 

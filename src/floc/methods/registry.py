@@ -50,7 +50,8 @@ def register(name: str, paper: str, kind: Literal["select", "merge"], **properti
 @cache
 def _import_methods() -> None:
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        importlib.import_module(f"floc.methods.{module.name}")
+        if not module.ispkg:
+            importlib.import_module(f"floc.methods.{module.name}")
 
 
 def list_methods() -> list[str]:

@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from floc.kept import Kept
-from floc.methods.budgets import find_parameter
-from floc.methods.components import find_components, sum_groups
-from floc.methods.linkage import FrameTrees
 from floc.methods.registry import register
+from floc.methods.shared.budgets import find_parameter
+from floc.methods.shared.components import find_components, sum_groups
+from floc.methods.shared.linkage import FrameTrees
 from floc.representatives import TILE_BYTES, normalize
 from floc.tokens import TokenGrid
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from floc._checks import is_number
-from floc.methods import clusters
 from floc.methods.registry import register
+from floc.methods.shared import clusters
 from floc.representatives import normalize
 
 STARTS = 10  # of k-means in the embedding, scikit-learn's default

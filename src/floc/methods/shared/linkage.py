@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from floc.methods.components import sum_groups
+from floc.methods.shared.components import sum_groups
 from floc.representatives import TILE_BYTES
 from floc.tokens import TokenGrid
 
