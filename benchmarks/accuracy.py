@@ -23,7 +23,7 @@ Scores = dict[tuple[Any, ...], float]
 
 def _show(name: str, results: Path) -> str:
     """Return one table of the paper: for each task the paper's score, and ours if it was measured."""
-    table = paper.table(name)
+    table = paper.get_table(name)
     ours = _read_scores(results / REPORT)
     tasks = list(dict.fromkeys(task for row in table.rows for task in row["scores"]))
     head = ["model", "method", "kept"] + [column for task in tasks for column in (title(task), "ours")]

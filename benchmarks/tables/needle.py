@@ -137,7 +137,7 @@ def make_records(
 def _show_kept(kind: str, document: dict[str, Any]) -> str:
     """Show shares of inserts, and the paper's accuracy on the closest task."""
     task, part = PAPER_TASKS[kind]
-    published = {(row["method"], row["ratio"]): f"{row['scores'][part]:.2f}" for row in paper.table("table6").rows}
+    published = {(row["method"], row["ratio"]): f"{row['scores'][part]:.2f}" for row in paper.get_table("table6").rows}
     rows = [
         [*row, *(published.get((method, ratio), "") for ratio in PAPER_RATIOS)]
         for method, row in _make_rows(document, kind, "kept", show_percent)

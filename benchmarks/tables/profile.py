@@ -135,7 +135,7 @@ def _show(document: dict[str, Any]) -> str:
 
 
 def _make_row(record: dict[str, Any], reading: dict[str, Any]) -> list[str]:
-    row = paper.row(PAPER, record["method"])
+    row = paper.get_row(PAPER, record["method"])
     published = {
         key: show_number(row.get(key)) for key in ("compression_s", "gflop", "inference_s", "vram_gb", "total_s")
     }
@@ -181,7 +181,7 @@ def _list_notes(document: dict[str, Any]) -> list[str]:
         "Memory: peak of the call above the tokens.",
         llm_note if llm["readings"] else f"LLM: {llm['model']}.",
         f"Not run: {'; '.join(failed)}." if failed else "",
-        *(f"In the paper: {note}" for note in paper.table(PAPER).notes),
+        *(f"In the paper: {note}" for note in paper.get_table(PAPER).notes),
         show_environment(document, "python", "torch", "transformers", "numba", "scikit-learn", "kmedoids"),
     ]
 
@@ -192,7 +192,7 @@ def _plot(document: dict[str, Any]) -> Figure:
 
     timed = sorted((row for row in document["methods"] if "seconds" in row), key=lambda row: row["seconds"])
     names = [record["method"] for record in timed]
-    published = {name: seconds for name in names if (seconds := paper.row(PAPER, name).get("compression_s"))}
+    published = {name: seconds for name in names if (seconds := paper.get_row(PAPER, name).get("compression_s"))}
     figure = Figure(figsize=(7, 0.35 * len(names) + 1.2))
     axes = figure.subplots()
     label = f"{document['frames']} frames, {document['ran_on']}"

@@ -111,7 +111,7 @@ def _make_cells(by_case: dict[Any, dict[str, Any]], method: str, ratio: str, len
 
 
 def _get_published(method: str, ratio: str, length: int) -> float | None:
-    return paper.row(PAPER, method).get("seconds", {}).get(ratio, {}).get(str(length))
+    return paper.get_row(PAPER, method).get("seconds", {}).get(ratio, {}).get(str(length))
 
 
 def _list_notes(document: dict[str, Any]) -> list[str]:
@@ -124,7 +124,7 @@ def _list_notes(document: dict[str, Any]) -> list[str]:
         f"Ratios: {RATIO_NOTE}. `floc`, with its second pass over all blocks, is not in the paper.",
         f"Empty: not in the paper, not run, or skipped after a call with shorter blocks took {PATIENCE_S:g} s.",
         f"Not run: {missing}." if missing else "",
-        *paper.table(PAPER).notes,
+        *paper.get_table(PAPER).notes,
         show_environment(document, "python", "torch", "triton", "numba", "scikit-learn", "kmedoids"),
     ]
 

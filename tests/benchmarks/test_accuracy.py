@@ -33,7 +33,7 @@ def test_shows_every_score_of_the_paper_and_no_empty_column(name, tmp_path):
     text = show_view(f"paper-{name}", tmp_path)
     head, _, *lines = [line for line in text.splitlines() if line.startswith("|")]
     printed = sorted(float(score) for line in lines for score in re.findall(r"\| (\d+\.\d\d) ", line))
-    assert printed == sorted(score for row in paper.table(name).rows for score in row["scores"].values())
+    assert printed == sorted(score for row in paper.get_table(name).rows for score in row["scores"].values())
     assert "not measured yet" in text
     assert "ours" not in head
 

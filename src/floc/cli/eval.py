@@ -17,10 +17,10 @@ from floc.cli.application import command
 from floc.cli.output import catch_stop, print_note, print_warning, screen, show_status
 
 if TYPE_CHECKING:
-    from floc.evaluation import Cell, EvalStatus, ResultFolder
+    from floc.evaluation import EvalRun, EvalStatus, ResultFolder
 
-COLUMNS = ("model", "frames", "tokens", "16:9", "kept", "cells", "done", "GPU h", "read h")
-GROUP = ("model", "max_frames", "fps", "ratio", "budget", "limit", "more", "lmms")  # what the cells of a row share
+COLUMNS = ("model", "frames", "tokens", "16:9", "kept", "runs", "done", "GPU h", "read h")
+GROUP = ("model", "max_frames", "fps", "ratio", "budget", "limit", "more", "lmms")  # what the runs of a row share
 Text = str | None
 
 
@@ -54,20 +54,20 @@ def evaluate(
     limit: Annotated[int | None, _option("N", "Questions per task, to try it out.", "all")] = None,
     gpus: Annotated[Text, _option("GPUS", "One process per entry: 0,1, or 0+1,2+3 for two GPUs each.", "all")] = None,
     output: Annotated[
-        Path, _option("FOLDER", "Folder of the results; finished cells are not run again.", "", "--output", "-o")
+        Path, _option("FOLDER", "Folder of the results; finished runs are not repeated.", "", "--output", "-o")
     ] = Path("floc-eval"),
-    retry: Annotated[bool, _option(None, "Run failed cells again.", "", "--retry")] = False,
+    retry: Annotated[bool, _option(None, "Repeat failed runs.", "", "--retry")] = False,
     model_args: Annotated[str, _option("ARGS", "For lmms-eval's model: max_pixels=100352,positions=compact.")] = "",
     lmms: Annotated[str, _option("ARGS", "More arguments for lmms-eval, as one text.")] = "",
     dry_run: Annotated[
-        bool, _option(None, "Show cells, tokens, hours, downloads; run nothing.", "", "--dry-run")
+        bool, _option(None, "Show runs, tokens, hours, downloads; start nothing.", "", "--dry-run")
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Evaluate models and methods on benchmarks, and compare with the paper's numbers.
 
-    A cell is one model with one method and one ratio on one task: one run of lmms-eval. Run the same command again to
-    continue after a stop. Every cell updates report.md and report.json in the folder.
+    A run is one model with one method and one ratio on one task, in lmms-eval. Give the same command again to continue
+    after a stop. Every run updates report.md and report.json in the folder.
     """
     from floc import evaluation
 
@@ -86,55 +86,55 @@ def evaluate(
         more=model_args,
         lmms=lmms,
     )
-    cells = evaluation.plan_grid(plan_options) if paper is None else evaluation.plan_paper(paper, plan_options)
+    runs = evaluation.plan_grid(plan_options) if paper is None else evaluation.plan_paper(paper, plan_options)
     options.check_folder(output)
     folder = evaluation.ResultFolder(output)
     workers = evaluation.parse_gpus(gpus)
     if dry_run:
-        plan = evaluation.preview.preview_plan(cells, folder, evaluation.build_command, workers[0])
+        plan = evaluation.preview.preview_plan(runs, folder, evaluation.build_command, workers[0])
         print(json.dumps(plan)) if as_json else _show_plan(plan)
     else:
-        _run_cells(cells, folder, workers, retry=retry, as_json=as_json)
+        _execute_runs(runs, folder, workers, retry=retry, as_json=as_json)
 
 
-def _run_cells(cells: list[Cell], folder: ResultFolder, gpus: list[str], *, retry: bool, as_json: bool) -> None:
+def _execute_runs(runs: list[EvalRun], folder: ResultFolder, gpus: list[str], *, retry: bool, as_json: bool) -> None:
     from floc import evaluation
 
-    if pending := evaluation.list_pending(cells, folder, retry=retry):
+    if pending := evaluation.list_pending(runs, folder, retry=retry):
         evaluation.preview.check_downloads(pending)
         evaluation.check_lmms_eval()
     format_line = functools.partial(_format_status, workers=len(gpus))
     with catch_stop() as is_stopped, show_status(format_line) as show:
-        status = evaluation.run_cells(
-            cells,
+        status = evaluation.execute_runs(
+            runs,
             folder,
             evaluation.build_command,
             gpus=gpus,
             retry=retry,
             on_poll=show,
             should_stop=is_stopped,
-            on_finish=lambda cell: evaluation.report.write_report(folder),
+            on_finish=lambda run: evaluation.report.write_report(folder),
         )
     page, data = evaluation.report.write_report(folder)
     print(data.read_text() if as_json else page.read_text(), end="")
     screen.print(format_line(status), markup=False, soft_wrap=True)
     print_note(f"wrote {page} and {data}")
     if status.failed:
-        print_warning("some cells failed: the report says why; --retry runs them again")
+        print_warning("some runs failed: the report says why; --retry repeats them")
     if is_stopped():
         print_warning("stopped: run the same command to continue")
-    if status.done < status.cells:
+    if status.done < status.runs:
         raise typer.Exit(1)
 
 
 def _format_status(status: EvalStatus, workers: int) -> str:
-    parts = [f"{status.done} of {status.cells} cells done", f"{len(status.running)} running"]
+    parts = [f"{status.done} of {status.runs} runs done", f"{len(status.running)} running"]
     if status.failed:
         parts.append(f"{status.failed} failed")
     left_s = status.estimate_left(workers)
     if left_s:
         parts.append(f"about {format_time(left_s)} left")
-    running = [f"{cell.model} {cell.method} {cell.size} {cell.task}" for cell in list(status.running.values())]
+    running = [f"{run.model} {run.method} {run.size} {run.task}" for run in list(status.running.values())]
     return "  ".join([*parts, *running])
 
 
@@ -144,26 +144,26 @@ def _show_plan(plan: dict[str, Any]) -> None:
     for name in COLUMNS:
         table.add_column(name, justify="left" if name == "model" else "right", no_wrap=True)
     groups: dict[tuple, list[dict[str, Any]]] = {}
-    for cell in plan["cells"]:
-        groups.setdefault(tuple(cell[name] for name in GROUP), []).append(cell)
-    for cells in groups.values():
-        first = cells[0]
+    for run in plan["runs"]:
+        groups.setdefault(tuple(run[name] for name in GROUP), []).append(run)
+    for runs in groups.values():
+        first = runs[0]
         table.add_row(
             first["model"],
             f"{first['max_frames']:,}" + (f" {first['fps']:g}/s" if first["fps"] else ""),
             f"{first['tokens']:,}",
-            f"{first['film_tokens']:,}",
+            f"{first['video_tokens']:,}",
             f"{first['kept']:,}" + (f" ({first['ratio']})" if first["ratio"] else ""),
-            str(len(cells)),
-            str(sum(cell["state"] == "done" for cell in cells)),
-            *_format_hours(cells),
+            str(len(runs)),
+            str(sum(run["state"] == "done" for run in runs)),
+            *_format_hours(runs),
         )
-    table.add_row("all", *[""] * 4, str(len(plan["cells"])), "", *_format_hours(plan["cells"]))
+    table.add_row("all", *[""] * 4, str(len(plan["runs"])), "", *_format_hours(plan["runs"]))
     out.print(table)
-    methods = [cell["method"] + (f" (T = {cell['block']})" if cell["block"] else "") for cell in plan["cells"]]
+    methods = [run["method"] + (f" (T = {run['block']})" if run["block"] else "") for run in plan["runs"]]
     lines = [
         f"methods: {', '.join(dict.fromkeys(methods))}",
-        f"tasks: {', '.join(dict.fromkeys(cell['task'] for cell in plan['cells']))}",
+        f"tasks: {', '.join(dict.fromkeys(run['task'] for run in plan['runs']))}",
         "tokens: of a video, at most; 16:9: of a 1280 x 720 video; kept: of the maximum",
         *(f"assumed: {text}" for text in plan["assumed"]),
         f"hours: {plan['estimate']}",
@@ -174,6 +174,6 @@ def _show_plan(plan: dict[str, Any]) -> None:
         out.print(line, markup=False, soft_wrap=True)
 
 
-def _format_hours(cells: list[dict[str, Any]]) -> list[str]:
-    columns = ([cell[name] for cell in cells] for name in ("computing_s", "reading_s"))
+def _format_hours(runs: list[dict[str, Any]]) -> list[str]:
+    columns = ([run[name] for run in runs] for name in ("computing_s", "reading_s"))
     return ["-" if None in seconds else f"{sum(seconds) / 3600:.1f}" for seconds in columns]  # -: no estimate

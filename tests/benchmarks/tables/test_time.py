@@ -60,7 +60,7 @@ def test_view_has_the_papers_seconds_and_ratios():
     assert by_case["1/32", "kmedoids"][:4] == ["", "0.022", "", "2.2x"]
     assert set(by_case["1/16", "floc"]) == {""}  # not in the paper
     printed = sum(float(cell) for cells in by_case.values() for cell in cells[1::4] if cell)
-    rows = paper.table("table3").rows
+    rows = paper.get_table("table3").rows
     published = sum(value for row in rows for seconds in row["seconds"].values() for value in seconds.values())
     assert printed == pytest.approx(published)
     assert "spectral: no scikit-learn" in text
