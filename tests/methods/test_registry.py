@@ -169,8 +169,7 @@ def test_runs_without_budget_if_native_and_raises_otherwise(tokens: np.ndarray, 
         with pytest.raises(ValueError, match="exactly one of ratio"):
             floc.compress(tokens, method=name)
         return
-    clusterings = {key: {"n_clusters": 50} for key in ("kmeans", "kmedoids", "spectral")}
-    own = {"pooling": {"stride": 2}, **clusterings}.get(name, {})  # these have no default size
+    own = {"stride": 2} if name == "pooling" else {}  # it has no default size
     if own:
         with pytest.raises(ValueError, match=f"{name} needs"):
             floc.compress(tokens, method=name)
@@ -190,14 +189,6 @@ def test_accepts_array_scalars_as_options(tokens: np.ndarray) -> None:
     kept = floc.compress(tokens, method="sttm", root_level=np.int64(1), **stored)
     assert kept.indices.tolist() == plain.indices.tolist()
     assert kept.settings == plain.settings
-
-
-@pytest.mark.parametrize("name", ["kmeans", "kmedoids", "spectral"])
-def test_n_clusters_equals_a_budget(tokens: np.ndarray, name: str) -> None:
-    kept = floc.compress(tokens, method=name, n_clusters=60)
-    assert kept.indices.tolist() == floc.compress(tokens, method=name, budget=60).indices.tolist()
-    with pytest.raises(ValueError, match=r"whole number in 1..840, the number of tokens; got 841"):
-        floc.compress(tokens, method=name, n_clusters=841)
 
 
 @each_method

@@ -16,7 +16,7 @@ RIDGE = 1e-11  # relative to the largest square: a hundred times the rounding of
 MIN_PROJECTED = 1 << 19  # values in a block above which projecting pays; smaller blocks take milliseconds anyway
 
 
-@register("kmeans", "k-means++ and Lloyd's algorithm in scikit-learn", "select", searched=("n_clusters",))
+@register("kmeans", "k-means++ and Lloyd's algorithm in scikit-learn", "select")
 @dataclass(frozen=True)
 class KMeans(clusters.ClusterMethod):
     """Keep the token nearest to the mean of each k-means cluster.

@@ -40,7 +40,6 @@ class ClusterMethod:
     matrices: ClassVar[int] = 0  # [n, n] float64 matrices needed for a block
     threads: ClassVar[int | None] = None  # blocks processed at a time; None: as many as torch has threads
 
-    n_clusters: int | None = None  # tokens to keep without a budget
     block: BlockSpec = 8  # frames clustered together; None: the whole video
     seed: int = 0
 
@@ -61,16 +60,6 @@ class ClusterMethod:
         needed = 8 * n * n * self.matrices * min(count_threads(), len(spans))
         check_memory(n, needed, torch.device("cpu"), "block=8, or fewer frames")
         return grid.keep(select_in_blocks(grid, spans, budget, self._select, self.threads))
-
-    def keep_by_options(self, grid: TokenGrid) -> Kept:
-        """Keep `n_clusters` tokens."""
-        if self.n_clusters is None:
-            raise ValueError(f"{self.name} needs n_clusters=, or a ratio or budget")
-        if not (is_int(self.n_clusters) and 1 <= self.n_clusters <= grid.n):
-            raise ValueError(
-                f"n_clusters must be a whole number in 1..{grid.n}, the number of tokens; got {self.n_clusters!r}"
-            )
-        return self(grid, int(self.n_clusters))
 
     def _list_modules(self) -> tuple[str, ...]:
         """Return the modules that `_select` imports."""
