@@ -128,7 +128,8 @@ def _measure_prefill(model: Any, count: int, weights: int) -> dict[str, Any]:
 
 def _show(document: dict[str, Any]) -> str:
     readings = {reading["kept"]: reading for reading in document["llm"]["readings"]}
-    rows = [_make_row(record, readings.get(record.get("kept"), {})) for record in document["methods"]]
+    measured = [record for record in document["methods"] if "kept" in record]
+    rows = [_make_row(record, readings.get(record["kept"], {})) for record in measured]
     head = ["method", "tokens kept", "compression, s", "paper", f"ratio to {BASELINE}", "GFLOP", "paper", "memory, MiB"]
     head += ["LLM, s", "paper", "LLM's peak, GB", "paper", "total, s", "paper"]
     return show_rows(head, rows, *_list_notes(document))
@@ -143,7 +144,7 @@ def _make_row(record: dict[str, Any], reading: dict[str, Any]) -> list[str]:
     total_s = None if compression_s is None or "seconds" not in reading else compression_s + reading["seconds"]
     return [
         record["method"],
-        f"{record['kept']:,}" if "kept" in record else "not run",
+        f"{record['kept']:,}",
         show_number(record.get("seconds")),
         published["compression_s"],
         show_ratio(record) if "ratio" in record else "",
