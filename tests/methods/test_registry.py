@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -229,3 +230,23 @@ def test_registered_methods_are_listed_and_made(monkeypatch: pytest.MonkeyPatch)
     assert floc.methods.make("other", {"seed": np.int64(3)}) == floc.methods.make("random", {"seed": 3})
     with pytest.raises(ValueError, match="unknown method 'othr': did you mean 'other'"):
         floc.methods.get("othr")
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "value", "message"),
+    [
+        ("dycoke", "window", "x", "must be a whole number below 2**53, got 'x'"),
+        ("dycoke", "window", 10**30, "must be a whole number below 2**53"),
+        ("dycoke", "strict", 1, "must be true or false, got '1'"),
+        ("sttm", "spatial_threshold", float("nan"), "must be a finite number, got 'nan'"),
+        ("sttm", "spatial_threshold", None, "must be a finite number, got 'None'"),
+        ("longvu", "max_visual_len", 0.5, "must be a whole number"),
+        ("kmedoids", "init", 3, "must be text, got '3'"),
+        ("floc", "metric", np.ones(3), "must be text"),
+        ("pooling", "adaptive_size", 3, r"adaptive_size must be (rows, columns)"),
+        ("pooling", "adaptive_size", ["a", 2], r"adaptive_size must be (rows, columns)"),
+    ],
+)
+def test_rejects_options_of_another_type(method: str, option: str, value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        floc.compress(np.ones((4, 2, 3, 2)), method=method, **{option: value})

@@ -58,8 +58,6 @@ class PruneVid:
                 raise ValueError(f"{name} must be in [0, 1], clusters / members; got {getattr(self, name)}")
         if not self.k >= 1:
             raise ValueError(f"k must be at least 1, the point itself; got {self.k}")
-        if np.isnan(self.tau):
-            raise ValueError("tau must be a number, the cosine above which a cell is static; got nan")
 
     def keep_by_options(self, grid: TokenGrid) -> Kept:
         """Merge with the given thresholds and ratios."""

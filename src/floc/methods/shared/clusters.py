@@ -15,7 +15,6 @@ import torch
 from threadpoolctl import ThreadpoolController
 
 from floc import blocks, scenes
-from floc._checks import is_int
 from floc._system import check_memory, count_threads, single_threaded_blas
 from floc.blocks import BlockSpec
 from floc.kept import Kept
@@ -45,7 +44,7 @@ class ClusterMethod:
 
     def __post_init__(self) -> None:
         blocks.check_block(self.block)
-        if not (is_int(self.seed) and 0 <= self.seed < 2**32):
+        if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed must be a whole number from 0 to 2**32 - 1, got {self.seed!r}")
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
