@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import math
 import pkgutil
 from collections.abc import Callable
 from dataclasses import fields
@@ -37,7 +36,7 @@ class Facts(NamedTuple):
 _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "bool": ("true or false", lambda value: isinstance(value, bool)),
     "int": ("a whole number below 2**53", lambda value: is_int(value) and abs(value) < 2**53),
-    "float": ("a finite number", lambda value: is_number(value) and math.isfinite(value)),
+    "float": ("a number up to 1e15", lambda value: is_number(value) and abs(value) <= 1e15),
     "str": ("text", lambda value: isinstance(value, str)),
     "Metric": ("text", lambda value: isinstance(value, str)),
 }
@@ -154,7 +153,7 @@ def make(name: str, given: dict[str, object]) -> Method:
 
 
 def _check_type(method: str, option: str, annotation: str, value: object) -> None:
-    """Raise ValueError unless a value has the type of its option. Methods check other types and the range themselves."""
+    """Raise ValueError unless a value has the type of its option; methods check ranges and other types."""
     kind, _, other = annotation.partition(" | ")
     if kind not in _TYPES or (value is None and other == "None"):
         return
