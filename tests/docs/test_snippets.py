@@ -123,7 +123,7 @@ def test_compare_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_evaluation_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = run_page(DOCS / "guides" / "evaluation.md")
-    assert names["paper"].accuracy("qwen2.5-vl-7b", "floc-paper", "videomme", ratio="1/8") is not None
+    assert names["paper"].get_accuracy("qwen2.5-vl-7b", "floc-paper", "videomme", ratio="1/8") is not None
 
 
 @pytest.mark.parametrize("line", read_commands(DOCS / "guides" / "evaluation.md"))

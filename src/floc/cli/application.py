@@ -198,6 +198,7 @@ def _name_options(message: str) -> str:
     def rewrite_subject(match: re.Match[str]) -> str:
         return _option_names[match["name"]]
 
-    message = re.sub(rf"(?:^|(?<=: ))(?P<name>{names})(?:_s)?(?= (?:must|needs|cannot|is an empty) )", rewrite_subject, message)
+    subject = rf"(?:^|(?<=: ))(?P<name>{names})(?:_s)?(?= (?:must|needs|cannot|is an empty) )"
+    message = re.sub(subject, rewrite_subject, message)
     pattern = rf"(?<![\w-])(?P<name>{names})(?:_s)?=(?:'(?P<quoted>[^']*)'|(?P<plain>[\w./]*\w)?)"
     return re.sub(pattern, rewrite, message)
