@@ -73,7 +73,7 @@ def test_blocks_can_follow_scenes(npy: Path, tokens: np.ndarray, monkeypatch, ca
         (["missing.npy", "--ratio", "1/8"], "missing.npy: no such file"),
         (["tokens.txt", "--ratio", "1/8"], "tokens.txt: not a video that ffmpeg can read"),
         (["broken.npy", "--ratio", "1/8"], "broken.npy: not a readable .npy file"),
-        (["broken.safetensors", "--ratio", "1/8"], "broken.safetensors: not a readable safetensors file"),
+        (["broken.safetensors", "--ratio", "1/8"], "broken.safetensors: not a safetensors file, or damaged"),
         (["empty.npy", "--ratio", "1/8"], "empty.npy: not a readable .npy file"),
         (["two.safetensors", "--ratio", "1/8"], "no tensor called 'tokens'; choose one of: a, b"),
         (["two.safetensors", "--tensor", "c", "--ratio", "1/8"], "no tensor called 'c'; choose one of: a, b"),

@@ -71,7 +71,7 @@ def test_line_breaks_in_names_are_escaped(tmp_path: Path, monkeypatch, capsys) -
     ("text", "shown"),
     [
         ("s3://KEY:SECRET@bucket/a: no", "s3://bucket/a: no"),
-        ("RTSP://u:p@ss@[::1]:554/main: no", "RTSP://[::1]:554/main: no"),
+        ("RTSP://u:p@ss@[::1]:554/main: no", "rtsp://[::1]:554/main: no"),
         ("cannot open 'http://host/a?token=1&b=2'", "cannot open 'http://host/a'"),
         ("tabs\tand\nlines stay; é, 日本 too", "tabs\tand\nlines stay; é, 日本 too"),
     ],

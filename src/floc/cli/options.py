@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import tempfile
 from pathlib import Path
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 DEFAULT_RATIO = "1/8"
 MAX_DIGITS = 9  # of a number of frames
-MAX_NAME_BYTES = 230  # of an output file; file systems allow 255, and a temporary file has a longer name
 MIN_SECONDS, MAX_SECONDS = 0.001, 1e9
 BUDGET, METHOD, VIDEO = "Budget", "Method", "Video"  # panels of the help
 
@@ -185,30 +183,29 @@ def check_output(output: Path, source: Path, suffix: str | None = None) -> None:
         source: the input, which must not be overwritten.
         suffix: the suffix that the file must have.
     """
+    from floc.files import check_writable
+
     if output.is_dir():
         raise ValueError(f"{output}: this is a folder; name a file")
     if suffix is not None and output.suffix != suffix:
         raise ValueError(f"{output}: the output is a {suffix} file; name it {output.with_suffix(suffix)}")
-    if (size := len(os.fsencode(output.name))) > MAX_NAME_BYTES:
-        raise ValueError(f"{output}: this name has {size} bytes; choose one of at most {MAX_NAME_BYTES} bytes")
     if output.exists() and source.exists() and output.samefile(source):
         raise ValueError(f"{output}: this would overwrite the input; name another file")
-    if output.exists() and not output.is_file():
-        raise ValueError(f"{output}: this is not a regular file; name another one")
-    _check_writable(output.parent, output)
+    check_writable(_find_folder(output.parent, output) / output.name)
 
 
 def check_folder(folder: Path) -> None:
     """Check, before any work is done, that files can be written to a folder. A missing folder is created later."""
-    _check_writable(folder, folder)
+    _find_folder(folder, folder)
 
 
-def _check_writable(folder: Path, path: Path) -> None:
+def _find_folder(folder: Path, path: Path) -> Path:
+    """Return the nearest folder that exists, to create `folder` in; raise if it cannot be written."""
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     if not existing.is_dir():
         raise ValueError(f"{path}: {existing} is a file; name a folder")
     try:
         with tempfile.TemporaryFile(dir=existing):
-            pass
+            return existing
     except OSError as error:
         raise OSError(f"{path}: cannot write to {existing} ({error.strerror}); name another folder") from None

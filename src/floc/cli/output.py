@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from floc._text import redact_source
 from floc.cli import signals
 
 LINE_EVERY_S = 10.0  # how often progress is printed where there is no terminal
@@ -23,8 +24,7 @@ _ALWAYS = Console(stderr=True, highlight=False)  # for errors and warnings
 
 # Characters that move the cursor, color the screen or reverse text, and bytes of names that are not Unicode.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-# A user and password, and a query, in an address; pathlib drops the second slash.
-_SECRETS = re.compile(r"(?P<start>\w:/{1,2})([^/\s'\"]*@)?(?P<rest>[^?\s'\"]*)(\?[^\s'\"]*?(?=[:;,.)]*([\s'\"]|$)))?")
+_ADDRESS = re.compile(r"\w+:/{1,2}[^\s'\"]*[^\s'\":;,.)]")  # pathlib drops the second slash
 
 _is_verbose = False
 
@@ -55,7 +55,7 @@ def clean_text(text: object) -> str:
     >>> clean_text("a\x1b[31m.mp4"), clean_text("rtsp://admin:secret@10.0.0.7/main?token=1")
     ('a\\x1b[31m.mp4', 'rtsp://10.0.0.7/main')
     """
-    shown = _SECRETS.sub(r"\g<start>\g<rest>", str(text))
+    shown = _ADDRESS.sub(lambda match: redact_source(re.sub(":/+", "://", match[0], count=1)), str(text))
     return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], shown)
 
 
