@@ -65,7 +65,7 @@ def test_ask_a_store_equals_asking_the_video(tmp_path: Path) -> None:
         (("ask", "STORE", "What?", "--model", "none", "--video", "film009.mkv"), "no video 'film009.mkv'"),
         (
             ("ask", "STORE", "What?", "--model", "none", "--video", "film000.mkv", "--compare"),
-            "--compare needs the video",
+            "--compare is for videos",
         ),
         (("ask", "STORE", "What?", "--model", "none", "--video", "film000.mkv", "--fps", "2"), "already captured"),
     ],

@@ -81,7 +81,7 @@ def test_blocks_can_follow_scenes(npy: Path, tokens: np.ndarray, monkeypatch, ca
         (["pickled.npy", "--ratio", "1/8"], "pickled.npy: not a readable .npy file"),
         (["tokens.npy"], "give --ratio, --budget or --coverage"),
         (["tokens.npy", "--ratio", "2"], "ratio must be in (0, 1]"),
-        (["tokens.npy", "--ratio", "1/8", "--budget", "3"], "only one of them; got --ratio 1/8 and --budget 3"),
+        (["tokens.npy", "--ratio", "1/8", "--budget", "3"], "only one of them; got --ratio '1/8' and --budget 3"),
         (["tokens.npy", "--ratio", "1/8", "--block", "some"], "--block must be a number of frames"),
         (["tokens.npy", "--ratio", "1/8", "--block", "²"], "--block must be a number of frames"),
         (["tokens.npy", "--ratio", "1/8", "--method", "flcc"], "did you mean 'floc'"),

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import floc
+from floc._checks import check_count
 from floc._text import format_bytes
 from floc.cli import options
 from floc.cli.application import command
 from floc.cli.options import BUDGET, METHOD, flag, option
 from floc.cli.output import (
-    clean_text,
+    escape_controls,
     escape_markup,
     format_stages,
     print_note,
@@ -62,11 +63,13 @@ def ask(
     """
     from floc.integrations.transformers.ask import Session
 
+    check_count("--max-new-tokens", max_new_tokens, "tokens")
     is_in_archive = (video, start, end) != (None, None, None)
     is_captured = is_in_archive or Path(source).suffix == ".floc"
     spec = floc.methods.parse(method or "floc")
     if is_captured:
-        _refuse_video_options(source, coverage=coverage, method=method, fps=fps, max_frames=max_frames, compare=compare)
+        refused = dict(coverage=coverage, method=method, fps=fps, max_frames=max_frames, compare=compare)
+        options.refuse_options(source, "this one is already captured", **refused)
     elif (ratio, budget, coverage) == (None, None, None) and not floc.methods.runs_alone(spec):
         ratio = options.DEFAULT_RATIO
     if (ratio, budget, coverage) != (None, None, None):
@@ -77,8 +80,8 @@ def ask(
     if not is_captured:
         _check_video(source)
     stored = _load_captured(source, video, start, end, ratio, budget) if is_captured else None
-    session = Session(model, device)
     sampling: dict[str, Any] = {"fps": options.parse_fps(fps), "max_frames": options.frame_limit(max_frames)}
+    session = Session(model, device)
     settings = {"method": spec.method, **sampling, **spec.options}
     budgets: list[dict[str, Any]] = [{"ratio": ratio, "budget": budget, "coverage": coverage}]
     if compare:
@@ -100,14 +103,6 @@ def ask(
     _print_measures(answers)
     if output is not None:
         print_note(f"written  {output}", style="")
-
-
-def _refuse_video_options(source: str, *, compare: bool, **given: object) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(f"{source}: --{name.replace('_', '-')} is for videos; this one is already captured")
-    if compare:
-        raise ValueError(f"{source}: --compare needs the video itself; only the kept tokens are here")
 
 
 def _check_video(source: str) -> None:
@@ -142,7 +137,7 @@ def _capture(session: Session, video: Path, **settings: Any) -> Captured:
 def _answer(session: Session, captured: Captured, question: str, max_new_tokens: int, as_json: bool) -> dict[str, Any]:
     def print_text(text: str) -> None:
         if not as_json:
-            print(clean_text(text), end="", flush=True)
+            print(escape_controls(text), end="", flush=True)
 
     answer = session.ask(captured, question, max_new_tokens, print_text)
     if not as_json:

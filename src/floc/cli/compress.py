@@ -74,7 +74,9 @@ def compress(
         tokens = video.tokens
         details = {"times_s": video.times_s, "made_from": video.describe()}
     else:
-        _refuse_options(source, fps=fps, max_frames=max_frames, encoder=encoder, device=device)
+        options.refuse_options(
+            source, "this file holds tokens", fps=fps, max_frames=max_frames, encoder=encoder, device=device
+        )
         tokens = files.read_tokens(source, tensor)
     seconds["decode and encode" if is_video else "read"] = time.perf_counter() - started
     kept = _select(source, tokens, spec, method_options, ratio, budget, coverage)
@@ -97,12 +99,6 @@ def _merge_options(spec: Spec, block: str | None, **given: Any) -> dict[str, Any
         merged["block"] = options.parse_block(block)
     floc.methods.make(spec.method, merged)
     return merged
-
-
-def _refuse_options(source: Path, **given: object) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(f"{source}: --{name.replace('_', '-')} is for videos; this file holds tokens")
 
 
 def _select(

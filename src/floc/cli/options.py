@@ -37,15 +37,9 @@ def complete_encoder(incomplete: str) -> list[str]:
 def option(
     metavar: str | None, text: str, panel: str | None = None, *names: str, default: Any = None, complete: Any = None
 ) -> Any:
-    """Declare an option, as the default value of a parameter.
+    """Declare an option, as the default value of a parameter. A default of ... requires the option.
 
-    Args:
-        metavar: what stands for the value in the help; None for a flag.
-        text: the help; "(default: ...)" at its end is dimmed.
-        panel: the panel of the help.
-        names: such as "--output", "-o"; by default the name of the parameter.
-        default: the value if the option is not given; ... requires it.
-        complete: maps what was typed to the names that start with it.
+    "(default: ...)" at the end of the help `text` is dimmed; `complete` maps what was typed to names that begin so.
     """
     text = re.sub(r"\((default|floc): .*\)$", r"[dim]\g<0>[/]", text)
     return typer.Option(default, *names, metavar=metavar, help=text, rich_help_panel=panel, autocompletion=complete)
@@ -77,17 +71,9 @@ AS_JSON = flag("--json", "Print the result as JSON to stdout.")
 
 
 def parse_budget(ratio: str | None, budget: int | None, coverage: float | None = None, *, names: str) -> Budget:
-    """Check --ratio, --budget and --coverage.
-
-    Args:
-        ratio, budget, coverage: what was given.
-        names: the options that the command has, in words: "--ratio, --budget or --coverage".
-    """
-    given = {
-        f"--{name} {value}": value
-        for name, value in (("ratio", ratio), ("budget", budget), ("coverage", coverage))
-        if value is not None
-    }
+    """Check --ratio, --budget and --coverage; `names` lists those that the command has, in words."""
+    options = {"ratio": ratio, "budget": budget, "coverage": coverage}
+    given = [f"--{name} {shorten(value)}" for name, value in options.items() if value is not None]
     if not given:
         raise ValueError(f"give {names}")
     if len(given) > 1:
@@ -125,6 +111,13 @@ def check_seconds(**given: float | None) -> None:
         if value is not None and not MIN_SECONDS <= value <= MAX_SECONDS:
             limits = f"{MIN_SECONDS:g} to {MAX_SECONDS:.0e}"
             raise ValueError(f"--{name.replace('_', '-')} must be a number of seconds, {limits}; got {value:g}")
+
+
+def refuse_options(source: object, reason: str, **given: object) -> None:
+    """Raise ValueError if an option was given that a source has no use for."""
+    for name, value in given.items():
+        if value not in (None, False):
+            raise ValueError(f"{source}: --{name.replace('_', '-')} is for videos; {reason}")
 
 
 def frame_limit(max_frames: int | None) -> int:
@@ -176,12 +169,9 @@ def check_unused(output: Path) -> Path:
 
 
 def check_output(output: Path, source: Path, suffix: str | None = None) -> None:
-    """Check, before any work is done, that a file can be written. Missing folders are created later.
+    """Check, before any work is done, that a file can be written, and is not the `source`.
 
-    Args:
-        output: the file to write.
-        source: the input, which must not be overwritten.
-        suffix: the suffix that the file must have.
+    Missing folders are created later.
     """
     from floc.files import check_writable
 

@@ -56,7 +56,12 @@ def clean_text(text: object) -> str:
     ('a\\x1b[31m.mp4', 'rtsp://10.0.0.7/main')
     """
     shown = _ADDRESS.sub(lambda match: redact_source(re.sub(":/+", "://", match[0], count=1)), str(text))
-    return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], shown)
+    return escape_controls(shown)
+
+
+def escape_controls(text: str) -> str:
+    """Show control characters instead of sending them to the terminal."""
+    return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def escape_markup(text: object) -> str:

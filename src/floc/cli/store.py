@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 import floc
+from floc._checks import check_count
 from floc._text import format_bytes, format_time
 from floc.cli.application import Group, app, command
 from floc.cli.options import AS_JSON, OUTPUT, check_input, check_output, option
@@ -55,6 +56,7 @@ def search(
 ) -> None:
     """Find the parts of videos most similar to an image."""
     check_input(image)
+    check_count("-k", k, "results")
     results = floc.Store(store).search(image, k, video=video, encoder=encoder)
     if as_json:
         print(json.dumps([asdict(result) for result in results]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from floc._text import format_bytes, format_time
 from floc.cli import options
 from floc.cli.application import command
 from floc.cli.options import BUDGET, VIDEO, flag, option
-from floc.cli.output import print_note, print_warning, show_status
+from floc.cli.output import format_stages, print_note, print_warning, show_status
 from floc.cli.signals import catch_stop
 
 if TYPE_CHECKING:
@@ -57,21 +58,22 @@ def stream(
     target = options.parse_budget(ratio, budget, names="--ratio or --budget")
     options.check_seconds(segment=segment, seconds=seconds, patience=patience, half_life=half_life)
     stream_options: dict[str, Any] = {"fps": options.parse_fps(fps), "segment_s": segment, "folder": output}
+    if block is not None:
+        stream_options["block"] = options.parse_block(block)
+    if half_life is not None:
+        stream_options["half_life_s"] = half_life
     live.check_source(source, follow=follow)
     options.check_folder(output)
     if state is not None:
         options.check_output(state, Path(source))
         state.parent.mkdir(parents=True, exist_ok=True)
     network = encoders.get(encoder or "auto", device=device)
-    if block is not None:
-        stream_options["block"] = options.parse_block(block)
-    if half_life is not None:
-        stream_options["half_life_s"] = half_life
     recorder = open_recorder(source, network, target, state=state, device=device, **stream_options)
     if encoder in (None, "auto"):
         print_note(f"encoder: {network.name}")
     if recorder.resumes:
         print_note(f"resuming {state}: {recorder.stream.frames} frames until {format_time(recorder.read_s)}")
+    started = time.perf_counter()
     with catch_stop() as is_stopped, show_status(_format_status) as show:
         recorder.run(
             follow=follow,
@@ -82,13 +84,14 @@ def stream(
             wrote=lambda path: print_note(f"written  {path}"),
             warn=print_warning,
         )
+    stages = {"read": time.perf_counter() - started - sum(recorder.seconds.values()), **recorder.seconds}
     if as_json:
         summary = {} if recorder.kept is None else files.summarize(recorder.kept)
         written = {"segments": [str(path) for path in recorder.written], "warnings": recorder.warnings}
-        print(
-            json.dumps({**summary, "encoder": network.name, **written, "state": None if state is None else str(state)})
-        )
+        settings = {"encoder": network.name, "stage_seconds": stages, "state": state and str(state)}
+        print(json.dumps({**summary, **settings, **written}))
     _print_summary(recorder)
+    print_note(format_stages(stages))
 
 
 def _format_status(status: StreamStatus) -> str:
