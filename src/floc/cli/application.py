@@ -193,12 +193,11 @@ def _name_options(message: str) -> str:
 
     def rewrite(match: re.Match[str]) -> str:
         value = match["quoted"] or match["plain"] or ""
+        if value == "None":
+            return f"no {_option_names[match['name']]}"
         return f"{_option_names[match['name']]}{' ' if value else ''}{value}"
 
-    def rewrite_subject(match: re.Match[str]) -> str:
-        return _option_names[match["name"]]
-
     subject = rf"(?:^|(?<=: ))(?P<name>{names})(?:_s)?(?= (?:must|needs|cannot|is an empty) )"
-    message = re.sub(subject, rewrite_subject, message)
+    message = re.sub(subject, lambda match: _option_names[match["name"]], message)
     pattern = rf"(?<![\w-])(?P<name>{names})(?:_s)?=(?:'(?P<quoted>[^']*)'|(?P<plain>[\w./]*\w)?)"
     return re.sub(pattern, rewrite, message)
