@@ -14,14 +14,14 @@ import pytest
 
 from floc.cli import signals
 
-# Runs a command, and sends itself a signal after a time, or when a line is reached.
+# Runs a command, and sends itself a signal after a time.
 SCRIPT = """
 import os, signal, sys, threading
 def send():
     os.kill(os.getpid(), {number})
-threading.Timer({after}, send).start()
-from floc.cli import main
+from floc.cli import main  # imports little; handlers are installed first thing in main
 sys.argv = ["floc", *{arguments}]
+threading.Timer({after}, send).start()
 main()
 """
 
