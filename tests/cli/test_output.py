@@ -78,3 +78,10 @@ def test_line_breaks_in_names_are_escaped(tmp_path: Path, monkeypatch, capsys) -
 )
 def test_secrets_are_hidden(text: str, shown: str) -> None:
     assert output.clean_text(text) == shown
+
+
+def test_tracebacks_hide_secrets(monkeypatch, capsys) -> None:
+    assert run(monkeypatch, "compare", "rtsp://admin:secret@127.0.0.1:9/x", "-v") == 2
+    error = capsys.readouterr().err
+    assert "Traceback" in error
+    assert "secret" not in error

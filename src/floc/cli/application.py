@@ -19,7 +19,7 @@ from typer.models import OptionInfo
 from floc._checks import shorten
 from floc._version import __version__
 from floc.cli import signals
-from floc.cli.output import is_verbose, print_error, set_verbosity
+from floc.cli.output import is_verbose, print_error, print_warning, set_verbosity
 
 UsageError: Any = typer.BadParameter.__base__
 MAX_UNEXPECTED = 300  # characters of an unexpected error
@@ -152,7 +152,7 @@ def run() -> int:
         if signals.is_stopped():  # libraries replace KeyboardInterrupt with errors of their own
             return 1
         if is_verbose():
-            traceback.print_exc()
+            print_warning(traceback.format_exc())
         message, code = _describe_error(error)
         for argument in sys.argv:  # a name with a line break must not look like two messages
             message = message.replace(argument, argument.replace("\n", "\\n"))
