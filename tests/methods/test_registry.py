@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -169,8 +170,7 @@ def test_runs_without_budget_if_native_and_raises_otherwise(tokens: np.ndarray, 
         with pytest.raises(ValueError, match="exactly one of ratio"):
             floc.compress(tokens, method=name)
         return
-    clusterings = {key: {"n_clusters": 50} for key in ("kmeans", "kmedoids", "spectral")}
-    own = {"pooling": {"stride": 2}, **clusterings}.get(name, {})  # these have no default size
+    own = {"stride": 2} if name == "pooling" else {}  # it has no default size
     if own:
         with pytest.raises(ValueError, match=f"{name} needs"):
             floc.compress(tokens, method=name)
@@ -190,14 +190,6 @@ def test_accepts_array_scalars_as_options(tokens: np.ndarray) -> None:
     kept = floc.compress(tokens, method="sttm", root_level=np.int64(1), **stored)
     assert kept.indices.tolist() == plain.indices.tolist()
     assert kept.settings == plain.settings
-
-
-@pytest.mark.parametrize("name", ["kmeans", "kmedoids", "spectral"])
-def test_n_clusters_equals_a_budget(tokens: np.ndarray, name: str) -> None:
-    kept = floc.compress(tokens, method=name, n_clusters=60)
-    assert kept.indices.tolist() == floc.compress(tokens, method=name, budget=60).indices.tolist()
-    with pytest.raises(ValueError, match=r"whole number in 1..840, the number of tokens; got 841"):
-        floc.compress(tokens, method=name, n_clusters=841)
 
 
 @each_method
@@ -238,3 +230,23 @@ def test_registered_methods_are_listed_and_made(monkeypatch: pytest.MonkeyPatch)
     assert floc.methods.make("other", {"seed": np.int64(3)}) == floc.methods.make("random", {"seed": 3})
     with pytest.raises(ValueError, match="unknown method 'othr'; did you mean 'other'"):
         floc.methods.get("othr")
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "value", "message"),
+    [
+        ("dycoke", "window", "x", "must be a whole number below 2**53, got 'x'"),
+        ("dycoke", "window", 10**30, "must be a whole number below 2**53"),
+        ("dycoke", "strict", 1, "must be true or false, got '1'"),
+        ("sttm", "spatial_threshold", float("nan"), "must be a number up to 1e15, got 'nan'"),
+        ("sttm", "spatial_threshold", None, "must be a number up to 1e15, got 'None'"),
+        ("longvu", "max_visual_len", 0.5, "must be a whole number"),
+        ("kmedoids", "init", 3, "must be text, got '3'"),
+        ("floc", "metric", np.ones(3), "must be text"),
+        ("pooling", "adaptive_size", 3, r"adaptive_size must be (rows, columns)"),
+        ("pooling", "adaptive_size", ["a", 2], r"adaptive_size must be (rows, columns)"),
+    ],
+)
+def test_rejects_options_of_another_type(method: str, option: str, value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        floc.compress(np.ones((4, 2, 3, 2)), method=method, **{option: value})

@@ -100,7 +100,7 @@ def test_scene_blocks_and_half_life(film: Path, folder: Path, tmp_path: Path, mo
     assert run(monkeypatch, *command, *options) == 0
     assert_same(folder / "latest.safetensors", run_stream(film, budget=20, block="scene", half_life_s=9))
     assert run(monkeypatch, *command, "--block", "scene") == 2
-    assert "saved with half_life_s=9.0, and cannot resume with half_life_s=None" in capsys.readouterr().err
+    assert "saved with --half-life 9.0, and cannot resume with no --half-life" in capsys.readouterr().err
     assert run(monkeypatch, *command, "--half-life", 9) == 2
     assert "saved with --block scene, and cannot resume with --block 32" in capsys.readouterr().err
     assert run(monkeypatch, *command, "--block", "none") == 2
@@ -368,7 +368,7 @@ def test_errors_are_one_line_and_write_nothing(film: Path, folder: Path, tmp_pat
         ((film, *budget, "--ratio", "1/8"), "give --ratio or --budget, only one of them"),
         ((film, "--budget", 0), "budget must be a whole number of tokens, at least 1"),
         ((film, "--ratio", "3"), "ratio must be in (0, 1]"),
-        ((film, *budget, "--segment", 0), "--segment must be a number of seconds above 0, got 0"),
+        ((film, *budget, "--segment", 0), "--segment must be a number of seconds, 0.001 to 1e+09; got 0"),
         ((film, *budget, "--seconds", -1), "--seconds must be"),
         ((film, *budget, "--fps", "fast"), "--fps must be a number"),
         ((film, *budget, "--fps", 0), "fps must be a number above 0"),

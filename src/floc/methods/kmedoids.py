@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from floc._checks import check_choice
-from floc.methods import clusters
 from floc.methods.registry import register
+from floc.methods.shared import clusters
 
 MAX_ALTERNATIONS = 300
 
 
-@register("kmedoids", "Schubert and Rousseeuw, FasterPAM, Information Systems 2021", "select", searched=("n_clusters",))
+@register("kmedoids", "Schubert and Rousseeuw, FasterPAM, Information Systems 2021", "select")
 @dataclass(frozen=True)
 class KMedoids(clusters.ClusterMethod):
     """Keep the medoids: the tokens with the smallest sum of distances from all tokens to their nearest medoid.

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from floc._checks import check_choice
+from floc._checks import check_choice, is_int, is_number
 from floc.methods.base import Method, SelfSizing
 
 M = TypeVar("M", bound=type)
@@ -32,6 +32,14 @@ class Facts(NamedTuple):
     searched: tuple[str, ...] = ()  # options that a budget determines; passing both is an error
 
 
+# annotation of an option -> what it takes, in words and as a test
+_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "bool": ("true or false", lambda value: isinstance(value, bool)),
+    "int": ("a whole number below 2**53", lambda value: is_int(value) and abs(value) < 2**53),
+    "float": ("a number up to 1e15", lambda value: is_number(value) and abs(value) <= 1e15),
+    "str": ("text", lambda value: isinstance(value, str)),
+    "Metric": ("text", lambda value: isinstance(value, str)),
+}
 _registry: dict[str, type] = {}
 _facts: dict[str, Facts] = {}
 
@@ -50,7 +58,8 @@ def register(name: str, paper: str, kind: Literal["select", "merge"], **properti
 @cache
 def _import_methods() -> None:
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        importlib.import_module(f"floc.methods.{module.name}")
+        if not module.ispkg:
+            importlib.import_module(f"floc.methods.{module.name}")
 
 
 def list_methods() -> list[str]:
@@ -68,12 +77,13 @@ def get(name: str) -> Any:
 
 def list_options(name: str) -> tuple[str, ...]:
     """List the options of a method."""
-    return _list_options(get(name))
+    return tuple(_list_options(get(name)))
 
 
 @cache
-def _list_options(method: type) -> tuple[str, ...]:  # cached: it would take longer than some methods
-    return tuple(field.name for field in fields(method) if field.init)
+def _list_options(method: type) -> dict[str, str]:  # cached: it would take longer than some methods
+    """Map each option of a method to its annotation."""
+    return {field.name: str(field.type) for field in fields(method) if field.init}
 
 
 def get_defaults(name: str) -> dict[str, object]:
@@ -135,9 +145,21 @@ def _describe_options(name: str, quote: str) -> str:
 def make(name: str, given: dict[str, object]) -> Method:
     """Create a method with the given options; raise ValueError if an option does not exist."""
     cls = get(name)
-    for option in given:
+    values = {option: _to_python(value) for option, value in given.items()}
+    for option, value in values.items():
         check_choice(f"option of method {name!r},", option, list_options(name))
-    return cls(**{option: _to_python(value) for option, value in given.items()})
+        _check_type(name, option, _list_options(cls)[option], value)
+    return cls(**values)
+
+
+def _check_type(method: str, option: str, annotation: str, value: object) -> None:
+    """Raise ValueError unless a value has the type of its option; methods check ranges and other types."""
+    kind, _, other = annotation.partition(" | ")
+    if kind not in _TYPES or (value is None and other == "None"):
+        return
+    expected, is_valid = _TYPES[kind]
+    if not is_valid(value):
+        raise ValueError(f"{option} of method {method!r} must be {expected}, got {str(value)[:60]!r}")
 
 
 def _to_python(value: object) -> object:

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from floc.kept import Kept
-from floc.methods.budgets import check_floor, find_parameter
-from floc.methods.components import find_components, sum_groups
-from floc.methods.frames import split_tiles
 from floc.methods.registry import register
+from floc.methods.shared.budgets import check_floor, find_parameter
+from floc.methods.shared.components import find_components, sum_groups
+from floc.methods.shared.frames import split_tiles
 from floc.tokens import TokenGrid
 
 GAP = 0.25  # between the two thresholds in a search; published pairs are 0 to 0.3 apart

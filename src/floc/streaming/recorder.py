@@ -59,6 +59,7 @@ class StreamRecorder:
     segment_s: float = 300.0
     resumes: bool = False  # whether the stream was loaded from the state
     kept: Kept | None = None  # as last written
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("encode", "select", "write"), 0.0))
     written: list[Path] = field(default_factory=list)  # segments of this run
     is_ahead: bool = False  # whether the stream has frames that are in no segment
     warnings: list[str] = field(default_factory=list)
@@ -103,8 +104,12 @@ class StreamRecorder:
 
         def push() -> None:
             pixels = [image for image, _ in group]
+            started = time.perf_counter()
             tokens = self.encoder(np.stack(pixels + pixels[-1:] * (group_size - len(pixels))))
+            encoded = time.perf_counter()
             self.stream.push(tokens, time_s=[group[0][1]])
+            self.seconds["encode"] += encoded - started
+            self.seconds["select"] += time.perf_counter() - encoded
             self.stream.note["read_s"] = group[-1][1]
             self.is_ahead = True
             group.clear()
@@ -163,7 +168,10 @@ class StreamRecorder:
 
     def _write(self) -> Path:
         """Write a segment, its copy as the latest one, and the state, in this order: the state counts the segment."""
+        started = time.perf_counter()
         self.kept = self.stream.kept()
+        selected = time.perf_counter()
+        self.seconds["select"] += selected - started
         number = self.stream.note["segments"] + self.stream.note.get("first_segment", 1)  # older states start at 1
         segment = self.folder / f"segment-{number:06}.safetensors"
         if not self.written:
@@ -176,6 +184,7 @@ class StreamRecorder:
             self.stream.save(self.state)
         self.written.append(segment)
         self.is_ahead = False
+        self.seconds["write"] += time.perf_counter() - selected
         return segment
 
 

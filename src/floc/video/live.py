@@ -90,7 +90,7 @@ def check_source(source: str, *, follow: bool) -> None:
     elif not (follow and Path(source).is_file()):  # a growing file may still be empty
         check_file(Path(source))
     if follow and kind != "file":
-        raise ValueError(f"{redact_source(source)}: --follow is for files; remove it, since {kind}s do not end")
+        raise ValueError(f"{redact_source(source)}: --follow is for files; remove it, since this {kind} does not end")
 
 
 def read_frames(

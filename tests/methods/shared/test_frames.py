@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from floc.methods import frames
+from floc.methods.shared import frames
 from floc.tokens import TokenGrid
 
 

@@ -1,14 +1,10 @@
-"""The command, run as a stranger would."""
+"""`floc compress` on token files and videos."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,20 +13,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import floc
-from floc import cli, files
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["floc", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    return int(stopped.value.code or 0)
-
-
-@pytest.fixture
-def npy(tmp_path: Path, tokens: np.ndarray) -> Path:
-    np.save(tmp_path / "tokens.npy", tokens)
-    return tmp_path / "tokens.npy"
+from floc import encoders, files
+from floc.encoders.load import load_tokens
+from tests.cli.helpers import run
 
 
 def test_npy_to_safetensors(npy: Path, tokens: np.ndarray, monkeypatch, capsys) -> None:
@@ -88,7 +73,7 @@ def test_blocks_can_follow_scenes(npy: Path, tokens: np.ndarray, monkeypatch, ca
         (["missing.npy", "--ratio", "1/8"], "missing.npy: no such file"),
         (["tokens.txt", "--ratio", "1/8"], "tokens.txt: not a video that ffmpeg can read"),
         (["broken.npy", "--ratio", "1/8"], "broken.npy: not a readable .npy file"),
-        (["broken.safetensors", "--ratio", "1/8"], "broken.safetensors: not a readable safetensors file"),
+        (["broken.safetensors", "--ratio", "1/8"], "broken.safetensors: not a safetensors file, or damaged"),
         (["empty.npy", "--ratio", "1/8"], "empty.npy: not a readable .npy file"),
         (["two.safetensors", "--ratio", "1/8"], "no tensor called 'tokens'; choose one of: a, b"),
         (["two.safetensors", "--tensor", "c", "--ratio", "1/8"], "no tensor called 'c'; choose one of: a, b"),
@@ -96,7 +81,7 @@ def test_blocks_can_follow_scenes(npy: Path, tokens: np.ndarray, monkeypatch, ca
         (["pickled.npy", "--ratio", "1/8"], "pickled.npy: not a readable .npy file"),
         (["tokens.npy"], "give --ratio, --budget or --coverage"),
         (["tokens.npy", "--ratio", "2"], "ratio must be in (0, 1]"),
-        (["tokens.npy", "--ratio", "1/8", "--budget", "3"], "only one of them; got --ratio 1/8 and --budget 3"),
+        (["tokens.npy", "--ratio", "1/8", "--budget", "3"], "only one of them; got --ratio '1/8' and --budget 3"),
         (["tokens.npy", "--ratio", "1/8", "--block", "some"], "--block must be a number of frames"),
         (["tokens.npy", "--ratio", "1/8", "--block", "²"], "--block must be a number of frames"),
         (["tokens.npy", "--ratio", "1/8", "--method", "flcc"], "did you mean 'floc'"),
@@ -160,73 +145,6 @@ def test_a_method_with_its_own_parameters_needs_no_budget(npy: Path, tokens: np.
     assert "give one or the other" in capsys.readouterr().err
 
 
-def test_lists(monkeypatch, capsys) -> None:
-    assert run(monkeypatch, "methods", "sttm") == 0
-    manual = capsys.readouterr().out
-    assert "Hyun et al." in manual
-    assert "temporal_threshold=0.55" in manual
-    assert run(monkeypatch, "methods", "--markdown") == 0
-    assert capsys.readouterr().out == floc.methods.format_markdown()
-    assert run(monkeypatch, "methods") == 0
-    assert "floc-paper" in capsys.readouterr().out
-    assert run(monkeypatch, "--version") == 0
-    assert capsys.readouterr().out.strip() == floc.__version__
-
-
-def list_commands() -> list[tuple[str, ...]]:
-    """List every command, and the commands of groups."""
-    from typer.main import get_command
-
-    root: Any = get_command(cli.app)
-    groups = {name: getattr(command, "commands", None) for name, command in root.commands.items()}
-    return [
-        path for name, group in groups.items() for path in ([(name, child) for child in group] if group else [(name,)])
-    ]
-
-
-@pytest.mark.parametrize("command", list_commands(), ids=" ".join)
-def test_every_help_has_an_example_and_no_bool(command: tuple[str, ...], monkeypatch, capsys) -> None:
-    assert run(monkeypatch, *command, "--help") == 0
-    text = capsys.readouterr().out
-    assert re.search(f"Examples?: floc {' '.join(command)}", text)
-    assert "<bool>" not in text
-    assert "--quiet" in text
-    assert "--verbose" in text
-
-
-def test_help_does_not_import_torch() -> None:
-    code = "import sys; sys.argv = ['floc', '--help']\nfrom floc.cli import main\n"
-    code += "try:\n    main()\nexcept SystemExit:\n    pass\n"
-    code += "print(sorted(name for name in ('torch', 'numpy', 'numba') if name in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
-
-
-def test_completion_lists_methods() -> None:
-    environment = {
-        **os.environ,
-        "_FLOC_COMPLETE": "complete_bash",
-        "COMP_WORDS": "floc compress --method flo",
-        "COMP_CWORD": "3",
-    }
-    code = "import sys; sys.argv = ['floc']\nfrom floc.cli import main\nmain()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    assert done.stdout.split() == ["floc", "floc-paper"]
-
-
-def test_quiet_prints_results_only(npy: Path, monkeypatch, capsys) -> None:
-    assert run(monkeypatch, "compress", npy, "--ratio", "1/8", "--json", "-q") == 0
-    printed = capsys.readouterr()
-    assert printed.err == ""
-    assert json.loads(printed.out)["stage_seconds"].keys() == {"read", "select"}
-    assert run(monkeypatch, "compress", npy, "--ratio", "1/8", "-q", "-v") == 2
-
-
-def test_verbose_prints_tracebacks(npy: Path, monkeypatch, capsys) -> None:
-    assert run(monkeypatch, "compress", npy, "--ratio", "2", "-v") == 2
-    assert "Traceback" in capsys.readouterr().err
-
-
 def test_summary_has_the_time_of_each_stage(npy: Path, monkeypatch, capsys) -> None:
     out = npy.with_name("new") / "folder" / "kept.safetensors"
     assert run(monkeypatch, "compress", npy, "--ratio", "1/8", "-o", out) == 0
@@ -234,29 +152,96 @@ def test_summary_has_the_time_of_each_stage(npy: Path, monkeypatch, capsys) -> N
     assert out.exists()
 
 
-def test_progress_is_printed_as_lines_without_a_terminal(monkeypatch, capsys) -> None:
-    from floc.cli import output
+def test_writes_tokens_times_and_metadata(film: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    out = tmp_path / "kept.safetensors"
+    command = ("compress", film, "--ratio", "1/8", "--fps", 2, "--encoder", "pixels", "-o", out, "--json")
+    assert run(monkeypatch, *command) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["encoder"] == "pixels"
+    assert summary["video"]["frames"] == 32
+    kept = floc.compress(load_tokens(film, fps=2, encoder="pixels").tokens, ratio="1/8")
+    with safe_open(out, framework="np") as file:
+        np.testing.assert_array_equal(file.get_tensor("features"), kept.features)
+        np.testing.assert_array_equal(file.get_tensor("order"), kept.order)
+        np.testing.assert_array_equal(file.get_tensor("frame_times_s"), np.arange(32) / 2)
+        np.testing.assert_array_equal(file.get_tensor("times_s"), kept.positions[:, 0] / 2)
+        metadata = json.loads(file.metadata()["floc"])
+    assert metadata["encoder"] == "pixels"
+    assert metadata["video"]["name"] == "my film.mp4"
+    assert metadata["video"]["fps"] == 2
+    assert metadata["method"] == "floc"
 
-    monkeypatch.setattr(output, "LINE_EVERY_S", 0.0)
-    with output.show_progress("reading talk.mp4") as update:
-        update(0.25)
-        update(0.5, "encoding talk.mp4")
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("reading talk.mp4: 25%, about")
-    assert lines[1].startswith("encoding talk.mp4: 50%")
+
+def test_default_output_never_overwrites_a_file(film: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ("compress", film, "--budget", 50, "--max-frames", 4, "--encoder", "pixels")
+    assert run(monkeypatch, *command) == 0
+    written = tmp_path / "my film.kept.safetensors"
+    before = written.read_bytes()
+    assert run(monkeypatch, *command) == 2
+    assert "exists already; name the file to write with -o" in capsys.readouterr().err
+    assert written.read_bytes() == before
+
+
+def test_prints_the_encoder_that_auto_selects(film: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    command = ("compress", film, "--budget", 50, "--max-frames", 3, "-o", tmp_path / "k.safetensors")
+    assert run(monkeypatch, *command) == 0
+    assert f"encoder: {encoders.get('auto').name}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("message", "expected"),
+    ("arguments", "message"),
     [
-        ("pass block=32, or fewer frames", "pass --block 32, or fewer frames"),
-        ("pass backend='auto'", "pass --backend auto"),
-        ("give ratio= or budget=", "give --ratio or --budget"),
-        ("got n=3 and max_frames=7", "got n=3 and --max-frames 7"),
+        (["--ratio", "2"], "ratio must be in (0, 1]"),
+        (["--ratio", "1/8", "--fps", "fast"], "--fps must be a number of frames per second, or 'all'; got 'fast'"),
+        (["--ratio", "1/8", "--fps", "0"], "fps"),
+        (["--ratio", "1/8", "--encoder", "pixel"], "unknown encoder 'pixel'; did you mean 'pixels'"),
+        (["--ratio", "1/8", "--fps", "1e400"], "--fps must be a number of frames per second"),
+        (["--ratio", "1/8", "--encoder", "mobilenet", "--device", "foo"], "device 'foo' cannot be used here"),
+        (["--ratio", "1/8", "-o", "/proc/x.safetensors"], "/proc/x.safetensors: cannot write to /proc"),
+        (["--ratio", "1/8", "--tensor", "x"], "--tensor is for .safetensors files"),
+        (["--ratio", "1/8", "--method", "flok"], "unknown method 'flok'"),
+        (["--ratio", "1/8", "-o", "x.npy"], "the output is a .safetensors file; name it x.safetensors"),
     ],
 )
-def test_errors_name_options(message: str, expected: str, monkeypatch) -> None:
-    from floc.cli import application
+def test_bad_arguments_print_one_line_and_write_nothing(
+    film: Path, tmp_path: Path, monkeypatch, capsys, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, "compress", film, *arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error.replace("\n", " ")
+    assert len(error.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
 
-    monkeypatch.setattr(application, "_option_names", {"block", "backend", "ratio", "budget", "max_frames"})
-    assert application._name_options(message) == expected
+
+def test_creates_the_folder_of_the_output(film: Path, tmp_path: Path, monkeypatch) -> None:
+    out = tmp_path / "no" / "such" / "folder.safetensors"
+    assert run(monkeypatch, "compress", film, "--ratio", "1/8", "--encoder", "pixels", "-o", out) == 0
+    assert out.exists()
+
+
+def test_rejects_video_options_for_token_files(tmp_path: Path, tokens: np.ndarray, monkeypatch, capsys) -> None:
+    np.save(tmp_path / "t.npy", tokens)
+    assert run(monkeypatch, "compress", tmp_path / "t.npy", "--ratio", "1/8", "--fps", "1") == 2
+    assert "--fps is for videos; this file holds tokens" in capsys.readouterr().err
+
+
+def test_truncated_file_is_read_as_far_as_possible_with_a_warning(
+    film: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    import av
+
+    whole, half = tmp_path / "whole.mkv", tmp_path / "half.mkv"
+    from benchmarks.videos import repeat_video
+
+    repeat_video(film, whole, 16)
+    with av.open(str(whole)) as container:
+        assert container.streams.video
+    half.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    out = tmp_path / "k.safetensors"
+    assert run(monkeypatch, "compress", half, "--ratio", "1/8", "--encoder", "pixels", "-o", out, "--json") == 0
+    printed = capsys.readouterr()
+    assert 3 <= json.loads(printed.out)["video"]["frames"] <= 13
+    assert "half.mkv" in printed.err
+    assert "cut off" in printed.err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from floc.methods.budgets import check_floor, find_parameter
+from floc.methods.shared.budgets import check_floor, find_parameter
 
 
 def test_budget_below_floor_raises_unless_nearest() -> None:

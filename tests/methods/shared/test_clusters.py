@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_info
 
 import floc
 from floc import blocks
-from floc.methods import clusters
+from floc.methods.shared import clusters
 from floc.tokens import TokenGrid
 
 pytest.importorskip("sklearn.cluster")  # loads the libraries whose threads are limited

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from floc.methods.frames import split_tiles
+from floc.methods.shared.frames import split_tiles
 
 ROUNDING = 8  # error of a squared distance, in units in the last place
 

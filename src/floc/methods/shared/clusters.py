@@ -15,7 +15,6 @@ import torch
 from threadpoolctl import ThreadpoolController
 
 from floc import blocks, scenes
-from floc._checks import is_int
 from floc._system import check_memory, count_threads, single_threaded_blas
 from floc.blocks import BlockSpec
 from floc.kept import Kept
@@ -40,13 +39,12 @@ class ClusterMethod:
     matrices: ClassVar[int] = 0  # [n, n] float64 matrices needed for a block
     threads: ClassVar[int | None] = None  # blocks processed at a time; None: as many as torch has threads
 
-    n_clusters: int | None = None  # tokens to keep without a budget
     block: BlockSpec = 8  # frames clustered together; None: the whole video
     seed: int = 0
 
     def __post_init__(self) -> None:
         blocks.check_block(self.block)
-        if not (is_int(self.seed) and 0 <= self.seed < 2**32):
+        if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed must be a whole number from 0 to 2**32 - 1, got {self.seed!r}")
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
@@ -61,16 +59,6 @@ class ClusterMethod:
         needed = 8 * n * n * self.matrices * min(count_threads(), len(spans))
         check_memory(n, needed, torch.device("cpu"), "block=8, or fewer frames")
         return grid.keep(select_in_blocks(grid, spans, budget, self._select, self.threads))
-
-    def keep_by_options(self, grid: TokenGrid) -> Kept:
-        """Keep `n_clusters` tokens."""
-        if self.n_clusters is None:
-            raise ValueError(f"{self.name} needs n_clusters=, or a ratio or budget")
-        if not (is_int(self.n_clusters) and 1 <= self.n_clusters <= grid.n):
-            raise ValueError(
-                f"n_clusters must be a whole number in 1..{grid.n}, the number of tokens; got {self.n_clusters!r}"
-            )
-        return self(grid, int(self.n_clusters))
 
     def _list_modules(self) -> tuple[str, ...]:
         """Return the modules that `_select` imports."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from floc.methods import density, frames
+from floc.methods.shared import density, frames
 
 
 def cluster_by_definition(x: np.ndarray, clusters: int, k: int) -> tuple[list[int], list[int]]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from floc.methods.components import find_components, sum_groups
+from floc.methods.shared.components import find_components, sum_groups
 
 
 def walk(size: int, a: np.ndarray, b: np.ndarray) -> list[int]:

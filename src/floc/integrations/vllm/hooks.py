@@ -1,4 +1,4 @@
-"""The classes that replace vLLM's models. Importing this module needs vLLM."""
+"""The hooks on vLLM: classes that replace its models and processors. Importing this module needs vLLM."""
 
 from __future__ import annotations
 
