@@ -24,8 +24,8 @@ def test_read_is_repeated_if_its_files_vanish(store: Store) -> None:
             Store(store.path).compact(older_than_s=0)
         return sum(map(len, table.to_table()["features"].to_pylist()))
 
-    segments = Store(store.path)._tables.segments
-    assert segments.read(read) == sum(video.kept for video in store.videos()) * 8 * 2
+    rows = Store(store.path)._tables.token_rows
+    assert rows.read(read) == sum(video.kept for video in store.videos()) * 8 * 2
     assert len(versions) == 2
 
 
@@ -39,7 +39,7 @@ def test_conflicting_change_is_repeated(store: Store, monkeypatch: pytest.Monkey
             raise OSError("Retryable commit conflict for version 7")
         return len(attempts)
 
-    assert store._tables.segments.change(change) == 4
+    assert store._tables.token_rows.change(change) == 4
 
 
 @pytest.mark.parametrize(
@@ -54,5 +54,5 @@ def test_change_gives_up(store: Store, monkeypatch: pytest.MonkeyPatch, message:
         raise OSError(message)
 
     with pytest.raises(OSError, match=message):
-        store._tables.segments.change(change)
+        store._tables.token_rows.change(change)
     assert len(attempts) == count

@@ -19,7 +19,7 @@ from floc import Store
 from floc.archive import StoreError
 from floc.captured.identity import Identity
 from tests.archive.builders import MODEL, add_video, make_piece, make_pieces, make_video
-from tests.archive.test_segments import join_pieces, list_tokens, select_by_hand
+from tests.archive.test_token_rows import join_pieces, list_tokens, select_by_hand
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -160,7 +160,7 @@ def count_read_bytes() -> int:
 
 def measure_open(store: Store, name: str, start_s: float) -> tuple[float, float, float]:
     """Open one minute; return milliseconds, and bytes read per byte of features as the system and Lance count them."""
-    table = store._tables.segments.latest()
+    table = store._tables.token_rows.latest()
     table.io_stats_incremental()
     before, started = count_read_bytes(), time.perf_counter()
     size = store.open(name, start_s=start_s, end_s=start_s + 60).features.nbytes
@@ -244,7 +244,9 @@ def test_store_at_a_uri(tmp_path: Path) -> None:
     results = store.search(token, 1)
     store.index()
     assert store.search(token, 1) == results
-    store.compact(older_than_s=0)
+    with pytest.raises(StoreError, match="cannot be locked; wait for them, or set older_than_s to at least 3600"):
+        store.compact(older_than_s=0)
+    store.compact()
     assert store.check() == []
     assert store.search(token, 1) == results
     store.remove(video.id)

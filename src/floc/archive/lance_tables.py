@@ -17,6 +17,7 @@ import lance
 import pyarrow as pa
 
 from floc.archive.schema import DamagedStoreError, StoreError
+from floc.video.live import redact_source
 
 T = TypeVar("T")
 
@@ -32,6 +33,7 @@ class LanceTable:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
+        self.name = redact_source(uri)  # for messages
         self._session = lance.Session()  # caches file metadata across versions
         self._latest: Any = None
 
@@ -47,7 +49,7 @@ class LanceTable:
 
     def create(self, schema: pa.Schema) -> None:
         """Create an empty table, unless another process just did."""
-        with explain_errors(self.uri, writing=True):
+        with explain_errors(self.name, writing=True):
             try:
                 lance.write_dataset(schema.empty_table(), self.uri, data_storage_version=STORAGE_VERSION)
             except OSError as error:
@@ -56,7 +58,7 @@ class LanceTable:
 
     def latest(self) -> Any:
         """Return the newest version as a Lance dataset."""
-        with explain_errors(self.uri):
+        with explain_errors(self.name):
             if self._latest is None or self._latest.latest_version != self._latest.version:
                 self._latest = lance.dataset(self.uri, session=self._session)
             return self._latest
@@ -65,18 +67,18 @@ class LanceTable:
         """Call `read` with the latest version, and once more if a newer version has replaced its files meanwhile."""
         version = self.latest()
         try:
-            with explain_errors(self.uri):
+            with explain_errors(self.name):
                 return read(version)
         except DamagedStoreError:
             newer = self.latest()
             if newer.version == version.version:
                 raise
-        with explain_errors(self.uri):
+        with explain_errors(self.name):
             return read(newer)
 
     def write(self, rows: pa.Table) -> tuple[str, ...]:
         """Write files that are invisible until they are appended; return Lance's JSON of their fragments."""
-        with explain_errors(self.uri, writing=True):
+        with explain_errors(self.name, writing=True):
             fragments = lance.fragment.write_fragments(
                 rows, self.latest(), mode="append", data_storage_version=STORAGE_VERSION, session=self._session
             )
@@ -92,13 +94,13 @@ class LanceTable:
         if missing:
             reason = "removed by compact before they were committed, or the store was moved or deleted"
             problem = f"{len(missing)} written files no longer exist, such as {missing[0]}"
-            raise StoreError(f"{self.uri}: {problem}. They were {reason}; ingest the video again")
+            raise StoreError(f"{self.name}: {problem}. They were {reason}; ingest the video again")
 
         def commit(table: Any) -> Any:
             return lance.LanceDataset.commit(table, lance.LanceOperation.Append(parts), read_version=table.version)
 
         paths = [part.files[0].path for part in parts]
-        with explain_errors(self.uri, writing=True):
+        with explain_errors(self.name, writing=True):
             numbers = _find_fragments(self.change(commit), set(paths))
         return {fragment: numbers[path] for fragment, path in zip(fragments, paths, strict=True)}
 
@@ -139,7 +141,7 @@ def match_any(column: str, values: Sequence[str]) -> str:
 
 
 @contextmanager
-def explain_errors(uri: str, *, writing: bool = False) -> Iterator[None]:
+def explain_errors(name: str, *, writing: bool = False) -> Iterator[None]:
     """Turn an error of Lance or Arrow into a DamagedStoreError, or a StoreError, that says what to do."""
     try:
         yield
@@ -151,11 +153,12 @@ def explain_errors(uri: str, *, writing: bool = False) -> Iterator[None]:
         if not writing and isinstance(error, DamagedStoreError):
             raise
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        problem = re.sub(r",? ?/\S+\.rs:\d+(:\d+)?", "", first).strip()[:300]  # without positions in Rust sources
+        # without positions in Rust sources, and without user and password in a URI
+        problem = re.sub(r",? ?/\S+\.rs:\d+(:\d+)?|(?<=://)\S*@", "", first).strip()[:300]
         if not writing:
             fix = "if files were changed or lost, restore them, or ingest the videos again into a new store"
-            raise DamagedStoreError(f"{uri}: this table cannot be read ({problem}); {fix}") from error
+            raise DamagedStoreError(f"{name}: this table cannot be read ({problem}); {fix}") from error
         full = re.search(r"no space left|os error 28|file too large|os error 27|quota", str(error), re.IGNORECASE)
         fix = "the disk is full: free some space" if full else "check that the store exists and is writable"
         fix += ", then run the same command again. Committed data is kept"
-        raise StoreError(f"{uri}: cannot be written to ({problem}); {fix}") from error
+        raise StoreError(f"{name}: cannot be written to ({problem}); {fix}") from error

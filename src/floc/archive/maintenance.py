@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from floc.archive.lance_tables import LanceTable, explain_errors, is_local, match_any
-from floc.archive.schema import DamagedStoreError, StoredVideo, decode_video, encode_video
+from floc.archive.locks import FolderLock
+from floc.archive.schema import DamagedStoreError, StoredVideo, StoreError, encode_video
 from floc.archive.search import list_vector_tables
 from floc.archive.store_tables import (
     REINGEST,
@@ -26,6 +27,8 @@ ROWS_PER_BATCH = 16  # rows in memory at a time
 MERGED_BYTES = 1 << 30  # of a merged file: deleting rows from larger files costs more, and they are not read faster
 MAX_MERGED_ROWS = 1 << 20
 VIDEOS_PER_BATCH = 100
+SAFE_AGE_S = 3600  # files of this age are not about to be committed
+MAX_WAIT_S = 2.0  # for writers
 
 
 @dataclass(frozen=True)
@@ -53,19 +56,17 @@ class CompactionResult:
 def check_store(tables: StoreTables, progress: Callable[[float], object]) -> list[StoreProblem]:
     """Return every problem in a store, as far as it can be read."""
     problems: list[StoreProblem] = []
-    for table in (tables.videos, tables.segments):
+    for table in (tables.videos, tables.token_rows):
         with _collect(problems, "", "restore its files, or ingest again into a new store"):
             table.read(lambda latest: latest.validate())
     if problems:
         return problems
-    videos: list[StoredVideo] = []
-    for row in tables.videos.read(lambda table: table.to_table().to_pylist()):
-        with _collect(problems, str(row.get("id") or ""), REINGEST):
-            videos.append(decode_video(row, tables.videos.uri))
+    videos = tables.list_videos()
+    problems += [StoreProblem(video.id, video.error, REINGEST) for video in videos if video.status == "damaged"]
     problems += _check_videos(tables, [video for video in resolve_duplicates(videos) if video.status == "done"])
-    fragments = tables.segments.read(lambda table: table.get_fragments())
+    fragments = tables.token_rows.read(lambda table: table.get_fragments())
     for number, fragment in enumerate(fragments):
-        files = ", ".join(f"{tables.segments.uri}/data/{file.path}" for file in fragment.data_files())
+        files = ", ".join(f"{tables.token_rows.name}/data/{file.path}" for file in fragment.data_files())
         fix = "remove the videos with pieces in it, and ingest them again"
         with _collect(problems, "", fix), explain_errors(files):
             for batch in fragment.to_batches(batch_size=ROWS_PER_BATCH):
@@ -111,14 +112,33 @@ def compact_store(tables: StoreTables, older_than_s: float) -> CompactionResult:
     """Merge small files, update indices, and drop data that nothing refers to."""
     if not older_than_s >= 0:
         raise ValueError(f"older_than_s must be a number of seconds, at least 0; got {older_than_s!r}")
-    before = _measure_bytes(tables.path)
-    with explain_errors(tables.path, writing=True):
-        videos = _drop_superseded_videos(tables)
-        rows = _drop_orphaned_pieces(tables, older_than_s)
-        files = _merge_files(tables.videos, ["id"]) + _merge_files(tables.segments, ["video", "attempt"])
-        for table in (tables.videos, tables.segments, *list_vector_tables(tables)):
-            files += _drop_old_files(table, older_than_s)
-    return CompactionResult(videos, rows, files, max(0, before - _measure_bytes(tables.path)))
+    with _exclude_writers(tables, older_than_s):
+        before = _measure_bytes(tables.path)
+        if damaged := [video for video in tables.list_videos() if video.status == "damaged"]:
+            raise DamagedStoreError(damaged[0].error)  # it is unknown which pieces it needs
+        with explain_errors(tables.name, writing=True):
+            with tables.lock_commits(exclusive=True):
+                videos = _drop_superseded_videos(tables)
+                rows = _drop_orphaned_pieces(tables, older_than_s)
+            files = _merge_files(tables.videos, ["id"]) + _merge_files(tables.token_rows, ["video", "attempt"])
+            with tables.lock_commits(exclusive=True):
+                for table in (tables.videos, tables.token_rows, *list_vector_tables(tables)):
+                    files += _drop_old_files(table, older_than_s)
+        return CompactionResult(videos, rows, files, max(0, before - _measure_bytes(tables.path)))
+
+
+def _exclude_writers(tables: StoreTables, older_than_s: float) -> FolderLock:
+    """Lock a store alone to drop recent data, or with its writers; raise an error if there are any that it may harm."""
+    if older_than_s >= SAFE_AGE_S:
+        return FolderLock(tables.path)
+    fix = f"wait for them, or set older_than_s to at least {SAFE_AGE_S}; got {older_than_s:g}"
+    try:
+        lock = FolderLock(tables.path, exclusive=True, wait_s=MAX_WAIT_S)
+    except StoreError:
+        raise StoreError(f"{tables.name}: other processes are writing to this store; {fix}") from None
+    if not lock.is_held:
+        raise StoreError(f"{tables.name}: other processes may be writing, since it cannot be locked; {fix}")
+    return lock
 
 
 def _drop_superseded_videos(tables: StoreTables) -> int:
@@ -132,12 +152,12 @@ def _drop_superseded_videos(tables: StoreTables) -> int:
 def _drop_orphaned_pieces(tables: StoreTables, older_than_s: float) -> int:
     """Delete old pieces that no video has, left by an interrupted ingest or by the slower of two."""
     old = f"row = 0 AND written_s <= {time.time() - older_than_s!r}"
-    attempts = tables.segments.read(lambda table: table.to_table(columns=["attempt"], filter=old)["attempt"])
+    attempts = tables.token_rows.read(lambda table: table.to_table(columns=["attempt"], filter=old)["attempt"])
     # read videos after pieces: a piece that was committed before now has its video, or is too recent
     needed = {attempt for video in resolve_duplicates(tables.list_videos()) for attempt in video.pieces}
-    before = tables.segments.latest().count_rows()
-    tables.segments.delete("attempt", sorted(set(attempts.to_pylist()) - needed))
-    return max(0, before - tables.segments.latest().count_rows())
+    before = tables.token_rows.latest().count_rows()
+    tables.token_rows.delete("attempt", sorted(set(attempts.to_pylist()) - needed))
+    return max(0, before - tables.token_rows.latest().count_rows())
 
 
 def _merge_files(table: LanceTable, indexed: Sequence[str]) -> int:

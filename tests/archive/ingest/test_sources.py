@@ -13,7 +13,8 @@ pytest.importorskip("lance", reason="Lance is not installed: pip install 'floc-v
 from floc.archive import StoreError
 from floc.archive.ingest import sources
 from floc.archive.ingest.job import VideoFile
-from floc.archive.ingest.sources import fetch_file, find_videos, hash_file, refresh_file
+from floc.archive.ingest.sources import fetch_file, find_videos, refresh_file
+from floc.archive.schema import hash_file
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import shutil
 import tempfile
@@ -137,12 +136,3 @@ def _copy_stream(stream: Any, copy: Path, file: VideoFile) -> None:
         fix = "free some, or set TMPDIR to a folder with space, and run the same command again. Committed data is kept"
         problem = f"{copy.parent}: no space for a copy of {file.uri}, {file.size:,} bytes ({error.strerror})"
         raise StoreError(f"{problem}; {fix}") from error
-
-
-def hash_file(path: Path) -> str:
-    """Return the sha256 of a file, in hex."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

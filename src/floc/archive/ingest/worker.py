@@ -35,8 +35,8 @@ from floc.archive.ingest.job import (
     VideoSkipped,
     VideoSpan,
 )
-from floc.archive.ingest.sources import fetch_file, hash_file, refresh_file, require_unchanged
-from floc.archive.schema import DamagedStoreError, StoreError, video_id
+from floc.archive.ingest.sources import fetch_file, refresh_file, require_unchanged
+from floc.archive.schema import DamagedStoreError, StoreError, hash_file, video_id
 from floc.archive.store import Store
 from floc.captured.identity import Identity
 from floc.captured.recipe import merge_values

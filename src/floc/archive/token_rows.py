@@ -1,4 +1,4 @@
-"""Split a piece of a video into rows of about ten seconds, and join rows into a `Captured`."""
+"""Split a piece of a video into token rows of about ten seconds, check them, and join them into a `Captured`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from floc.archive.schema import StoredVideo, hash_segment
+from floc._checked_file import LARGEST, Fields
+from floc.archive.schema import (
+    CHECK,
+    COVERAGE,
+    FPS,
+    MAX_S,
+    MAX_SIDE,
+    DamagedStoreError,
+    StoredVideo,
+    hash_token_row,
+)
 from floc.blocks import interleave
 from floc.captured.captured import Captured, require_consistent
 
@@ -35,7 +45,7 @@ class TimeRange:
 
 
 def split_rows(captured: Captured, video: str, piece: int, attempt: str, written_s: float) -> list[dict[str, Any]]:
-    """Split a piece, with times counted from the start of the video, into rows of `segments`.
+    """Split a piece, with times counted from the start of the video, into token rows.
 
     `attempt` is the unique id of this write, and `written_s` its Unix time.
     """
@@ -46,8 +56,7 @@ def split_rows(captured: Captured, video: str, piece: int, attempt: str, written
     dtype = str(captured.features.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
         raise ValueError(f"features must be in {', '.join(DTYPES)}; got {captured.features.dtype}")
-    if (np.diff(captured.times_s) <= 0).any():
-        raise ValueError("times_s must be strictly ascending")
+    Fields({"fps": captured.fps or 1.0}).number("fps", *FPS)
     slices, height, width = captured.shape
     times = np.asarray(captured.times_s, np.float64)
     last = None if captured.last_s is None else np.asarray(captured.last_s, np.float64)
@@ -63,7 +72,7 @@ def split_rows(captured: Captured, video: str, piece: int, attempt: str, written
         "attempt": attempt,
         "shape": [slices, height, width],
         "frames": _count_frames(captured),
-        "coverage": None if (coverage := captured.made.get("coverage")) is None else float(coverage),
+        "coverage": get_coverage(captured),
         "written_s": written_s,
         "dtype": dtype,
     }
@@ -72,8 +81,8 @@ def split_rows(captured: Captured, video: str, piece: int, attempt: str, written
     end_times = [*times[firsts[1:]].tolist(), _end_time(captured)]
     rows = []
     for number, (first, end, end_s) in enumerate(zip(firsts, ends, end_times, strict=True)):
-        span = slice(*np.searchsorted(indices, [first * height * width, end * height * width]).tolist())
-        features, *deep = (layer[span].tobytes() for layer in layers)
+        tokens = slice(*np.searchsorted(indices, [first * height * width, end * height * width]).tolist())
+        features, *deep = (layer[tokens].tobytes() for layer in layers)
         row = shared | {
             "row": number,
             "start_s": float(times[first]),
@@ -81,18 +90,88 @@ def split_rows(captured: Captured, video: str, piece: int, attempt: str, written
             "first": first,
             "slices": end - first,
             "last": end == slices,
-            "kept": span.stop - span.start,
+            "kept": tokens.stop - tokens.start,
             "bytes": len(features),
-            "positions": indices[span].tolist(),
-            "order": ranks[span].tolist(),
-            "gains": gains[span].tolist(),
+            "positions": indices[tokens].tolist(),
+            "order": ranks[tokens].tolist(),
+            "gains": gains[tokens].tolist(),
             "features": features,
             "deep": deep,
             "times_s": times[first:end].tolist(),
             "last_s": [] if last is None else last[first:end].tolist(),
         }
-        rows.append(row | {"sha256": hash_segment(row)})
+        check_values(row)
+        rows.append(row | {"sha256": hash_token_row(row)})
     return rows
+
+
+def get_coverage(captured: Captured) -> float | None:
+    """Return the coverage that is recorded in a captured video, which may come from a stranger."""
+    made = Fields(dict(captured.made), "made")
+    return made.number("coverage", *COVERAGE) if made.has("coverage") else None
+
+
+def check_location(row: Mapping[str, Any]) -> None:
+    """Raise ValueError that names the field if a location column of a token row is invalid."""
+    values = Fields(row)
+    values.text("video")
+    values.text("attempt")
+    for name in ("piece", "row", "frames", "bytes"):
+        values.integer(name)
+    slices, height, width = values.integers("shape", 3, 1, MAX_SIDE)
+    if slices * height * width > LARGEST:
+        raise ValueError(f"shape must be of at most {LARGEST} tokens, got {row['shape']}")
+    first = values.integer("first", 0, slices - 1)
+    values.integer("kept", 0, values.integer("slices", 1, slices - first) * height * width)
+    values.number("end_s", values.number("start_s", -MAX_S, MAX_S), MAX_S)
+    values.number("written_s")
+    values.flag("last")
+    if values.has("coverage"):
+        values.number("coverage", *COVERAGE)
+
+
+def check_values(row: Mapping[str, Any]) -> None:
+    """Raise ValueError that names the field if the values of a token row are invalid or do not fit together."""
+    check_location(row)
+    (slices, height, width), first, count, kept = (row[name] for name in ("shape", "first", "slices", "kept"))
+    lengths = {"positions": kept, "order": kept, "gains": kept, "times_s": count, "last_s": count}
+    arrays = {}
+    for name, length in lengths.items():
+        values = row[name] or ()
+        if len(values) != length and not (name == "last_s" and not values):
+            raise ValueError(f"{name} must have {length} values, got {len(values)}")
+        arrays[name] = np.array(values, np.int64 if name in ("positions", "order") else np.float64)
+        if not np.isfinite(arrays[name]).all():
+            raise ValueError(f"{name} has values that are not finite")
+    cells = height * width
+    for name, least, end in (("positions", first * cells, (first + count) * cells), ("order", 0, slices * cells)):
+        if kept and not (least <= arrays[name].min() and arrays[name].max() < end):
+            raise ValueError(f"{name} must be from {least} to {end - 1}")
+    times = arrays["times_s"]
+    if (np.diff(times) <= 0).any() or not row["start_s"] == times[0] <= times[-1] <= row["end_s"]:
+        raise ValueError("times_s must be strictly ascending from start_s to end_s")
+    if (np.diff(arrays["positions"]) <= 0).any() or len(set(row["order"])) != kept:
+        raise ValueError("positions must be ascending, and order must have no value twice")
+    if row["dtype"] not in DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}; got {row['dtype']!r}")
+    if any(len(layer or b"") != row["bytes"] for layer in (row["features"], *row["deep"])):
+        raise ValueError(f"features and deep must have {row['bytes']} bytes")
+
+
+def check_fit(rows: Sequence[Mapping[str, Any]], video: StoredVideo, *, is_whole: bool) -> None:
+    """Raise ValueError if valid token rows do not fit together or their video; `is_whole` if these are all rows."""
+    layout = {(tuple(row["shape"][1:]), row["dtype"], len(row["deep"])) for row in rows}
+    if len(layout) != 1 or tuple(rows[0]["shape"][1:]) != video.shape[1:]:
+        raise ValueError(f"shape, dtype or deep differs between its rows, or from the shape {video.shape} of the video")
+    width = video.model.hidden_size * DTYPES[rows[0]["dtype"]].itemsize
+    if any(row["bytes"] != row["kept"] * width for row in rows):
+        raise ValueError(f"features must have {width} bytes for each token")
+    if (np.diff(np.concatenate([row["times_s"] for row in rows])) <= 0).any():
+        raise ValueError("times_s must be ascending from row to row")
+    totals = tuple(sum(row[name] for row in rows) for name in ("slices", "kept"))
+    if is_whole and totals != (video.shape[0], video.kept):
+        expected = f"{video.shape[0]} slices and {video.kept} tokens"
+        raise ValueError(f"it should have {expected}, but its rows have {totals[0]} and {totals[1]}")
 
 
 def join_rows(rows: Sequence[Mapping[str, Any]], video: StoredVideo, time_range: TimeRange | None) -> Captured:
@@ -139,7 +218,7 @@ def join_rows(rows: Sequence[Mapping[str, Any]], video: StoredVideo, time_range:
         tuple(map(gather_features, zip(*(row["deep"] for row in rows), strict=True))),
         (high - low, height, width),
         video.model,
-        {**video.made, "source": video.uri, **coverage},
+        {**video.made, "source": video.uri, "encoder": video.encoder, **coverage},
         video.nested,
         times[low:high],
         last[low:high] if len(last) else None,
@@ -151,9 +230,15 @@ def join_rows(rows: Sequence[Mapping[str, Any]], video: StoredVideo, time_range:
     return captured
 
 
-def read_features(row: Mapping[str, Any]) -> torch.Tensor:
-    """Return the features of a row, [kept, D], or [0] if it has none."""
-    return _to_tensor([row["features"]], row["dtype"], row["kept"])
+def read_features(row: Mapping[str, Any], video: StoredVideo) -> torch.Tensor:
+    """Return the features of a row with tokens, [kept, D]. Raises DamagedStoreError if they are invalid."""
+    dtype, kept, data = DTYPES.get(row["dtype"]), row["kept"], row["features"] or b""
+    if dtype is not None and len(data) == kept * video.model.hidden_size * dtype.itemsize:
+        features = _to_tensor([data], row["dtype"], kept)
+        if bool(features.isfinite().all()):
+            return features
+    problem = f"features must be {kept} x {video.model.hidden_size} finite numbers in {row['dtype']}"
+    raise DamagedStoreError(f"video {video.id} ({video.uri}): {problem}, got {len(data)} bytes; {CHECK}")
 
 
 def _to_tensor(parts: Sequence[bytes], dtype: str, count: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 pytest.importorskip("lance", reason="Lance is not installed: pip install 'floc-video[store]'")
 
 from floc import Captured
-from floc.archive.segments import TimeRange, join_rows, split_rows
+from floc.archive.token_rows import TimeRange, join_rows, split_rows
 from floc.captured.segments import FrameLog, join_segments
 from tests.archive.builders import make_piece, make_video
 
