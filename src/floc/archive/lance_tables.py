@@ -16,8 +16,8 @@ from typing import Any, Literal, TypeVar
 import lance
 import pyarrow as pa
 
+from floc._text import redact_source
 from floc.archive.schema import DamagedStoreError, StoreError
-from floc.video.live import redact_source
 
 T = TypeVar("T")
 
@@ -134,6 +134,15 @@ def is_local(uri: str) -> bool:
     return "://" not in uri
 
 
+def hide_secrets(text: str) -> str:
+    """Redact the addresses in a text.
+
+    >>> hide_secrets("cannot open 's3://KEY:SECRET@bucket/film.mp4'")
+    "cannot open 's3://bucket/film.mp4'"
+    """
+    return re.sub(r"""\w+://[^\s'"]+""", lambda match: redact_source(match[0]), text)
+
+
 def match_any(column: str, values: Sequence[str]) -> str:
     """Build a Lance filter for rows whose column has one of the values."""
     quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in values)
@@ -153,8 +162,7 @@ def explain_errors(name: str, *, writing: bool = False) -> Iterator[None]:
         if not writing and isinstance(error, DamagedStoreError):
             raise
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        # without positions in Rust sources, and without user and password in a URI
-        problem = re.sub(r",? ?/\S+\.rs:\d+(:\d+)?|(?<=://)\S*@", "", first).strip()[:300]
+        problem = hide_secrets(re.sub(r",? ?/\S+\.rs:\d+(:\d+)?", "", first)).strip()[:300]  # no positions in Rust
         if not writing:
             fix = "if files were changed or lost, restore them, or ingest the videos again into a new store"
             raise DamagedStoreError(f"{name}: this table cannot be read ({problem}); {fix}") from error

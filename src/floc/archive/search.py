@@ -133,21 +133,20 @@ def _parse_query(query: Any, videos: list[StoredVideo], encoder: str | None) -> 
         if widths and width not in widths:
             raise ValueError(f"query has tokens of {width} values, but those of the videos have {sorted(widths)}")
         videos = [video for video in videos if video.model.hidden_size == width]
-    elif encoder is None and (loaded := sorted({video.encoder for video in videos if video.encoder.startswith("hf:")})):
-        problem = f"an image is encoded by the encoder of the videos, which is a model: {', '.join(loaded)}"
-        raise ValueError(f"{problem}. A model is code: if you trust it, name it with encoder={loaded[0]!r}")
     models = {_hash_model(video): video for video in videos}
     if len(models) > 1:
         names = ", ".join(sorted({f"{video.encoder} ({video.model})" for video in models.values()}))
         fix = "select one with encoder=, or a video with video="
         raise ValueError(f"the store has videos of several encoders, {names}; {fix}")
     if is_image:
-        query = _encode_image(query, videos[0].encoder) if videos else torch.empty(0, 0)
+        name = videos[0].encoder if videos else "pixels"
+        if name.startswith("hf:") and encoder is None:
+            problem = f"the image must be encoded by the model that made the tokens of these videos, {name[3:]!r}"
+            raise ValueError(f"{problem}. A model is code: if you trust it, name it with encoder={name!r}")
+        query = _encode_image(query, name)
         if videos and query.shape[1] != (width := videos[0].model.hidden_size):
-            problem = (
-                f"encoder {videos[0].encoder} makes tokens of {query.shape[1]} values, those of the videos have {width}"
-            )
-            raise ValueError(f"{problem}; search videos of one encoder with encoder=, or one video with video=")
+            problem = f"{name} makes tokens of {query.shape[1]} values, but those of the videos have {width}"
+            raise ValueError(f"{problem}; search videos of another encoder, or one video with video=")
     return F.normalize(query, dim=-1), videos
 
 

@@ -26,6 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from floc._text import redact_source
 from floc._version import __version__
 from floc.archive import schema
 from floc.archive.lance_tables import explain_errors, is_local, match_any
@@ -46,7 +47,6 @@ from floc.archive.store_tables import StoreTables, find_piece_problem, group_by_
 from floc.archive.token_rows import TimeRange, get_coverage, join_rows, split_rows
 from floc.budget import Budget
 from floc.captured.captured import Captured, load
-from floc.video.live import redact_source
 
 MAX_SUGGESTIONS = 5
 
@@ -122,11 +122,7 @@ class Store:
             start_s, end_s: the time range in seconds: all slices visible in it. None for the start or end of the video.
             ratio, budget: at most one of them, for fewer tokens of the range. Returns no more than were kept in it.
         """
-        entry = self.find(video if isinstance(video, str) else video.id)
-        if entry.status == "damaged":
-            raise schema.DamagedStoreError(entry.error)
-        if entry.status != "done":
-            raise ValueError(f"video {entry.id} ({entry.uri}) failed to ingest: {entry.error}; ingest it again")
+        entry = self._find_done(video if isinstance(video, str) else video.id)
         time_range = _parse_range(entry, start_s, end_s)
         target = None if ratio is None and budget is None else Budget.parse(ratio, budget, None)
         captured = join_rows(self._tables.read_range(entry, time_range), entry, time_range)
@@ -148,7 +144,7 @@ class Store:
             encoder: search videos of this encoder only; required if videos of several encoders match, and for an image
                 if the encoder is a model, since a store from a stranger must not choose which model is loaded.
         """
-        videos = self.videos("done") if video is None else [self.find(video)]
+        videos = self.videos("done") if video is None else [self._find_done(video)]
         return self._search.search(videos, query, k, encoder)
 
     def index(self) -> dict[str, int]:
@@ -229,6 +225,14 @@ class Store:
         attempts = group_by_attempt(self._tables.read_locations(match_any("video", [video_id])))
         complete = [_summarise_piece(rows) for rows in attempts.values() if find_piece_problem(rows, video_id) is None]
         return {piece.piece: piece for piece in sorted(complete, key=lambda piece: (piece.piece, piece.written_s))}
+
+    def _find_done(self, video: str) -> StoredVideo:
+        entry = self.find(video)
+        if entry.status == "damaged":
+            raise schema.DamagedStoreError(entry.error)
+        if entry.status == "failed":
+            raise ValueError(f"video {entry.id} ({entry.uri}) failed to ingest: {entry.error}; ingest it again")
+        return entry
 
     def _require_format(self) -> None:
         expected = schema.FORMAT.decode()

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from floc._text import redact_source
 from floc.archive.lance_tables import LanceTable, match_any
 from floc.archive.locks import FolderLock
 from floc.archive.schema import CHECK, LOCATION_COLUMNS, DamagedStoreError, StoredVideo, decode_video, hash_token_row
 from floc.archive.token_rows import TimeRange, check_fit, check_location, check_values
-from floc.video.live import redact_source
 
 REINGEST = "remove the video and ingest it again"
 

@@ -150,6 +150,9 @@ def check_values(row: Mapping[str, Any]) -> None:
     times = arrays["times_s"]
     if (np.diff(times) <= 0).any() or not row["start_s"] == times[0] <= times[-1] <= row["end_s"]:
         raise ValueError("times_s must be strictly ascending from start_s to end_s")
+    last = arrays["last_s"] if len(arrays["last_s"]) else times
+    if (last < times).any() or (np.diff(last) < 0).any():
+        raise ValueError("last_s must be ascending, and not before times_s")
     if (np.diff(arrays["positions"]) <= 0).any() or len(set(row["order"])) != kept:
         raise ValueError("positions must be ascending, and order must have no value twice")
     if row["dtype"] not in DTYPES:

@@ -19,7 +19,7 @@ pytest.importorskip("av", reason="PyAV is not installed: pip install 'floc-video
 
 
 from floc.archive import Store, StoreError
-from floc.archive.ingest import local
+from floc.archive.ingest import IngestError, local
 from floc.archive.ingest.ingest import _require_same_weights, ingest
 from floc.archive.ingest.job import IngestJob, IngestOptions, VideoFile
 from floc.archive.ingest.ledger import IngestStatus, build_failed_video
@@ -164,7 +164,9 @@ def test_worker_killed_before_its_encoder_is_loaded(tmp_path: Path, monkeypatch,
     if deaths < MAX_TRIES:
         assert ingest([tmp_path / "a.mkv"], tmp_path / "store", workers=1, **OPTIONS).done == 1
         return
-    with pytest.raises(RuntimeError, match="could not be loaded: its process was ended by SIGKILL"):
+    with pytest.raises(
+        IngestError, match=r"worker could not load the encoder: its process was ended by SIGKILL.*3 times in a row"
+    ):
         ingest([tmp_path / "a.mkv"], tmp_path / "store", workers=1, **OPTIONS)
 
 
