@@ -145,7 +145,7 @@ def test_links_exist(page: Path) -> None:
         if DOCS in path.parents and str(path.relative_to(DOCS)) in generated:
             continue
         if path.parent == DOCS / "images" and (ROOT / "benchmarks" / "results" / path.name).exists():
-            continue  # docs/hooks.py copies the plots
+            continue  # docs/mkdocs_hooks.py copies the plots
         assert path.exists(), target
 
 
