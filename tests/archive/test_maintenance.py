@@ -82,7 +82,7 @@ def test_check_finds_a_wrong_token_count(store: Store) -> None:
     pieces = make_pieces()
     written = [store.write_piece(make_video(pieces, ()).id, number, piece) for number, piece in enumerate(pieces)]
     store.commit(written, [replace(make_video(pieces, written), kept=5)])
-    assert "should have 5 tokens, but its rows have 111" in str(store.check()[0])
+    assert "should have 75 slices and 5 tokens, but its rows have 75 and 111" in str(store.check()[0])
 
 
 READ_ALL = """

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,15 @@ from floc.archive.schema import DamagedStoreError, StoredVideo, StoreError, enco
 from floc.archive.search import list_vector_tables
 from floc.archive.store_tables import (
     REINGEST,
+    Row,
     StoreTables,
     find_piece_problem,
+    find_problem,
     find_row_problem,
     group_by_attempt,
     resolve_duplicates,
 )
+from floc.archive.token_rows import check_fit, check_totals
 
 ROWS_PER_BATCH = 16  # rows in memory at a time
 MERGED_BYTES = 1 << 30  # of a merged file: deleting rows from larger files costs more, and they are not read faster
@@ -63,15 +66,24 @@ def check_store(tables: StoreTables, progress: Callable[[float], object]) -> lis
         return problems
     videos = tables.list_videos()
     problems += [StoreProblem(video.id, video.error, REINGEST) for video in videos if video.status == "damaged"]
-    problems += _check_videos(tables, [video for video in resolve_duplicates(videos) if video.status == "done"])
+    done = [video for video in resolve_duplicates(videos) if video.status == "done"]
+    problems += _check_videos(tables, done)
+    owners = {attempt: video for video in done for attempt in video.pieces}
+    firsts: dict[str, Row] = {}  # one row of each video
     fragments = tables.token_rows.read(lambda table: table.get_fragments())
     for number, fragment in enumerate(fragments):
         files = ", ".join(f"{tables.token_rows.name}/data/{file.path}" for file in fragment.data_files())
         fix = "remove the videos with pieces in it, and ingest them again"
         with _collect(problems, "", fix), explain_errors(files):
             for batch in fragment.to_batches(batch_size=ROWS_PER_BATCH):
-                results = [(row["video"], find_row_problem(row)) for row in batch.to_pylist()]
-                problems += [StoreProblem(video, problem, REINGEST) for video, problem in results if problem]
+                for row in batch.to_pylist():
+                    problem, video = find_row_problem(row), owners.get(row["attempt"])
+                    if not problem and video:
+                        other = firsts.setdefault(
+                            video.id, {**row, "features": None, "deep": [None] * len(row["deep"])}
+                        )
+                        problem = find_problem(check_fit, row, video, other)
+                    problems += [StoreProblem(row["video"], problem, REINGEST)] if problem else []
         progress((number + 1) / len(fragments))
     return problems
 
@@ -101,9 +113,8 @@ def _check_videos(tables: StoreTables, videos: Sequence[StoredVideo]) -> list[St
             pieces = [attempts.get(attempt, []) for attempt in video.pieces]
             results = enumerate(find_piece_problem(rows, video.id) for rows in pieces)
             texts = [f"{video.uri}, piece {number}: {problem}" for number, problem in results if problem]
-            kept = sum(row["kept"] for rows in pieces for row in rows)
-            if not texts and kept != video.kept:
-                texts = [f"{video.uri} should have {video.kept} tokens, but its rows have {kept}"]
+            problem = find_problem(check_totals, [row for rows in pieces for row in rows], video)
+            texts += [f"{video.uri}: {problem}"] if problem and not texts else []
             problems += [StoreProblem(video.id, text, REINGEST) for text in texts]
     return problems
 
@@ -191,7 +202,7 @@ def _drop_old_files(table: LanceTable, older_than_s: float) -> int:
     count = cleaned.data_files_removed + cleaned.index_files_removed
     if not is_local(table.uri):
         return count  # Lance deletes files that were never committed after a week
-    latest, oldest = table.latest(), datetime.now(timezone.utc) - timedelta(seconds=older_than_s)
+    latest, oldest = table.latest(), datetime.now(UTC) - timedelta(seconds=older_than_s)
     files = latest.all_files().read_all().to_pylist()
     old = {file["path"] for file in files if file["path"].startswith("data/") and file["last_modified"] <= oldest}
     # list used files after all files, so that a file committed in between counts as used

@@ -15,7 +15,7 @@ from floc._text import redact_source
 from floc.archive.lance_tables import LanceTable, match_any
 from floc.archive.locks import FolderLock
 from floc.archive.schema import CHECK, LOCATION_COLUMNS, DamagedStoreError, StoredVideo, decode_video, hash_token_row
-from floc.archive.token_rows import TimeRange, check_fit, check_location, check_values
+from floc.archive.token_rows import TimeRange, check_fit, check_location, check_totals, check_values
 
 REINGEST = "remove the video and ingest it again"
 
@@ -56,10 +56,11 @@ class StoreTables:
             for number in numbers:
                 if problem := find_piece_problem(attempts.get(video.pieces[number], []), video.id, time_range):
                     raise self._report_damage(f"video {video.id} ({video.uri}), piece {number}: {problem}")
-            try:
-                check_fit(rows, video, is_whole=time_range is None)
-            except ValueError as error:
-                raise self._report_damage(f"video {video.id} ({video.uri}): {error}") from None
+            problems = [find_problem(check_fit, row, video, rows[0]) for row in rows]
+            if time_range is None:
+                problems.append(find_problem(check_totals, rows, video))
+            if problem := next(filter(None, problems), None):
+                raise self._report_damage(f"video {video.id} ({video.uri}): {problem}")
 
         return self.read_pieces(video, numbers, where, require_complete)
 
@@ -100,7 +101,7 @@ class StoreTables:
         rows = self.token_rows.read(
             lambda table: table.to_table(columns=LOCATION_COLUMNS, filter=where, with_row_address=True).to_pylist()
         )
-        return [row for row in rows if _find_problem(check_location, row) is None]
+        return [row for row in rows if find_problem(check_location, row) is None]
 
     def _report_damage(self, problem: str) -> DamagedStoreError:
         return DamagedStoreError(f"{self.token_rows.name}: {problem}; {CHECK}. To repair it, {REINGEST}")
@@ -133,13 +134,14 @@ def find_piece_problem(rows: Sequence[Row], video: str, time_range: TimeRange | 
 def find_row_problem(row: Row) -> str | None:
     """Return what is wrong with a token row, or None."""
     is_changed = row["sha256"] != hash_token_row(row)
-    problem = "it was changed after it was written" if is_changed else _find_problem(check_values, row)
+    problem = "it was changed after it was written" if is_changed else find_problem(check_values, row)
     return f"video {row['video']}, {row['start_s']} s to {row['end_s']} s: {problem}" if problem else None
 
 
-def _find_problem(check: Callable[[Row], None], row: Row) -> str | None:
+def find_problem(check: Callable[..., None], *arguments: Any) -> str | None:
+    """Return the error that a check raises, or None."""
     try:
-        check(row)
+        check(*arguments)
     except (ValueError, TypeError) as error:
         return str(error)
     return None

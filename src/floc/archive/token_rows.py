@@ -137,9 +137,9 @@ def check_values(row: Mapping[str, Any]) -> None:
     lengths = {"positions": kept, "order": kept, "gains": kept, "times_s": count, "last_s": count}
     arrays = {}
     for name, length in lengths.items():
-        values = row[name] or ()
-        if len(values) != length and not (name == "last_s" and not values):
-            raise ValueError(f"{name} must have {length} values, got {len(values)}")
+        values = row[name]
+        if values is None or (len(values) != length and not (name == "last_s" and not values)):
+            raise ValueError(f"{name} must have {length} values, got {len(values or ())}")
         arrays[name] = np.array(values, np.int64 if name in ("positions", "order") else np.float64)
         if not np.isfinite(arrays[name]).all():
             raise ValueError(f"{name} has values that are not finite")
@@ -159,27 +159,39 @@ def check_values(row: Mapping[str, Any]) -> None:
         raise ValueError(f"dtype must be one of {', '.join(DTYPES)}; got {row['dtype']!r}")
     if any(len(layer or b"") != row["bytes"] for layer in (row["features"], *row["deep"])):
         raise ValueError(f"features and deep must have {row['bytes']} bytes")
+    if row["bytes"] % DTYPES[row["dtype"]].itemsize or bool(kept) != bool(row["bytes"]):
+        raise ValueError(f"bytes must be of {kept} tokens in {row['dtype']}, got {row['bytes']}")
+    if kept and not all(
+        _to_tensor([layer], row["dtype"], 1).isfinite().all() for layer in (row["features"], *row["deep"])
+    ):
+        raise ValueError("features or deep has values that are not finite")
 
 
-def check_fit(rows: Sequence[Mapping[str, Any]], video: StoredVideo, *, is_whole: bool) -> None:
-    """Raise ValueError if valid token rows do not fit together or their video; `is_whole` if these are all rows."""
-    layout = {(tuple(row["shape"][1:]), row["dtype"], len(row["deep"])) for row in rows}
-    if len(layout) != 1 or tuple(rows[0]["shape"][1:]) != video.shape[1:]:
-        raise ValueError(f"shape, dtype or deep differs between its rows, or from the shape {video.shape} of the video")
-    width = video.model.hidden_size * DTYPES[rows[0]["dtype"]].itemsize
-    if any(row["bytes"] != row["kept"] * width for row in rows):
-        raise ValueError(f"features must have {width} bytes for each token")
-    if (np.diff(np.concatenate([row["times_s"] for row in rows])) <= 0).any():
-        raise ValueError("times_s must be ascending from row to row")
-    totals = tuple(sum(row[name] for row in rows) for name in ("slices", "kept"))
-    if is_whole and totals != (video.shape[0], video.kept):
+def check_fit(row: Mapping[str, Any], video: StoredVideo, other: Mapping[str, Any]) -> None:
+    """Raise ValueError if a valid token row does not fit its video, or another row of it."""
+    if tuple(row["shape"][1:]) != video.shape[1:]:
+        raise ValueError(f"shape must be that of the video, {video.shape}, got {row['shape']}")
+    if row["dtype"] != other["dtype"] or len(row["deep"]) != len(other["deep"]):
+        raise ValueError("dtype and the number of layers in deep must be the same in all rows")
+    if bool(row["last_s"]) != bool(other["last_s"]):
+        raise ValueError("last_s must be empty in all rows or in none")
+    if row["bytes"] != (size := row["kept"] * video.model.hidden_size * DTYPES[row["dtype"]].itemsize):
+        raise ValueError(f"features must have {size} bytes, got {row['bytes']}")
+
+
+def check_totals(rows: Sequence[Mapping[str, Any]], video: StoredVideo) -> None:
+    """Raise ValueError if all rows of a video, or their location columns, have other totals than the video."""
+    slices, kept = (sum(row[name] for row in rows) for name in ("slices", "kept"))
+    if (slices, kept) != (video.shape[0], video.kept):
         expected = f"{video.shape[0]} slices and {video.kept} tokens"
-        raise ValueError(f"it should have {expected}, but its rows have {totals[0]} and {totals[1]}")
+        raise ValueError(f"it should have {expected}, but its rows have {slices} and {kept}")
 
 
 def join_rows(rows: Sequence[Mapping[str, Any]], video: StoredVideo, time_range: TimeRange | None) -> Captured:
     """Build a `Captured` from the rows that overlap a time range, as if it had been captured on its own."""
     times = np.concatenate([row["times_s"] for row in rows])
+    if (np.diff(times) <= 0).any():
+        raise _report_damage(video, "times_s must be ascending from row to row")
     low, high = (0, len(times)) if time_range is None else time_range.visible_slices(times)
     starts = np.cumsum([0, *(row["slices"] for row in rows)])
     _, height, width = rows[0]["shape"]
@@ -229,8 +241,15 @@ def join_rows(rows: Sequence[Mapping[str, Any]], video: StoredVideo, time_range:
         video.fps,
         video.duration_s if time_range is None else min(time_range.end_s, video.duration_s) - time_range.start_s,
     )
-    require_consistent(captured)
+    try:
+        require_consistent(captured)
+    except ValueError as error:
+        raise _report_damage(video, str(error)) from None
     return captured
+
+
+def _report_damage(video: StoredVideo, problem: str) -> DamagedStoreError:
+    return DamagedStoreError(f"video {video.id} ({video.uri}): {problem}; {CHECK}")
 
 
 def read_features(row: Mapping[str, Any], video: StoredVideo) -> torch.Tensor:
@@ -240,8 +259,8 @@ def read_features(row: Mapping[str, Any], video: StoredVideo) -> torch.Tensor:
         features = _to_tensor([data], row["dtype"], kept)
         if bool(features.isfinite().all()):
             return features
-    problem = f"features must be {kept} x {video.model.hidden_size} finite numbers in {row['dtype']}"
-    raise DamagedStoreError(f"video {video.id} ({video.uri}): {problem}, got {len(data)} bytes; {CHECK}")
+    expected = f"{kept} x {video.model.hidden_size} finite numbers in {row['dtype']}"
+    raise _report_damage(video, f"features must be {expected}, got {len(data)} bytes")
 
 
 def _to_tensor(parts: Sequence[bytes], dtype: str, count: int) -> torch.Tensor:
