@@ -30,6 +30,7 @@ ROWS_PER_BATCH = 16  # rows in memory at a time
 MERGED_BYTES = 1 << 30  # of a merged file: deleting rows from larger files costs more, and they are not read faster
 MAX_MERGED_ROWS = 1 << 20
 VIDEOS_PER_BATCH = 100
+MAX_AGE_S = 1e9
 SAFE_AGE_S = 3600  # files of this age are not about to be committed
 MAX_WAIT_S = 2.0  # for writers
 
@@ -121,8 +122,8 @@ def _check_videos(tables: StoreTables, videos: Sequence[StoredVideo]) -> list[St
 
 def compact_store(tables: StoreTables, older_than_s: float) -> CompactionResult:
     """Merge small files, update indices, and drop data that nothing refers to."""
-    if not older_than_s >= 0:
-        raise ValueError(f"older_than_s must be a number of seconds, at least 0; got {older_than_s!r}")
+    if not 0 <= older_than_s <= MAX_AGE_S:
+        raise ValueError(f"older_than_s must be a number of seconds from 0 to {MAX_AGE_S:g}; got {older_than_s!r}")
     with _exclude_writers(tables, older_than_s):
         before = _measure_bytes(tables.path)
         if damaged := [video for video in tables.list_videos() if video.status == "damaged"]:
@@ -204,7 +205,8 @@ def _drop_old_files(table: LanceTable, older_than_s: float) -> int:
         return count  # Lance deletes files that were never committed after a week
     latest, oldest = table.latest(), datetime.now(UTC) - timedelta(seconds=older_than_s)
     files = latest.all_files().read_all().to_pylist()
-    old = {file["path"] for file in files if file["path"].startswith("data/") and file["last_modified"] <= oldest}
+    old = {file["path"] for file in files if file["last_modified"] <= oldest}
+    old = {path for path in old if path.startswith(("data/", "_transactions/"))}  # of processes that were killed
     # list used files after all files, so that a file committed in between counts as used
     unused = old - set(latest.tracked_files().read_all()["path"].to_pylist()) if old else set()
     for path in unused:

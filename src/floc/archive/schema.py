@@ -167,11 +167,8 @@ def hash_json(value: object) -> str:
 
 def hash_file(path: Path) -> str:
     """Return the sha256 of a file, in hex."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def encode_video(video: StoredVideo) -> dict[str, Any]:
@@ -198,18 +195,9 @@ def decode_video(row: Mapping[str, Any], store: str) -> StoredVideo:
     except (ValueError, TypeError) as error:
         name, uri = (str(row[name] or "")[:10_000] for name in ("id", "uri"))
         problem = f"{store}: video {name!r} ({uri}): {error}; {CHECK}. Remove the video and ingest it again"
-        nobody = Identity("", "", None, "", 0, [])
+        unknown: dict[str, Any] = {"content": "", "size": 0, "modified_s": 0.0, "encoder": "", "options": {}}
         return StoredVideo(
-            id=name,
-            uri=uri,
-            content="",
-            size=0,
-            modified_s=0.0,
-            status="damaged",
-            error=problem,
-            encoder="",
-            model=nobody,
-            options={},
+            id=name, uri=uri, status="damaged", error=problem, model=Identity("", "", None, "", 0, []), **unknown
         )
 
 
@@ -234,9 +222,8 @@ def _parse_video(row: Mapping[str, Any]) -> StoredVideo:
             values.number(name, least, most)
     if math.prod(values.integers("shape", 3, int(is_done), MAX_SIDE)) > LARGEST:
         raise ValueError(f"shape must be of at most {LARGEST} tokens, got {row['shape']}")
-    count, pieces = len(row["pieces"]), Fields({str(i): attempt for i, attempt in enumerate(row["pieces"])}, "pieces")
-    for number in pieces.values:
-        pieces.text(number)
+    pieces = Fields({str(i): attempt for i, attempt in enumerate(row["pieces"] or ())}, "pieces")
+    count = len([pieces.text(number) for number in pieces.values])
     starts_s = values.numbers("starts_s", count, -MAX_S, MAX_S)
     values.integers("fragments", count, 0, 1 << 32)
     if is_done != bool(count) or any(before >= after for before, after in pairwise(starts_s)):
@@ -249,10 +236,11 @@ def _parse_video(row: Mapping[str, Any]) -> StoredVideo:
     for name in seconds.values:
         seconds.number(name, 0, MAX_S)
     model = Fields(row["model"], "model")
-    for name in ("kind", "name", "config", *(["revision"] if model.has("revision") else [])):
-        model.text(name)
+    for name in ("kind", "name", "config", "revision"):
+        if name != "revision" or model.has(name):
+            model.text(name)
     model.integer("hidden_size", 1, MAX_SIDE)
-    model.numbers("weights", len(row["model"]["weights"]), -1e38, 1e38)
+    model.numbers("weights", len(row["model"]["weights"] or ()), -1e38, 1e38)
     lists = {name: tuple(row[name]) for name in _LIST_COLUMNS}
     return StoredVideo(**{**row, **parsed, **lists, "model": Identity(**row["model"])})
 

@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import cycle, islice
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
@@ -53,6 +54,7 @@ class _WorkerProcess:
         arguments = options, store, threads, child_pipe, self._output
         self.process = context.Process(target=_run_worker, args=arguments, daemon=True)
         # Ctrl-C reaches the worker as well, which must not print a traceback while it starts
+        resource_tracker.ensure_running()  # its start would unblock the signal
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self.process.start()
