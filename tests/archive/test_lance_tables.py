@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,3 +60,24 @@ def test_change_gives_up(store: Store, monkeypatch: pytest.MonkeyPatch, message:
     with pytest.raises(OSError, match=message):
         store._tables.token_rows.change(change)
     assert len(attempts) == count
+
+
+@pytest.mark.parametrize("table", ["videos", "segments"])
+def test_file_whose_error_has_a_null_byte_does_not_end_the_process(store: Store, table: str) -> None:
+    add_video(store, make_pieces(1))
+    (file,) = Path(store.path, f"{table}.lance", "data").iterdir()
+    data = file.read_bytes()
+    assert b"/lance.encodings" in data
+    file.write_bytes(data.replace(b"/lance.encodings", b"/lan\x00e.encodings"))
+    script = "import sys, floc; store = floc.Store(sys.argv[1]); store.open(store.videos()[0].id)"
+    done = subprocess.run([sys.executable, "-c", script, store.path], capture_output=True, text=True, check=False)
+    assert done.returncode == 1  # it ended with an exception, and was not aborted
+    assert "DamagedStoreError" in done.stderr
+    assert "\x00" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["../../secret.lance", "/etc/passwd", ".hidden", "a\0b"])
+def test_data_files_are_in_the_folder_of_the_table(store: Store, name: str) -> None:
+    fragment = SimpleNamespace(data_files=lambda: [SimpleNamespace(path=name)])
+    with pytest.raises(ValueError, match="is not the name of a data file"):
+        store._tables.videos.check_files([fragment])

@@ -6,7 +6,7 @@ import json
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from operator import methodcaller
@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import lance
 import pyarrow as pa
+from lance.file import LanceFileReader
 
 from floc._text import redact_source
 from floc.archive.schema import DamagedStoreError, StoreError
@@ -26,6 +27,9 @@ STORAGE_VERSION: Literal["2.2"] = "2.2"
 MAX_ATTEMPTS = 20  # of a change that conflicts with other writers
 PAUSE_S = 0.05  # mean pause before the second attempt
 VALUES_PER_FILTER = 1000  # in one deletion
+
+
+_checked_files: set[str] = set()  # their names are unique, and they never change
 
 
 class LanceTable:
@@ -63,18 +67,36 @@ class LanceTable:
                 self._latest = lance.dataset(self.uri, session=self._session)
             return self._latest
 
-    def read(self, read: Callable[[Any], T]) -> T:
-        """Call `read` with the latest version, and once more if a newer version has replaced its files meanwhile."""
+    def read(self, read: Callable[[Any], T], *, check: bool = True) -> T:
+        """Call `read` with the latest version, and once more if a newer version has replaced its files meanwhile.
+
+        If `check` is False, `read` must call `check_files`.
+        """
+
+        def read_checked(version: Any) -> T:
+            with explain_errors(self.name):
+                if check:
+                    self.check_files(version.get_fragments())
+                return read(version)
+
         version = self.latest()
         try:
-            with explain_errors(self.name):
-                return read(version)
+            return read_checked(version)
         except DamagedStoreError:
             newer = self.latest()
             if newer.version == version.version:
                 raise
-        with explain_errors(self.name):
-            return read(newer)
+        return read_checked(newer)
+
+    def check_files(self, fragments: Iterable[Any]) -> None:
+        """Raise an error if the metadata of a file is damaged: reading such a file can end the process."""
+        for name in [file.path for fragment in fragments for file in fragment.data_files()]:
+            path = f"{self.uri}/data/{name}"
+            if not re.fullmatch(r"\w[\w.-]*", name):
+                raise ValueError(f"{name!r} is not the name of a data file")
+            if is_local(path) and path not in _checked_files:
+                LanceFileReader(path).metadata()
+                _checked_files.add(path)
 
     def write(self, rows: pa.Table) -> tuple[str, ...]:
         """Write files that are invisible until they are appended; return Lance's JSON of their fragments."""
@@ -162,7 +184,8 @@ def explain_errors(name: str, *, writing: bool = False) -> Iterator[None]:
         if not writing and isinstance(error, DamagedStoreError):
             raise
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        problem = hide_secrets(re.sub(r",? ?/\S+\.rs:\d+(:\d+)?", "", first)).strip()[:300]  # no positions in Rust
+        problem = re.sub(r",? ?/\S+\.rs:\d+(:\d+)?", "", first)  # without positions in Rust sources
+        problem = re.sub(r"[\x00-\x1f\x7f]", "?", hide_secrets(problem)).strip()[:300]
         if not writing:
             fix = "if files were changed or lost, restore them, or ingest the videos again into a new store"
             raise DamagedStoreError(f"{name}: this table cannot be read ({problem}); {fix}") from error

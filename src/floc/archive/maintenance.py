@@ -62,7 +62,7 @@ def check_store(tables: StoreTables, progress: Callable[[float], object]) -> lis
     problems: list[StoreProblem] = []
     for table in (tables.videos, tables.token_rows):
         with _collect(problems, "", "restore its files, or ingest again into a new store"):
-            table.read(lambda latest: latest.validate())
+            table.read(lambda latest: latest.validate(), check=False)
     if problems:
         return problems
     videos = tables.list_videos()
@@ -71,11 +71,12 @@ def check_store(tables: StoreTables, progress: Callable[[float], object]) -> lis
     problems += _check_videos(tables, done)
     owners = {attempt: video for video in done for attempt in video.pieces}
     firsts: dict[str, Row] = {}  # one row of each video
-    fragments = tables.token_rows.read(lambda table: table.get_fragments())
+    fragments = tables.token_rows.read(lambda table: table.get_fragments(), check=False)
     for number, fragment in enumerate(fragments):
         files = ", ".join(f"{tables.token_rows.name}/data/{file.path}" for file in fragment.data_files())
         fix = "remove the videos with pieces in it, and ingest them again"
         with _collect(problems, "", fix), explain_errors(files):
+            tables.token_rows.check_files([fragment])
             for batch in fragment.to_batches(batch_size=ROWS_PER_BATCH):
                 for row in batch.to_pylist():
                     problem, video = find_row_problem(row), owners.get(row["attempt"])

@@ -123,9 +123,13 @@ def _parse_query(query: Any, videos: list[StoredVideo], encoder: str | None) -> 
         videos = [video for video in videos if video.encoder == encoder]
     is_image = isinstance(query, str | Path) or (isinstance(query, np.ndarray) and query.dtype == np.uint8)
     if not is_image:
-        query = torch.atleast_2d(torch.as_tensor(query)).float()
+        allowed = "[D] or [Q, D] tokens, an image file, or a [h, w, 3] uint8 array"
+        try:  # torch does not take negative strides
+            query = torch.as_tensor(np.ascontiguousarray(query) if isinstance(query, np.ndarray) else query)
+            query = torch.atleast_2d(query.detach().cpu().float())
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"query must be {allowed}; got {type(query).__name__} ({error})") from None
         if query.ndim != 2 or not query.numel():
-            allowed = "[D] or [Q, D] tokens, an image file, or a [h, w, 3] uint8 array"
             raise ValueError(f"query must be {allowed}; got {tuple(query.shape)}")
         if not bool(torch.isfinite(query).all()):
             raise ValueError("query has values that are not finite")

@@ -237,7 +237,7 @@ class Store:
     def _require_format(self) -> None:
         expected = schema.FORMAT.decode()
         for table, columns in ((self._tables.videos, schema.VIDEOS), (self._tables.token_rows, schema.TOKEN_ROWS)):
-            found = table.read(lambda latest: latest.schema)
+            found = table.read(lambda latest: latest.schema, check=False)
             version = (found.metadata or {}).get(b"floc.format", b"none").decode(errors="replace")
             if version != expected:
                 problem = f"format {version}, but this version of floc reads format {expected}"

@@ -75,6 +75,7 @@ class StoreTables:
         condition = " AND ".join([match_any("attempt", [video.pieces[number] for number in numbers]), *where])
 
         def read_fragments(table: Any, fragments: list[Any] | None) -> list[Row]:
+            self.token_rows.check_files(fragments or table.get_fragments())
             # late materialization reads the filter's columns first, then the others for matching rows only
             scanner = table.scanner(filter=condition, fragments=fragments, late_materialization=True)
             rows = scanner.to_table().to_pylist()
@@ -94,7 +95,7 @@ class StoreTables:
                     pass  # the rows may have moved to other fragments
             return read_fragments(table, None)
 
-        return self.token_rows.read(read)
+        return self.token_rows.read(read, check=False)
 
     def read_locations(self, where: str) -> list[Row]:
         """Return the location columns of matching token rows, without their contents; leaves out damaged rows."""
