@@ -232,7 +232,7 @@ def test_row_without_tokens_is_not_a_result(store: Store) -> None:
 )
 def test_rejects_what_is_not_a_query(store: Store, query: Any) -> None:
     add_video(store, make_pieces(1))
-    with pytest.raises(ValueError, match="query must be|not finite"):
+    with pytest.raises(ValueError, match=r"query must be|not finite"):
         store.search(query)
 
 

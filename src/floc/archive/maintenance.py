@@ -16,6 +16,7 @@ from floc.archive.schema import DamagedStoreError, StoredVideo, StoreError, enco
 from floc.archive.search import list_vector_tables
 from floc.archive.store_tables import (
     REINGEST,
+    ROWS_PER_BATCH,
     Row,
     StoreTables,
     find_piece_problem,
@@ -26,7 +27,6 @@ from floc.archive.store_tables import (
 )
 from floc.archive.token_rows import check_fit, check_totals
 
-ROWS_PER_BATCH = 16  # rows in memory at a time
 MERGED_BYTES = 1 << 30  # of a merged file: deleting rows from larger files costs more, and they are not read faster
 MAX_MERGED_ROWS = 1 << 20
 VIDEOS_PER_BATCH = 100

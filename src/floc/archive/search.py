@@ -25,10 +25,9 @@ from floc._checks import check_choice, check_count
 from floc.archive.lance_tables import LanceTable, explain_errors, match_any
 from floc.archive.locks import FolderLock
 from floc.archive.schema import StoredVideo, hash_json, identity_fields
-from floc.archive.store_tables import Row, StoreTables
+from floc.archive.store_tables import ROWS_PER_BATCH, Row, StoreTables
 from floc.archive.token_rows import read_features
 
-ROWS_PER_BATCH = 16  # rows in memory at a time
 READAHEAD_BYTES = 1 << 26
 MAX_FILTERED_VIDEOS = 200  # with more videos, a scan reads all rows instead of filtering by id
 CANDIDATES_PER_RESULT = 8  # rows requested from the index for each result

@@ -167,10 +167,8 @@ class Store:
     def remove(self, video: str) -> StoredVideo:
         """Remove a video and everything written for it; `compact` frees the space."""
         entry = self.find(video)
-        with explain_errors(
-            self._tables.name, writing=True
-        ):  # first the entry, so that no reader sees a part of the video
-            self._tables.videos.delete("id", [entry.id])
+        with explain_errors(self._tables.name, writing=True):
+            self._tables.videos.delete("id", [entry.id])  # first, so that no reader sees a part of the video
             self._tables.token_rows.delete("video", [entry.id])
         return entry
 
@@ -186,11 +184,10 @@ class Store:
         else:
             captured, file, name = load(video), Path(video), str(video)
         entry = _describe_import(captured, uri or name, file)
-        if known := self._tables.list_videos(f"{match_any('id', [entry.id])} AND status = 'done'"):
-            return resolve_duplicates(known)[0]
-        piece = self.write_piece(entry.id, 0, captured)
-        entry = replace(entry, pieces=(piece.attempt,), frames=piece.frames, written_s=time.time())
-        self.commit([piece], [entry])
+        if not self.has(entry.id):
+            piece = self.write_piece(entry.id, 0, captured)
+            entry = replace(entry, pieces=(piece.attempt,), frames=piece.frames, written_s=time.time())
+            self.commit([piece], [entry])
         return self.find(entry.id)
 
     def export(self, video: str, path: str | Path) -> None:
@@ -337,8 +334,7 @@ def _describe(video: StoredVideo) -> str:
 def _suggest(video: str, videos: Sequence[StoredVideo]) -> str:
     if not videos:
         return ": the store is empty; add videos with `floc ingest`"
-    names = {name: entry for entry in videos for name in (entry.id, entry.uri, _file_name(entry))}
-    near = [names[name] for name in difflib.get_close_matches(video, names, MAX_SUGGESTIONS, 0.5)]
-    if not near:
-        return f"; the store has {len(videos)}, floc.Store(path).videos() lists them"
-    return "; did you mean " + ", ".join(dict.fromkeys(f"{entry.id} ({entry.uri})" for entry in near)) + "?"
+    names = {name: f"{entry.id} ({entry.uri})" for entry in videos for name in (entry.id, entry.uri, _file_name(entry))}
+    if near := dict.fromkeys(names[name] for name in difflib.get_close_matches(video, names, MAX_SUGGESTIONS, 0.5)):
+        return f"; did you mean {', '.join(near)}?"
+    return f"; the store has {len(videos)}, floc.Store(path).videos() lists them"

@@ -17,6 +17,7 @@ from floc.archive.locks import FolderLock
 from floc.archive.schema import CHECK, LOCATION_COLUMNS, DamagedStoreError, StoredVideo, decode_video, hash_token_row
 from floc.archive.token_rows import TimeRange, check_fit, check_location, check_totals, check_values
 
+ROWS_PER_BATCH = 16  # rows in memory at a time
 REINGEST = "remove the video and ingest it again"
 
 Row = Mapping[str, Any]
