@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from floc.captured.identity import Identity
 
 VideoStatus = Literal["done", "failed", "damaged"]
 CHECK = "`floc store check` lists all damage"
-MAX_JSON = 1 << 22  # characters
+MAX_TEXT, MAX_JSON = 10_000, 1 << 22  # characters
 MAX_SIDE = 1 << 24  # slices, rows or columns
 MAX_S = 1e12  # seconds
 FPS = (1e-9, 1e9)  # least and most
@@ -185,6 +185,12 @@ def encode_video(video: StoredVideo) -> dict[str, Any]:
     return {**stored, "sha256": hash_json(stored)}
 
 
+def check_video(video: StoredVideo) -> None:
+    """Raise ValueError if a video cannot be stored, whose pieces are not located yet."""
+    count = len(video.pieces)
+    encode_video(replace(video, starts_s=tuple(map(float, range(count))), fragments=(0,) * count))
+
+
 def decode_video(row: Mapping[str, Any], store: str) -> StoredVideo:
     """Convert a row of `videos` to a video; a row that is damaged has this status, and the reason as its error."""
     values = dict(row)
@@ -193,7 +199,7 @@ def decode_video(row: Mapping[str, Any], store: str) -> StoredVideo:
             raise ValueError("its row was changed after it was written")
         return _parse_video(values)
     except (ValueError, TypeError) as error:
-        name, uri = (str(row[name] or "")[:10_000] for name in ("id", "uri"))
+        name, uri = (str(row[name] or "")[:MAX_TEXT] for name in ("id", "uri"))
         problem = f"{store}: video {name!r} ({uri}): {error}; {CHECK}. Remove the video and ingest it again"
         unknown: dict[str, Any] = {"content": "", "size": 0, "modified_s": 0.0, "encoder": "", "options": {}}
         return StoredVideo(

@@ -21,7 +21,7 @@ from floc.archive.ingest.job import (
     VideoPlan,
     VideoSkipped,
 )
-from floc.archive.schema import StoredPiece, StoredVideo, escape_surrogates, video_id
+from floc.archive.schema import MAX_TEXT, StoredPiece, StoredVideo, check_video, escape_surrogates, video_id
 from floc.archive.store import Store
 
 COMMIT_INTERVAL_S = 2.0  # so that the store does not get a version for every piece
@@ -163,8 +163,13 @@ class Ledger:
             reason = "the frame size changes within the video" if pieces else "the video has no frames"
             self._fail(plan, f"ValueError: {reason}")
             return
-        self._outcomes[plan.video] = ""
         stored = build_stored_video(self.job, plan, pieces, video.nested, video.made, video.seconds)
+        try:
+            check_video(stored)  # one that cannot be stored must not stop the others
+        except ValueError as error:
+            self._fail(plan, f"ValueError: {error}")
+            return
+        self._outcomes[plan.video] = ""
         self._videos.append(stored)
         status = self.status
         status.done += 1
@@ -249,7 +254,7 @@ def _shared_fields(job: IngestJob, file: VideoFile, content: str) -> dict[str, A
 
 def name_file(uri: str) -> str:
     """Return a URI as it is stored and shown: valid text without secrets."""
-    return escape_surrogates(redact_source(uri))
+    return escape_surrogates(redact_source(uri))[:MAX_TEXT]
 
 
 def _add_seconds(totals: dict[str, float], seconds: Mapping[str, float]) -> None:
