@@ -179,9 +179,7 @@ def explain_errors(name: str, *, writing: bool = False) -> Iterator[None]:
     except BaseException as error:
         # pyo3's PanicException is not an Exception and has no public name
         is_known = isinstance(error, Exception) or type(error).__name__ == "PanicException"
-        if not is_known or isinstance(error, StoreError | ImportError):
-            raise
-        if not writing and isinstance(error, DamagedStoreError):
+        if not is_known or isinstance(error, StoreError | DamagedStoreError | ImportError):
             raise
         first = (str(error).splitlines() or [type(error).__name__])[0]
         problem = re.sub(r",? ?/\S+\.rs:\d+(:\d+)?", "", first)  # without positions in Rust sources

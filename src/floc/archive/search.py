@@ -229,7 +229,7 @@ class _VectorIndex:
 
     def find_nearest(self, query: torch.Tensor, k: int, videos: Sequence[StoredVideo] | None) -> list[RowKey]:
         """Return candidate rows with tokens near the query's, the most likely first."""
-        count = max(MIN_CANDIDATES, CANDIDATES_PER_RESULT * k)
+        count = min(max(MIN_CANDIDATES, CANDIDATES_PER_RESULT * k), self._table.latest().count_rows())
         where = None if videos is None else match_any("video", [video.id for video in videos])
 
         def find(table: Any) -> list[RowKey]:
@@ -263,7 +263,9 @@ class _VectorIndex:
 
     def _add_piece(self, video: StoredVideo, attempt: str) -> None:
         """Append the tokens of a piece in one commit, so that an attempt in the table is always complete."""
-        rows = self._tables.read_pieces(video, [video.pieces.index(attempt)], ["kept > 0"])
+        rows = [row for row in self._tables.read_pieces(video, [video.pieces.index(attempt)], []) if row["kept"]]
+        if not rows:
+            return
         vectors = F.normalize(torch.cat([read_features(row, video) for row in rows]).float(), dim=-1).half()
         columns = {
             "video": [video.id] * len(vectors),
