@@ -97,23 +97,18 @@ class LocalWorkers:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> LocalWorkers:
-        with contextlib.ExitStack() as stack:
-            self._folder = stack.enter_context(create_temporary_folder("floc-ingest-"))
-            stack.callback(self._kill_workers)  # also if the start of the others is interrupted
-            for options in self.options:
-                self.workers.append(_WorkerProcess(options, self.store, self.threads, self._folder))
-            self._stack = stack.pop_all()
+        self._folder = self._stack.enter_context(create_temporary_folder("floc-ingest-"))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def _kill_workers(self) -> None:
         for worker in self.workers:
             worker.kill()
+        self._stack.close()
 
     def start(self) -> IngestJob:
-        """Wait until a worker has loaded its encoder, and return the job."""
+        """Start the workers, wait until one has loaded its encoder, and return the job."""
+        for options in self.options:
+            self.workers.append(_WorkerProcess(options, self.store, self.threads, self._folder))
         while True:
             for _, message in self._receive():
                 if isinstance(message, IngestJob):
