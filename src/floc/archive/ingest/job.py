@@ -18,6 +18,10 @@ PIECE_STEP, PIECE_LIMIT = 32, 512  # frames: a piece has a multiple of the step,
 SPAN_S = 3600  # approximate length of a span: with longer ones, a long video keeps other workers idle
 
 
+class IngestError(RuntimeError):
+    """The ingest cannot go on, because its workers cannot start."""
+
+
 @dataclass(frozen=True)
 class IngestOptions:
     """How every video is compressed."""

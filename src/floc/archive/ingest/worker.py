@@ -19,6 +19,7 @@ import torch
 
 from floc import encoders
 from floc._system import release_memory
+from floc._text import redact_source
 from floc.archive.ingest.job import (
     PIECE_BYTES,
     PIECE_LIMIT,
@@ -35,8 +36,9 @@ from floc.archive.ingest.job import (
     VideoSkipped,
     VideoSpan,
 )
-from floc.archive.ingest.sources import fetch_file, hash_file, refresh_file, require_unchanged
-from floc.archive.schema import DamagedStoreError, StoreError, video_id
+from floc.archive.ingest.sources import fetch_file, refresh_file, require_unchanged
+from floc.archive.lance_tables import hide_secrets
+from floc.archive.schema import DamagedStoreError, StoreError, hash_file, video_id
 from floc.archive.store import Store
 from floc.captured.identity import Identity
 from floc.captured.pieces import FrameLog, capture_kept, join_pieces
@@ -77,8 +79,9 @@ def report_failure(file: VideoFile, error: Exception, content: str = "") -> Vide
     """Report that a video failed. Errors of the store are raised again, because they affect every video."""
     if isinstance(error, StoreError | DamagedStoreError):
         raise error
-    lines = str(error).strip().splitlines()
-    return VideoFailed(file, f"{type(error).__name__}: {lines[0] if lines else 'no details'}", content)
+    text = next(iter(str(error).strip().splitlines()), "no details")
+    text = hide_secrets(text.replace(file.uri, redact_source(file.uri)))[:1000]
+    return VideoFailed(file, f"{type(error).__name__}: {text}", content)
 
 
 def _open_video(options: IngestOptions, path: Path) -> Video:

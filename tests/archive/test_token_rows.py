@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 pytest.importorskip("lance", reason="Lance is not installed: pip install 'floc-video[store]'")
 
 from floc import Captured
-from floc.archive.segments import TimeRange, join_rows, split_rows
-from floc.captured import pieces as captured_pieces
+from floc.archive.token_rows import TimeRange, join_rows, split_rows
+from floc.captured.pieces import FrameLog, join_pieces
 from tests.archive.builders import make_piece, make_video
 
 
 def join_pieces(pieces: Sequence[Captured]) -> Captured:
     """Join pieces as `floc.capture` joins them."""
-    log = captured_pieces.FrameLog(1, [piece.times_s for piece in pieces], 1.0, 0.0)  # type: ignore[misc]
-    return captured_pieces.join_pieces(pieces, log, {})
+    log = FrameLog(1, [piece.times_s for piece in pieces], 1.0, 0.0)  # type: ignore[misc]
+    return join_pieces(pieces, log, {})
 
 
 def select_by_hand(pieces: Sequence[Captured], start_s: float, end_s: float) -> list[tuple[Any, ...]]:
