@@ -16,14 +16,15 @@ pytest.importorskip("lance", reason="Lance is not installed: pip install 'floc-v
 
 from floc import Captured
 from floc.archive.token_rows import TimeRange, join_rows, split_rows
-from floc.captured.pieces import FrameLog, join_pieces
+from floc.captured import pieces as captured_pieces
+from floc.captured.pieces import FrameLog
 from tests.archive.builders import make_piece, make_video
 
 
 def join_pieces(pieces: Sequence[Captured]) -> Captured:
     """Join pieces as `floc.capture` joins them."""
     log = FrameLog(1, [piece.times_s for piece in pieces], 1.0, 0.0)  # type: ignore[misc]
-    return join_pieces(pieces, log, {})
+    return captured_pieces.join_pieces(pieces, log, {})
 
 
 def select_by_hand(pieces: Sequence[Captured], start_s: float, end_s: float) -> list[tuple[Any, ...]]:

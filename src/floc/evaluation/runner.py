@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 
@@ -123,7 +123,7 @@ def _start_process(run: EvalRun, folder: ResultFolder, command: CommandBuilder, 
 def _save_outcome(
     run: EvalRun, folder: ResultFolder, status: EvalStatus, process: subprocess.Popen, *, gpus: str, seconds: float
 ) -> None:
-    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    date = datetime.now(UTC).isoformat(timespec="seconds")
     command = process.args[2:]  # type: ignore[index]  # without the watchdog
     facts = {"seconds": seconds, "gpus": gpus, "date": date, "versions": _get_versions()}
     try:
