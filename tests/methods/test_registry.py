@@ -235,13 +235,13 @@ def test_registered_methods_are_listed_and_made(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("method", "option", "value", "message"),
     [
-        ("dycoke", "window", "x", "must be a whole number below 2**53, got 'x'"),
+        ("dycoke", "window", "x", "window must be a whole number below 2**53 for method 'dycoke', got 'x'"),
         ("dycoke", "window", 10**30, "must be a whole number below 2**53"),
-        ("dycoke", "strict", 1, "must be true or false, got '1'"),
-        ("sttm", "spatial_threshold", float("nan"), "must be a number up to 1e15, got 'nan'"),
-        ("sttm", "spatial_threshold", None, "must be a number up to 1e15, got 'None'"),
+        ("dycoke", "strict", 1, "strict must be true or false for method 'dycoke', got 1"),
+        ("sttm", "spatial_threshold", float("nan"), "must be a number up to 1e15 for method 'sttm', got nan"),
+        ("sttm", "spatial_threshold", None, "must be a number up to 1e15 for method 'sttm', got None"),
         ("longvu", "max_visual_len", 0.5, "must be a whole number"),
-        ("kmedoids", "init", 3, "must be text, got '3'"),
+        ("kmedoids", "init", 3, "init must be text for method 'kmedoids', got 3"),
         ("floc", "metric", np.ones(3), "must be text"),
         ("pooling", "adaptive_size", 3, r"adaptive_size must be (rows, columns)"),
         ("pooling", "adaptive_size", ["a", 2], r"adaptive_size must be (rows, columns)"),

@@ -159,7 +159,7 @@ def _check_type(method: str, option: str, annotation: str, value: object) -> Non
         return
     expected, is_valid = _TYPES[kind]
     if not is_valid(value):
-        raise ValueError(f"{option} of method {method!r} must be {expected}, got {str(value)[:60]!r}")
+        raise ValueError(f"{option} must be {expected} for method {method!r}, got {repr(value)[:60]}")
 
 
 def _to_python(value: object) -> object:
