@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import sys
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
@@ -36,7 +37,7 @@ class Facts(NamedTuple):
 _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "bool": ("true or false", lambda value: isinstance(value, bool)),
     "int": ("a whole number below 2**53", lambda value: is_int(value) and abs(value) < 2**53),
-    "float": ("a number up to 1e15", lambda value: is_number(value) and abs(value) <= 1e15),
+    "float": ("a finite number", lambda value: is_number(value) and abs(value) <= sys.float_info.max),
     "str": ("text", lambda value: isinstance(value, str)),
     "Metric": ("text", lambda value: isinstance(value, str)),
 }
