@@ -30,8 +30,8 @@ def methods(
         return
     table = Table("method", "kind", "budget", "smallest budget", "what it does", box=None, header_style="bold")
     for method in floc.methods.list_methods():
-        facts = floc.methods.get_facts(method)
-        budget = "exact" if facts.exact else "at most"
-        table.add_row(method, facts.kind, budget, facts.floor or "-", floc.methods.describe(method))
+        info = floc.methods.get_info(method)
+        budget = "exact" if info.exact else "at most"
+        table.add_row(method, info.kind, budget, info.floor or "-", floc.methods.describe(method))
     out.print(table)
     out.print("[dim]`floc methods NAME` describes its paper, its options and its differences from the original.[/]")
