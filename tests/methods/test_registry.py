@@ -243,6 +243,7 @@ def test_registered_methods_are_listed_and_made(monkeypatch: pytest.MonkeyPatch)
         ("longvu", "max_visual_len", 0.5, "must be a whole number"),
         ("kmedoids", "init", 3, "init must be text for method 'kmedoids', got 3"),
         ("floc", "metric", np.ones(3), "must be text"),
+        ("floc", "progress", 3, "progress must be a function for method 'floc', got 3"),
         ("pooling", "adaptive_size", 3, r"adaptive_size must be (rows, columns)"),
         ("pooling", "adaptive_size", ["a", 2], r"adaptive_size must be (rows, columns)"),
     ],

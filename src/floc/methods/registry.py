@@ -39,6 +39,7 @@ _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "int": ("a whole number below 2**53", lambda value: is_int(value) and abs(value) < 2**53),
     "float": ("a finite number", lambda value: is_number(value) and abs(value) <= sys.float_info.max),
     "str": ("text", lambda value: isinstance(value, str)),
+    "Callable[[float], None]": ("a function", callable),
     "Metric": ("text", lambda value: isinstance(value, str)),
 }
 _registry: dict[str, type] = {}
