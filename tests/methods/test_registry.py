@@ -251,3 +251,14 @@ def test_registered_methods_are_listed_and_made(monkeypatch: pytest.MonkeyPatch)
 def test_rejects_options_of_another_type(method: str, option: str, value: object, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         floc.compress(np.ones((4, 2, 3, 2)), method=method, **{option: value})
+
+
+@pytest.mark.parametrize("name", ["fastvid", "pooling", "prunevid"])
+def test_rejects_tokens_too_large_to_average(name: str) -> None:
+    tokens = np.full((8, 4, 4, 3), 3e38, np.float32)
+    try:
+        kept = floc.compress(tokens, ratio=1 / 4, method=name)
+    except ValueError as error:
+        assert "divide all by" in str(error)  # noqa: PT017
+    else:
+        assert np.isfinite(kept.features).all()
