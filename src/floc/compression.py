@@ -100,7 +100,7 @@ def _measure_coverage(method: methods.Method, grid: TokenGrid, count: int) -> fl
 
 def _check_conflicts(method: str, target: Budget, options: Mapping[str, object]) -> None:
     """Raise ValueError if a budget and an option that the budget sets are both given."""
-    if both := [name for name in methods.get_facts(method).searched if name in options]:
+    if both := [name for name in methods.get_info(method).searched if name in options]:
         raise ValueError(
             f"{target} sets {' and '.join(both)} of method {method!r}; give one or the other, not both "
             f"(got {', '.join(f'{name}={options[name]!r}' for name in both)})"

@@ -154,8 +154,11 @@ class TokenGrid:
 
     def merge(self, indices: np.ndarray, merged: torch.Tensor, represents: np.ndarray) -> Kept:
         """Keep [K, D] merged tokens at [K] ascending flat indices; token i of n went into number `represents[i]`."""
+        features = merged.to(self.tokens.dtype)
+        if not bool(features.isfinite().all()):
+            raise ValueError("the tokens are too large to average: their sums overflow; divide all by the same number")
         return Kept.from_host(
-            to_input_type(merged.to(self.tokens.dtype), self.numpy_dtype),
+            to_input_type(features, self.numpy_dtype),
             indices,
             np.zeros(len(indices)),
             self.shape,

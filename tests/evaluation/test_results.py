@@ -95,10 +95,13 @@ def remove_all_questions(folder: Path) -> None:
     ("damage", "message"),
     [
         (lambda folder: find_results(folder).unlink(), "no results in"),
-        (lambda folder: find_results(folder).write_text('{"results": {'), r"_results.json is not valid JSON"),
+        (
+            lambda folder: find_results(folder).write_text('{"results": {'),
+            "or its samples are not valid JSON",
+        ),
         (lambda folder: find_results(folder).write_text('{"results": {"other": {}}}'), "has no results for videomme"),
         (lambda folder: find_answers(folder).unlink(), "the log of the answers, is missing"),
-        (lambda folder: find_answers(folder).write_text('{"a": 1'), "_samples_videomme.jsonl is not valid JSON"),
+        (lambda folder: find_answers(folder).write_text('{"a": 1'), "or its samples are not valid JSON"),
         (lambda folder: find_answers(folder).write_text('{"a": 1}\n' * 4), "not in the format of lmms-eval 0.7"),
         (lambda folder: find_answers(folder).write_text(""), "4 questions, but 0 answers"),
         (remove_all_questions, "no question was answered"),

@@ -76,7 +76,7 @@ def test_finished_runs_are_not_run_again(tmp_path: Path) -> None:
         ("crashes", "status 1; RuntimeError: no such weights"),
         ("fails quietly", "ValueError: a video is broken"),
         ("is killed", "status 137"),
-        ("writes half", "is not valid JSON"),
+        ("writes half", "not valid JSON"),
     ],
 )
 def test_failure_is_saved_and_other_runs_go_on(tmp_path: Path, behaviour: str, reason: str) -> None:

@@ -21,7 +21,7 @@ def compress(tokens: Any, name: str, **budget_options: Any) -> floc.Kept:
 
 
 def find_floor(tokens: np.ndarray, name: str) -> int:
-    return len(compress(tokens, name, budget=1)) if floc.methods.get_facts(name).floor else 1
+    return len(compress(tokens, name, budget=1)) if floc.methods.get_info(name).floor else 1
 
 
 @each_method
@@ -32,7 +32,7 @@ def test_meets_budget_in_video_order_and_is_deterministic(tokens: np.ndarray, na
     np.testing.assert_array_equal(tokens, before)
     most = max(min(budget, 840), find_floor(tokens, name))
     assert 0 < len(kept) <= most
-    if floc.methods.get_facts(name).exact:
+    if floc.methods.get_info(name).exact:
         assert len(kept) == most
     assert (np.diff(kept.indices) > 0).all()
     np.testing.assert_array_equal(kept.positions, np.stack(np.unravel_index(kept.indices, (70, 3, 4)), 1))
@@ -55,7 +55,7 @@ def test_coverage_is_the_mean_cosine_to_representatives(tokens: np.ndarray, name
 def test_selected_tokens_are_unchanged_and_merged_tokens_are_bounded(tokens: np.ndarray, name: str) -> None:
     kept = compress(tokens, name, budget=105)
     rows = tokens.reshape(840, -1)
-    if floc.methods.get_facts(name).kind == "select":
+    if floc.methods.get_info(name).kind == "select":
         np.testing.assert_array_equal(kept.features, rows[kept.indices])
         np.testing.assert_array_equal(kept.represents[kept.indices], np.arange(len(kept)))
     else:
@@ -100,7 +100,7 @@ def test_output_has_the_input_dtype(tokens: np.ndarray, name: str, dtype: torch.
     kept = compress(converted, name, budget=300)
     assert kept.features.dtype == dtype
     assert kept.features.isfinite().all()
-    assert len(kept) == len(compress(tokens, name, budget=300)) or not floc.methods.get_facts(name).exact
+    assert len(kept) == len(compress(tokens, name, budget=300)) or not floc.methods.get_info(name).exact
 
 
 @each_method
@@ -138,7 +138,7 @@ def test_equal_tokens(name: str, value: float) -> None:
     same = np.full((10, 3, 4, 5), value, np.float32)
     kept = compress(same, name, budget=40)
     assert 1 <= len(kept) <= max(40, find_floor(same, name))
-    if floc.methods.get_facts(name).exact:
+    if floc.methods.get_info(name).exact:
         assert len(kept) == max(40, find_floor(same, name))
     np.testing.assert_allclose(kept.features, value, atol=1e-6)
     assert len(set(kept.indices.tolist())) == len(kept)
@@ -154,7 +154,7 @@ def test_memory_layout_does_not_change_the_result(tokens: np.ndarray, name: str)
 
 @each_method
 def test_budget_below_floor_raises(tokens: np.ndarray, name: str) -> None:
-    if not floc.methods.get_facts(name).floor:
+    if not floc.methods.get_info(name).floor:
         assert len(floc.compress(tokens, budget=1, method=name)) == 1
         return
     least = find_floor(tokens, name)
@@ -179,7 +179,7 @@ def test_runs_without_budget_if_native_and_raises_otherwise(tokens: np.ndarray, 
 
 @each_method
 def test_rejects_budget_together_with_options_it_sets(tokens: np.ndarray, name: str) -> None:
-    for option in floc.methods.get_facts(name).searched:
+    for option in floc.methods.get_info(name).searched:
         with pytest.raises(ValueError, match=f"ratio=1/8 sets {option} of method '{name}'; give one or the other"):
             floc.compress(tokens, ratio=1 / 8, method=name, **{option: 1})
 
@@ -194,13 +194,13 @@ def test_accepts_array_scalars_as_options(tokens: np.ndarray) -> None:
 
 @each_method
 def test_describes_itself(name: str) -> None:
-    facts = floc.methods.get_facts(name)
+    info = floc.methods.get_info(name)
     assert floc.methods.describe(name)
-    assert facts.paper
-    assert facts.kind in ("select", "merge")
+    assert info.paper
+    assert info.kind in ("select", "merge")
     assert set(floc.methods.get_defaults(name)) == set(floc.methods.list_options(name))
-    assert set(facts.searched) <= set(floc.methods.list_options(name))
-    assert bool(facts.floor) == ("nearest" in floc.methods.list_options(name))
+    assert set(info.searched) <= set(floc.methods.list_options(name))
+    assert bool(info.floor) == ("nearest" in floc.methods.list_options(name))
     with pytest.raises(ValueError, match="unknown option"):
         floc.compress(np.ones((2, 2, 2)), budget=1, method=name, no_such_option=1)
 
@@ -208,7 +208,7 @@ def test_describes_itself(name: str) -> None:
 @each_method
 def test_manual_and_page_contain_docstring_and_options(name: str) -> None:
     manual, page = floc.methods.format_manual(name), floc.methods.format_markdown()
-    assert manual.startswith(f"{name}: {floc.methods.get_facts(name).paper}")
+    assert manual.startswith(f"{name}: {floc.methods.get_info(name).paper}")
     assert floc.methods.describe(name) in manual
     assert f"## {name}\n\n{floc.methods.describe(name)}" in page
     for option, default in floc.methods.get_defaults(name).items():
@@ -235,14 +235,15 @@ def test_registered_methods_are_listed_and_made(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("method", "option", "value", "message"),
     [
-        ("dycoke", "window", "x", "must be a whole number below 2**53, got 'x'"),
+        ("dycoke", "window", "x", "window must be a whole number below 2**53 for method 'dycoke', got 'x'"),
         ("dycoke", "window", 10**30, "must be a whole number below 2**53"),
-        ("dycoke", "strict", 1, "must be true or false, got '1'"),
-        ("sttm", "spatial_threshold", float("nan"), "must be a number up to 1e15, got 'nan'"),
-        ("sttm", "spatial_threshold", None, "must be a number up to 1e15, got 'None'"),
+        ("dycoke", "strict", 1, "strict must be true or false for method 'dycoke', got 1"),
+        ("sttm", "spatial_threshold", float("nan"), "must be a finite number for method 'sttm', got nan"),
+        ("sttm", "spatial_threshold", None, "must be a finite number for method 'sttm', got None"),
         ("longvu", "max_visual_len", 0.5, "must be a whole number"),
-        ("kmedoids", "init", 3, "must be text, got '3'"),
+        ("kmedoids", "init", 3, "init must be text for method 'kmedoids', got 3"),
         ("floc", "metric", np.ones(3), "must be text"),
+        ("floc", "progress", 3, "progress must be a function for method 'floc', got 3"),
         ("pooling", "adaptive_size", 3, r"adaptive_size must be (rows, columns)"),
         ("pooling", "adaptive_size", ["a", 2], r"adaptive_size must be (rows, columns)"),
     ],
@@ -250,3 +251,14 @@ def test_registered_methods_are_listed_and_made(monkeypatch: pytest.MonkeyPatch)
 def test_rejects_options_of_another_type(method: str, option: str, value: object, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         floc.compress(np.ones((4, 2, 3, 2)), method=method, **{option: value})
+
+
+@pytest.mark.parametrize("name", ["fastvid", "pooling", "prunevid"])
+def test_rejects_tokens_too_large_to_average(name: str) -> None:
+    tokens = np.full((8, 4, 4, 3), 3e38, np.float32)
+    try:
+        kept = floc.compress(tokens, ratio=1 / 4, method=name)
+    except ValueError as error:
+        assert "divide all by" in str(error)  # noqa: PT017
+    else:
+        assert np.isfinite(kept.features).all()

@@ -18,7 +18,7 @@ from floc.cli.options import METHOD, option
 from floc.cli.output import escape_markup, format_stages, print_summary, show_progress
 
 if TYPE_CHECKING:
-    from floc.methods import Spec
+    from floc.methods import MethodSpec
 
 Metric = Literal["cosine", "gaussian"]
 Backend = Literal["auto", "cpu", "gpu", "torch", "reference"]
@@ -92,7 +92,7 @@ def compress(
     _print_kept(kept, source, output, seconds)
 
 
-def _merge_options(spec: Spec, block: str | None, **given: Any) -> dict[str, Any]:
+def _merge_options(spec: MethodSpec, block: str | None, **given: Any) -> dict[str, Any]:
     """Merge the options of --method with those given on their own, and check them before a long video is read."""
     merged = {**spec.options, **{name: value for name, value in given.items() if value is not None}}
     if block is not None:
@@ -104,7 +104,7 @@ def _merge_options(spec: Spec, block: str | None, **given: Any) -> dict[str, Any
 def _select(
     source: Path,
     tokens: Any,
-    spec: Spec,
+    spec: MethodSpec,
     method_options: dict[str, Any],
     ratio: str | None,
     budget: int | None,

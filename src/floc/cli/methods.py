@@ -22,7 +22,7 @@ def methods(
         results.print(floc.methods.format_manual(name), markup=False)
     else:
         names = floc.methods.list_methods()
-        facts = map(floc.methods.get_facts, names)
+        facts = map(floc.methods.get_info, names)
         print_table(
             ["method", "kind", "budget", "smallest budget", "what it does"],
             [

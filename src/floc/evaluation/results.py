@@ -150,18 +150,19 @@ def read_output(folder: Path, task: str) -> dict[str, Any]:
     except NoResultsError:
         raise
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise NoResultsError(f"{files[-1]} or its samples are not in the format of lmms-eval 0.7 ({error!r})") from None
+        what = "or its samples are not valid JSON, or not in the format of lmms-eval 0.7"
+        raise NoResultsError(f"{files[-1]} {what} ({error!r})") from None
 
 
 def _read_results(path: Path, task: str) -> dict[str, Any]:
-    (document,) = _read_json([path.read_text(encoding="utf-8")], path)
+    document = json.loads(path.read_text(encoding="utf-8"))
     if task not in document.get("results", {}):
         raise NoResultsError(f"{path} has no results for {task}")
     numbers = {key.partition(",")[0]: value for key, value in document["results"][task].items() if _is_finite(value)}
     log = path.with_name(path.name.replace("_results.json", f"_samples_{task}.jsonl"))
     if not log.exists():
         raise NoResultsError(f"{log}, the log of the answers, is missing")
-    samples = _read_json([line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()], log)
+    samples = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
     expected = document.get("n-samples", {}).get(task, {}).get("effective", len(samples))
     if expected != len(samples):
         raise NoResultsError(f"{path.parent}: {expected} questions, but {len(samples)} answers")
@@ -173,13 +174,6 @@ def _read_results(path: Path, task: str) -> dict[str, Any]:
             raise NoResultsError(f"lmms-eval reports no number for {task}")
         scores = {"score": own[0], "error": None, "questions": len(samples), "parts": {}}
     return {**scores, "lmms_eval": numbers, "selection": _average_costs(samples)}
-
-
-def _read_json(texts: list[str], path: Path) -> list[dict[str, Any]]:
-    try:
-        return [json.loads(text) for text in texts]
-    except ValueError as error:
-        raise NoResultsError(f"{path} is not valid JSON ({error})") from None
 
 
 def score_answers(task: Task, samples: list[dict[str, Any]]) -> dict[str, Any]:

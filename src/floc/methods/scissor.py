@@ -67,7 +67,8 @@ class Scissor:
     def keep_by_options(self, grid: TokenGrid) -> Kept:
         """Merge with the given threshold."""
         trees = FrameTrees.build(grid)
-        return _merge(grid, trees, self.tau, _compare_at(trees, self.tau))
+        tau = min(max(self.tau, ALL), NONE)  # beyond these it makes no difference
+        return _merge(grid, trees, tau, _compare_at(trees, tau))
 
 
 @dataclass(frozen=True, eq=False)

@@ -82,7 +82,7 @@ class STTM:
     def keep_by_options(self, grid: TokenGrid) -> Kept:
         """Merge with the given thresholds."""
         forest = _Forest.build(grid, self.root_level, self.sound)
-        return forest.merge(grid, self.spatial_threshold, self.temporal_threshold)
+        return forest.merge(grid, float(self.spatial_threshold), float(self.temporal_threshold))
 
 
 def _lower(spatial: float) -> float:

@@ -112,13 +112,13 @@ class Settings:
 def _check_method(method: str) -> None:
     """Raise ValueError if `method` merges tokens or cannot keep an arbitrary count."""
     if not _keeps_any_count(method):
-        facts = methods.get_facts(method)
-        reason = "merges tokens" if facts.kind == "merge" else f"keeps at least {facts.floor}"
+        info = methods.get_info(method)
+        reason = "merges tokens" if info.kind == "merge" else f"keeps at least {info.floor}"
         usable = ", ".join(filter(_keeps_any_count, methods.list_methods()))
         needed = "vLLM needs a method that keeps any number of tokens"
         raise ValueError(f"{needed}, but {method!r} {reason}; use one of {usable}")
 
 
 def _keeps_any_count(method: str) -> bool:
-    facts = methods.get_facts(method)
-    return facts.kind == "select" and facts.exact and not facts.floor
+    info = methods.get_info(method)
+    return info.kind == "select" and info.exact and not info.floor
