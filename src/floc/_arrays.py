@@ -1,7 +1,5 @@
 """Conversions between numpy and torch. A function's output has the type, dtype and device of the caller's input."""
 
-from __future__ import annotations
-
 import warnings
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """Argument checks shared by the package. Errors name the argument, the value given and the values allowed."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import sys

@@ -1,7 +1,5 @@
 """Threads, memory and interrupts of the process, and a limit of one thread for BLAS."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

@@ -1,7 +1,5 @@
 """Numbers, addresses and tables as text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """`floc.compress`: keep the few tokens of a video that best represent all the others."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import replace

@@ -4,8 +4,6 @@ A kept-tokens file is a safetensors file with the arrays of `Kept` as tensors, f
 and one metadata entry, "floc": JSON with the other values, the format and the version (docs/reference/files.md).
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

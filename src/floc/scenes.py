@@ -10,8 +10,6 @@ raise all breaks, do not count as cuts. A single different frame, such as a flas
 only if the frame also differs from the last but one, and the next frame from the previous one.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable

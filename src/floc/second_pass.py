@@ -9,8 +9,6 @@ The survivors of a long video are selected from in windows, because time and mem
 number.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Every method runs at every requested ratio. Between two requested ratios, the re
 a prefix of its result for the larger ratio.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """One Lance table: open its latest version, append with many writers, and report Lance's errors in plain words."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """Maintain a store: find damage, drop data that nothing refers to, and remove videos."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress

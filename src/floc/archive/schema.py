@@ -4,8 +4,6 @@ A video is written in pieces of a few minutes, whose tokens are selected togethe
 stored in token rows of about ten seconds. A store may come from a stranger, so a matching hash proves nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

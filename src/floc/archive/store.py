@@ -10,8 +10,6 @@ complete or absent, so a process may be killed at any moment. Lance runs its own
 not fork.
 """
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """Read the two tables of a store: list videos, locate rows, and check every row that is returned."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

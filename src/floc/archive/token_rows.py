@@ -1,7 +1,5 @@
 """Split a piece of a video into token rows of about ten seconds, check them, and join them into a `Captured`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ A `.floc` file is a safetensors file with the arrays of `Captured` as tensors, "
 metadata entry, "floc": JSON with the other values, the format and the version (docs/reference/files.md).
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -5,8 +5,6 @@ budget goes through a `floc.Stream`, if the method supports it, which selects fr
 twice the budget. Otherwise each piece is compressed alone, with its share of the budget, or at the ratio or coverage.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ The processors need torchvision, so prompts are built from the tokenizer and its
 marker for a video, which the family's `write_video` replaces by placeholders, or by frames with their times.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from importlib import import_module

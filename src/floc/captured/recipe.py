@@ -1,7 +1,5 @@
 """How to compress a video: the budget, the method and its options."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@
 `hf:<model>` is the vision encoder of a transformers model, as its language model would see the video.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module

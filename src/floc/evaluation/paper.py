@@ -4,8 +4,6 @@ Models, methods, tasks and ratios have the names of `floc eval`; `videomme/short
 printed. Where they contradict each other, the notes of the table say so.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from functools import cache

@@ -4,8 +4,6 @@ By default a run has the paper's settings: the frames that the paper reads for t
 FLoC and DivPrune and 8 for clusterings.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

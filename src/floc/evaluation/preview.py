@@ -4,8 +4,6 @@ The seconds below were measured by `python -m benchmarks` (answer, profile, gpu,
 of a video of the task's mean length and by the size of the model.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Write the report of an evaluation: every measured score next to the paper's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from fractions import Fraction

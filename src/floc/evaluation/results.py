@@ -10,8 +10,6 @@ lmms-eval writes DATE_results.json and DATE_samples_TASK.jsonl below its output 
 it fails, so a run without results counts as failed, whatever its status.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -4,8 +4,6 @@ A run is done once its result file is in place, so a kill loses only the runs in
 with its reason and its log, and the other runs go on.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import shutil

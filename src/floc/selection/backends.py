@@ -1,7 +1,5 @@
 """Choose the backend that selects on a device, and create its engine."""
 
-from __future__ import annotations
-
 import importlib.util
 import warnings
 from functools import lru_cache

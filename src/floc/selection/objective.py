@@ -7,8 +7,6 @@ not depend on the order of the terms. So every backend returns the same picks an
 bit, ties included.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 

@@ -1,7 +1,5 @@
 """`floc.select`: exact greedy facility location on a similarity matrix."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

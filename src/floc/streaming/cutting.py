@@ -1,7 +1,5 @@
 """Cutting a stream into blocks: of a fixed length, or along scenes."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from typing import Any

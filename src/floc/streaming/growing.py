@@ -1,7 +1,5 @@
 """The past of a stream with a ratio: all blocks, each with its own picks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What both kinds of a stream's past share: blocks of frames, how they select from them, and checks of saved states."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

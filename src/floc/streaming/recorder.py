@@ -4,8 +4,6 @@ Every segment is a kept-tokens file of the video so far. The optional state file
 read, so that another run continues with the next frame.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 import time

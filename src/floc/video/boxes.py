@@ -1,7 +1,5 @@
 """Check the boxes of an mp4 or mov file, before or after ffmpeg reads it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Read one picture the way video frames are read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ingest many videos into a store: find them, skip those that are done, and run an engine on the others."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The job of an ingest, and the events that its workers report. All are small and can be sent between processes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Record the events of an ingest. Events arrive in any order; complete videos are committed several at a time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

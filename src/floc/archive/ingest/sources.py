@@ -1,7 +1,5 @@
 """Find video files in folders and object storage, fetch them, and detect changes while they are read."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

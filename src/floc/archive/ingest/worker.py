@@ -5,8 +5,6 @@ whose tokens are selected together. The boundaries depend only on the video and 
 same tokens, and pieces of an interrupted ingest can be used again.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque

@@ -3,8 +3,6 @@
 lmms-eval's samples log holds it as `token_counts`, under the key "floc".
 """
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass, field

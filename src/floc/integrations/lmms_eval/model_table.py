@@ -1,7 +1,5 @@
 """The table of models: one line per model, with the lmms-eval model that it wraps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

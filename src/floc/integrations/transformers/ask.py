@@ -1,7 +1,5 @@
 """Ask a model about a video: the work of `floc ask`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Capture a video once: encode it a few frames at a time, and keep the selected tokens for later questions."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

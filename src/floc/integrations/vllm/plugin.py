@@ -4,8 +4,6 @@ vLLM calls `register` in each of its processes, and may call it more than once. 
 arguments. The settings reach the others through an environment variable and the model's config.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Select the tokens of a video to keep: those of `floc.compress`, exactly as many as vLLM has placeholders for."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Budgets: the floor of a method, and the search for the parameter that meets a budget."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 

@@ -1,7 +1,5 @@
 """The common parts of the clustering methods: options, blocks on threads, distances, and a token per cluster."""
 
-from __future__ import annotations
-
 import importlib
 import threading
 import warnings

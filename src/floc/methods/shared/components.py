@@ -1,7 +1,5 @@
 """Connected components of a graph of tokens, and sums over groups of tokens."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 

@@ -4,8 +4,6 @@ Many small groups are clustered at once: `x`, [B, M, D] in float32 or float64, h
 largest; `sizes`, [B] int64, gives the number of real points, at least 1.
 """
 
-from __future__ import annotations
-
 import torch
 
 from floc.methods.shared.frames import split_tiles

@@ -1,7 +1,5 @@
 """Work on a few frames at a time, mean tokens of frames, and the similarity of two frames cell by cell."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

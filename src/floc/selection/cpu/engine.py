@@ -5,8 +5,6 @@ while the others start on the next set. So all cores stay busy, and only one set
 Gaussian metric, an ablation, takes its matrices from the torch engine.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor

@@ -6,8 +6,6 @@ to int16 and mirrored while it is in cache, so memory holds the int16 matrix and
 depend on the size of the matrix only, so the result is the same for any number of threads.
 """
 
-from __future__ import annotations
-
 import itertools
 import threading
 from typing import NamedTuple

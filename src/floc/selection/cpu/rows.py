@@ -5,8 +5,6 @@ that stays in the first-level cache, so it makes no float32 copy of all tokens u
 numba has no fp16 or bf16 on CPUs: fp16 is passed as its bits in uint16, bf16 as its bits in int16.
 """
 
-from __future__ import annotations
-
 import numba as nb
 import numpy as np
 import torch

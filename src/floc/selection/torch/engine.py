@@ -3,8 +3,6 @@
 It is the base of the other engines, which replace the steps they do faster. The `reference` engine uses plain greedy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
