@@ -1,0 +1,37 @@
+"""Run the kill suite: `python -m tests.kill`, or a part: `python -m tests.kill --only stream --kind SIGKILL`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tests.kill.operations import OPERATIONS
+from tests.kill.suite import run_suite
+
+
+def main() -> int:
+    """Run the suite; return 1 if it found a defect."""
+    parser = argparse.ArgumentParser("python -m tests.kill", description="Kill commands, fill disks, compare results.")
+    parser.add_argument("--scale", type=float, default=1.0, help="1: 200 kills")
+    parser.add_argument("--only", action="append", default=[], choices=list(OPERATIONS), help="commands to run")
+    parser.add_argument("--kind", action="append", default=[], help="SIGKILL, SIGINT, SIGTERM, full disk, ...")
+    parser.add_argument("--lanes", type=int, default=2, help="trials side by side")
+    options = parser.parse_args()
+    if options.only or options.kind:  # a part of the suite is no result to keep
+        document = run_suite(options.scale, _print, options.kind, options.only, options.lanes)
+        for row in document["rows"]:
+            _print(f"{row['operation']}, {row['kind']}: {row['stops']} stops, {row['defects']} defects")
+    else:
+        from benchmarks import run
+        from benchmarks.tables import kill
+
+        document = run.run("kill", small=options.scale < kill.FULL, echo=_print)
+    return int(bool(document["defects"]))
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
