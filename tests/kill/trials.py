@@ -252,9 +252,8 @@ def try_signal(workspace: Workspace, operation: Operation, number: int, moment: 
         if not was_running:
             _require_success(ended)
             return False
-        expected = {128 + number, 0}  # 0: it was about to end
-        if number == signal.SIGTERM:
-            expected.add(-number)  # a shell reports 143 for it
+        # 0: it was about to end; a shell shows a process that a signal ended as 130 or 143, too
+        expected = {128 + number, -number, 0}
         if operation.ends_in_order:
             expected.add(1)
         require_no_traceback(ended)
