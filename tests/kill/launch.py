@@ -5,7 +5,7 @@ SETTINGS is JSON:
     preload    modules to import before the command starts, so that its work fills the time in which it is killed
     ready      a file that is created when the command starts; at the end it holds the number of writes
     write      kill the process group just before this write: opening, renaming, removing or making a file or folder
-    delay_s    with `write`: let the process run on for this long; then the system ends it in the middle of whatever it does
+    delay_s    with `write`: let the process run on for this long, then end it in the middle of whatever it does
     file_bytes no file may grow larger: the next write fails with "File too large"
     stand_in   seconds for which a stand-in of lmms-eval runs, for `floc eval`
 """

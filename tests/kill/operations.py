@@ -23,7 +23,7 @@ class Operation:
     """A command with its inputs and outputs, all in one folder."""
 
     name: str
-    arguments: tuple[str, ...]
+    arguments: str
     make_inputs: Callable[[Path], None]
     read_outputs: Callable[[Path], dict[str, Any]]  # the complete outputs; raises if one is only partly written
     preload: tuple[str, ...] = COMMON
@@ -169,15 +169,14 @@ def _make_model(folder: Path) -> None:
 
 COMPRESS = Operation(
     "compress",
-    ("compress", "film.mkv", "--encoder", "pixels", "--ratio", "1/8", "-o", "kept.safetensors"),
+    "compress film.mkv --encoder pixels --ratio 1/8 -o kept.safetensors",
     _make_film_and_output,
     read_files("kept.safetensors"),
     has_earlier_output=True,
 )
 STREAM = Operation(
     "stream",
-    ("stream", "film.mkv", "--encoder", "pixels", "--budget", "64", "--segment", "10", "--state", "film.state")
-    + ("-o", "segments"),
+    "stream film.mkv --encoder pixels --budget 64 --segment 10 --state film.state -o segments",
     _make_film,
     read_files("segments/*.safetensors", "film.state"),
     (*COMMON, "floc.streaming.recorder", "floc.video.live"),
@@ -186,43 +185,41 @@ STREAM = Operation(
 GROWING = replace(
     STREAM,
     name="stream, by ratio",
-    arguments=("stream", "film.mkv", "--encoder", "pixels", "--ratio", "1/32", "--segment", "20")
-    + ("--state", "film.state", "-o", "segments"),
+    arguments="stream film.mkv --encoder pixels --ratio 1/32 --segment 20 --state film.state -o segments",
 )
 CAPTURE = Operation(
     "capture",
-    ("ask", "film.mkv", "What?", "--model", "model", "--max-new-tokens", "1", "-o", "film.floc"),
+    "ask film.mkv What? --model model --max-new-tokens 1 -o film.floc",
     _make_model,
     read_files("film.floc"),
     (*COMMON, "transformers", "floc.integrations.transformers.ask"),
 )
 INGEST = Operation(
     "ingest",
-    ("ingest", "films", "--store", "store", "--encoder", "pixels", "--ratio", "1/16", "--workers", "2"),
+    "ingest films --store store --encoder pixels --ratio 1/16 --workers 2",
     _make_films,
     read_store,
     (*STORE, "floc.archive.ingest"),
 )
 IMPORT = Operation(
     "store import",
-    ("store", "import", "store", *(f"video{number}.floc" for number in range(6))),
+    "store import store video0.floc video1.floc video2.floc video3.floc video4.floc video5.floc",
     _make_captured,
     read_store,
     STORE,
 )
 EXPORT = Operation(
     "store export",
-    ("store", "export", "store", "film2.mkv", "-o", "out/film2.floc"),
+    "store export store film2.mkv -o out/film2.floc",
     _make_store,
     read_files("out/*.floc"),
     STORE,
 )
-COMPACT = Operation("store compact", ("store", "compact", "store"), _make_store, read_store, STORE)
-INDEX = Operation("store index", ("store", "index", "store"), _make_store, read_indexed_store, STORE)
+COMPACT = Operation("store compact", "store compact store", _make_store, read_store, STORE)
+INDEX = Operation("store index", "store index store", _make_store, read_indexed_store, STORE)
 EVAL = Operation(
     "eval",
-    ("eval", "--models", "qwen2.5-vl-7b", "--methods", "full,floc,random", "--ratio", "1/8,1/16")
-    + ("--tasks", "videomme", "-o", "results", "--gpus", "0,1"),
+    "eval --models qwen2.5-vl-7b --methods full,floc,random --ratio 1/8,1/16 --tasks videomme -o results --gpus 0,1",
     lambda folder: None,
     read_report,
     (*COMMON, "floc.evaluation"),
@@ -231,12 +228,11 @@ EVAL = Operation(
 )
 COMPARE = Operation(
     "compare",
-    ("compare", "film.mkv", "--encoder", "pixels", "--ratio", "1/8", "--methods", "floc,random", "-o", "report.html"),
+    "compare film.mkv --encoder pixels --ratio 1/8 --methods floc,random -o report.html",
     lambda folder: _make_film(folder, 20),
     read_page,
     (*COMMON, "sklearn.manifold", "floc.report", "floc.analysis.compare"),
 )
-
 OPERATIONS = {
     operation.name: operation
     for operation in (COMPRESS, STREAM, GROWING, CAPTURE, INGEST, IMPORT, EXPORT, COMPACT, INDEX, EVAL, COMPARE)

@@ -33,6 +33,7 @@ KILLS = {
 SIGNALS = 8  # of each of SIGINT and SIGTERM, for every command
 SHARES = (0.0, 0.5)  # of what a command writes, for which there is room
 DISK = ("compress", "stream", "capture", "ingest", "store import", "store export", "eval", "compare")
+SMALL = ("compress", "stream")  # for signals and disks at a small scale
 MAX_TRIES = 5  # a trial counts only if the command still ran at its moment
 
 Echo = Callable[[str], object]
@@ -101,13 +102,14 @@ class Trial:
 def plan_trials(scale: float = 1.0, kinds: Iterable[str] = (), operations: Iterable[str] = ()) -> list[Trial]:
     """Return the trials of a run; a scale of 1 has 200 kills."""
     trials = []
+    is_small = scale < 0.1
     for name, count in KILLS.items():
         trials += [Trial("SIGKILL", OPERATIONS[name], seed) for seed in range(max(1, round(count * scale)))]
-    for name in OPERATIONS:
+    for name in SMALL if is_small else OPERATIONS:
         for kind in ("SIGINT", "SIGTERM"):
             trials += [Trial(kind, OPERATIONS[name], seed) for seed in range(max(1, round(SIGNALS * scale)))]
     mounts = disk.can_mount()
-    for name in DISK:
+    for name in SMALL if is_small else DISK:
         trials += [Trial("file limit", OPERATIONS[name], 0, share) for share in SHARES]
         if mounts:
             trials += [Trial("full disk", OPERATIONS[name], 0, share) for share in SHARES]

@@ -119,7 +119,7 @@ class Launch:
         values = {**operation.settings, **settings, "ready": str(self.ready)}
         if preload:
             values["preload"] = operation.preload
-        command = [sys.executable, "-m", "tests.kill.launch", json.dumps(values), "--", *operation.arguments]
+        command = [sys.executable, "-m", "tests.kill.launch", json.dumps(values), "--", *operation.arguments.split()]
         self.process = subprocess.Popen(
             command,
             cwd=work,
@@ -156,6 +156,7 @@ class Launch:
         while has_members(self.process.pid):
             if time.monotonic() > limit:
                 self.kill()
+                self._read()
                 raise Defect(f"processes that it started still run {LINGER_S:.0f} s after its end")
             time.sleep(0.02)
         text = self.ready.read_text() if self.ready.exists() else ""
@@ -213,7 +214,7 @@ def try_kill(workspace: Workspace, operation: Operation, moment: Moment) -> bool
     reference = workspace.get_reference(operation)
     with workspace.open_trial(operation) as work:
         earlier = operation.read_outputs(work) if operation.has_earlier_output else {}
-        settings = {} if moment.write is None else {"write": moment.write, "delay_s": moment.delay_s}
+        settings: dict[str, Any] = {} if moment.write is None else {"write": moment.write, "delay_s": moment.delay_s}
         launch = Launch(operation, work, **settings)
         launch.wait_ready()
         if moment.after_s is not None:
@@ -223,10 +224,10 @@ def try_kill(workspace: Workspace, operation: Operation, moment: Moment) -> bool
         if ended.status >= 0:
             _require_success(ended)
             return False
-        _require_complete(operation, work, reference, earlier)
+        require_complete(operation, work, reference, earlier)
         again = run(operation, work)
         _require_success(again, "the second run")
-        _require_same(operation, work, reference)
+        require_same(operation, work, reference)
     return True
 
 
@@ -259,14 +260,14 @@ def try_signal(workspace: Workspace, operation: Operation, number: int, moment: 
         require_no_traceback(ended)
         if ended.status not in expected:
             raise Defect(f"status {ended.status} instead of {128 + number}: {_shorten(ended.stderr)}")
-        _require_complete(operation, work, reference, earlier)
+        require_complete(operation, work, reference, earlier)
         left = {name for name in list_files(work) - reference.files if _is_hidden(name)}
         if left and number == signal.SIGINT:
             raise Defect(f"left behind: {sorted(left)}")
         if operation.ends_in_order or operation.name == "ingest":  # another run continues it
             again = run(operation, work)
             _require_success(again, "the second run")
-            _require_same(operation, work, reference)
+            require_same(operation, work, reference)
     return True
 
 
@@ -292,7 +293,7 @@ def require_no_traceback(ended: Ended) -> None:
             raise Defect(f"prints {mark!r}: {_shorten(ended.stderr)}")
 
 
-def _require_complete(operation: Operation, work: Path, reference: Reference, earlier: dict[str, Any]) -> None:
+def require_complete(operation: Operation, work: Path, reference: Reference, earlier: dict[str, Any]) -> None:
     """Raise Defect if an output is neither absent, nor that of an earlier run, nor complete."""
     try:
         outputs = operation.read_outputs(work)
@@ -307,13 +308,16 @@ def _require_complete(operation: Operation, work: Path, reference: Reference, ea
                 raise Defect(f"{name} is neither the earlier nor the new output")
 
 
-def _require_same(operation: Operation, work: Path, reference: Reference) -> None:
+def require_same(operation: Operation, work: Path, reference: Reference) -> None:
+    """Raise Defect unless outputs and files equal those of an uninterrupted run."""
     try:
         outputs = operation.read_outputs(work)
     except Exception as error:
         raise Defect(f"an output cannot be read after the second run: {type(error).__name__}: {error}") from error
     if outputs != reference.outputs:
-        raise Defect(f"another result than that of an uninterrupted run: {_find_difference(outputs, reference.outputs)}")
+        raise Defect(
+            f"another result than that of an uninterrupted run: {_find_difference(outputs, reference.outputs)}"
+        )
     left = list_files(work) - reference.files
     if left:
         raise Defect(f"left behind after the second run: {sorted(left)}")
