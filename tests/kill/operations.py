@@ -244,6 +244,7 @@ def copy_inputs(operation: Operation, cache: Path, folder: Path) -> None:
     source = cache / operation.name.replace(" ", "-").replace(",", "")
     if not source.exists():
         partial = source.with_suffix(".new")
+        shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         operation.make_inputs(partial)
         partial.rename(source)
