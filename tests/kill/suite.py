@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
 import tempfile
@@ -128,8 +129,12 @@ def run_trials(trials: list[Trial], folder: Path, echo: Echo, lanes: int = 2) ->
     order = trials.copy()
     random.Random(0).shuffle(order)  # so that two trials of one command seldom run side by side
 
+    done = itertools.count(1)
+
     def run_one(trial: Trial) -> dict[str, Any]:
         outcome = trial.run(workspace)
+        if (number := next(done)) % 25 == 0:
+            echo(f"{number} of {len(trials)} stops")
         if outcome["defect"]:
             echo(f"{trial.kind} {trial.operation.name}, seed {trial.seed}, {outcome['moment']}: {outcome['defect']}")
         return outcome
