@@ -29,6 +29,7 @@ class Operation:
     preload: tuple[str, ...] = COMMON
     settings: dict[str, Any] = field(default_factory=dict)  # for `tests.kill.launch`
     ends_in_order: bool = False  # a signal makes it write its last output and end, with status 0 or 1
+    read_final: Callable[[Path], Any] | None = None  # what a continued run has in common, if a stop writes more files
     has_earlier_output: bool = False  # the inputs have an output of an earlier run, which the command replaces
 
 
@@ -181,6 +182,7 @@ STREAM = Operation(
     read_files("segments/*.safetensors", "film.state"),
     (*COMMON, "floc.streaming.recorder", "floc.video.live"),
     ends_in_order=True,
+    read_final=lambda folder: read_safetensors(folder / "segments/latest.safetensors")["tensors"],
 )
 GROWING = replace(
     STREAM,

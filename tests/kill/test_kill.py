@@ -54,7 +54,7 @@ def compressed(tmp_path: Path) -> Reference:
     """The reference of a folder with one output."""
     tokens = np.random.default_rng(0).standard_normal((4, 2, 2, 8)).astype(np.float32)
     files.write_kept(floc.compress(tokens, budget=4), tmp_path / "kept.safetensors")
-    return Reference(COMPRESS.read_outputs(tmp_path), list_files(tmp_path), 1.0, 1, 1, 1)
+    return Reference(COMPRESS.read_outputs(tmp_path), None, list_files(tmp_path), 1.0, 1, 1, 1)
 
 
 def test_detects_a_partly_written_output(compressed: Reference, tmp_path: Path) -> None:

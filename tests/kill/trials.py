@@ -46,6 +46,7 @@ class Reference:
     """An uninterrupted run."""
 
     outputs: dict[str, Any]
+    final: Any  # of `Operation.read_final`
     files: frozenset[str]
     work_s: float
     writes: int
@@ -100,6 +101,7 @@ class Workspace:
                 sizes = [size for name, size in measure_files(work).items() if before.get(name) != size]
                 reference = Reference(
                     operation.read_outputs(work),
+                    operation.read_final(work) if operation.read_final else None,
                     list_files(work),
                     ended.work_s,
                     ended.writes or 0,
@@ -267,7 +269,12 @@ def try_signal(workspace: Workspace, operation: Operation, number: int, moment: 
         if operation.ends_in_order or operation.name == "ingest":  # another run continues it
             again = run(operation, work)
             _require_success(again, "the second run")
-            require_same(operation, work, reference)
+            if operation.read_final is None:
+                require_same(operation, work, reference)
+            elif (final := operation.read_final(work)) != reference.final:
+                raise Defect(
+                    f"another result than that of an uninterrupted run: {_find_difference(final, reference.final)}"
+                )
     return True
 
 
@@ -300,7 +307,7 @@ def require_complete(operation: Operation, work: Path, reference: Reference, ear
     except Exception as error:
         raise Defect(f"an output cannot be read after the stop: {type(error).__name__}: {error}") from error
     unknown = {name for name in list_files(work) - reference.files if not _is_hidden(name)}
-    if unknown:
+    if unknown and operation.read_final is None:
         raise Defect(f"files with unknown names after the stop: {sorted(unknown)}")
     if operation.has_earlier_output:
         for name, output in outputs.items():
