@@ -21,17 +21,17 @@ from tests.kill.trials import Defect, Moment, Workspace, try_kill, try_signal
 # kills at full scale, 200 in all
 KILLS = {
     "compress": 20,
-    "stream": 35,
+    "stream": 40,
     "stream, by ratio": 15,
     "capture": 15,
-    "ingest": 40,
-    "store import": 20,
+    "ingest": 30,
+    "store import": 25,
     "store export": 10,
     "store compact": 15,
     "store index": 10,
     "eval": 20,
 }
-SIGNALS = 8  # of each of SIGINT and SIGTERM, for every command
+SIGNALS = 5  # of each of SIGINT and SIGTERM, for every command
 SHARES = (0.0, 0.5)  # of what a command writes, for which there is room
 DISK = ("compress", "stream", "capture", "ingest", "store import", "store export", "eval", "compare")
 SMALL = ("compress", "stream")  # for signals and disks at a small scale
