@@ -38,6 +38,8 @@ def _show(document: dict[str, Any]) -> str:
         "in order, without a traceback, and every output is absent or complete. File limit, full disk and read-only "
         f"folder: one line that says so, status 2, earlier outputs intact. {document['seconds'] / 60:.0f} minutes."
     )
+    if document["scale"] != FULL:
+        note += f" This was a run at {document['scale']:.0%} of the full scale."
     head = ["command", *KINDS, "defects"]
     return show_rows(head, [*table, show_row("all", rows)], note, show_environment(document, "python", "torch"))
 
