@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 
+from tests.kill.disk import can_mount
 from tests.kill.operations import OPERATIONS
 from tests.kill.suite import run_suite
 
@@ -17,6 +20,12 @@ def main() -> int:
     parser.add_argument("--kind", action="append", default=[], help="SIGKILL, SIGINT, SIGTERM, full disk, ...")
     parser.add_argument("--lanes", type=int, default=2, help="trials side by side")
     options = parser.parse_args()
+    if can_mount() and "FLOC_KILL_MOUNTS" not in os.environ:
+        # in a mount namespace of its own, so that no file system stays mounted, whatever ends this process
+        os.environ["FLOC_KILL_MOUNTS"] = "private"
+        command = ["unshare", "--mount", "--propagation", "private", sys.executable, "-m", "tests.kill"]
+        os.execvp(command[0], [*command, *sys.argv[1:]])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if options.only or options.kind:  # a part of the suite is no result to keep
         document = run_suite(options.scale, _print, options.kind, options.only, options.lanes)
         for row in document["rows"]:

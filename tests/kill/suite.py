@@ -140,7 +140,10 @@ def run_trials(trials: list[Trial], folder: Path, echo: Echo, lanes: int = 2) ->
         return outcome
 
     with ThreadPoolExecutor(lanes) as pool:
-        return list(pool.map(run_one, order))
+        try:
+            return list(pool.map(run_one, order))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C, start no more trials
 
 
 def summarize(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
