@@ -96,6 +96,7 @@ def watch(cwd: Path, kind: str, total: int, *arguments: str) -> dict[str, Any]:
         assert process.stdout is not None
         for line in process.stdout:
             samples.add(process.pid, float(line) / total)
+        process.stdout.close()
         process.wait()
         timer.cancel()
         if process.returncode:
