@@ -75,7 +75,7 @@ def _mutate_tree(roots: list[Node], rng: Random, join, *, is_big: bool) -> tuple
         elif change == 3:
             node.name = rng.choice([other.name for other in root.walk()[1:]])
         elif change == 4 and node.children is not None:
-            for _ in range(rng.choice((1, 10, 500))):
+            for _ in range(rng.choice((1, 10, 100))):
                 parent.children[place] = Node(node.name, children=[parent.children[place]])
         elif node.children is None:
             node.data = _change_payload(node, rng, is_big)

@@ -7,12 +7,14 @@ process of its own, so that the right one is blamed.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
 import select
 import signal
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +25,7 @@ from tests.fuzz.outcomes import Outcome
 TIME_S = 10.0  # of the processor, or without progress
 MEMORY_BYTES = 1 << 30  # resident, over what the process had before
 ADDRESS_BYTES = 5 << 30  # addresses over what the process had before: protects the machine
+PR_SET_PDEATHSIG = 1  # of Linux
 BLOCKED_S = 3.0  # without using the processor, after TIME_S
 
 Run = Callable[[int], Outcome]
@@ -59,8 +62,6 @@ def run_cases(run: Run, cases: Sequence[int], batch: int, jobs: int) -> Iterator
         ready, _, _ = select.select(list(children), [], [], 0.5)
         for pipe in ready:
             yield from _read(children[pipe])
-            if not children[pipe].alone or children[pipe].pid:
-                continue
         for child in list(children.values()):
             ended, verdict = _check(child)
             if not ended:
@@ -71,15 +72,13 @@ def run_cases(run: Run, cases: Sequence[int], batch: int, jobs: int) -> Iterator
             rest = [case for case in child.cases if case not in child.done]
             if not rest:
                 continue
-            if child.alone:
-                assert verdict is not None
+            assert verdict is not None
+            if rest[1:]:
+                queue.appendleft((rest[1:], False))
+            if child.alone or verdict.verdict == "hang":
                 yield rest[0], replace(verdict, seconds=time.monotonic() - child.started)
-                continue
-            # blame the right one: those that ran may have damaged the memory of this one
-            queue.appendleft((rest[1:], False)) if rest[1:] else None
-            queue.appendleft(([rest[0]], True))
-            if verdict is not None and verdict.verdict == "crash":
-                queue.extendleft(([case], True) for case in reversed(child.done))
+            else:  # blame the right one: those before may have damaged the memory of this one
+                queue.extendleft(([case], True) for case in (rest[0], *reversed(child.done)))
 
 
 def _start(run: Run, cases: Sequence[int], alone: bool) -> _Child:
@@ -93,6 +92,7 @@ def _start(run: Run, cases: Sequence[int], alone: bool) -> _Child:
     try:
         os.close(read_end)
         os.setpgid(0, 0)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # end with the parent
         used = _read_status("VmSize")
         resource.setrlimit(resource.RLIMIT_AS, (used + ADDRESS_BYTES, used + ADDRESS_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -100,6 +100,8 @@ def _start(run: Run, cases: Sequence[int], alone: bool) -> _Child:
             line = json.dumps([case, run_measured(run, case).to_json()]) + "\n"
             os.write(write_end, line.encode())
         status = 0
+    except BaseException:  # a defect of the suite itself, or memory that ran out
+        traceback.print_exc(limit=-3)
     finally:
         os._exit(status)
 

@@ -1,0 +1,422 @@
+"""Arguments of public functions, drawn with hypothesis: shapes, dtypes, layouts, odd scalars."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from tests.fuzz import oracles
+from tests.fuzz.outcomes import VALID, Outcome, judge_error, require
+
+NAME = "api"
+BATCH = 50
+CASES = 2_000
+BLOCK = 100  # cases that one run of hypothesis draws
+FORMATS = ("compress", "select", "Stream", "Kept.at", "Budget", "scenes", "methods", "read_tokens", "video.read", "Store")
+METHODS = (
+    "dycoke fastvid floc floc-paper frame_uniform kmeans kmedoids longvu pooling prunevid random scissor spectral sttm "
+    "ts_llava divprune nothing"
+).split()
+
+numbers = st.one_of(
+    st.integers(-3, 70),
+    st.sampled_from((2**31, 2**53, 2**63 - 1, 2**63, 2**64, -(2**63), 10**30, 10**400, 0, 1)),
+    st.floats(0, 1, exclude_min=True),
+    st.sampled_from((0.0, -0.0, 0.5, 1.0, 1.5, 1e-320, 1e-9, 1e308, math.inf, -math.inf, math.nan)),
+    st.sampled_from((np.float32(0.5), np.float64("nan"), np.int64(7), np.int8(-1), np.bool_(True), True, False)),
+)
+odd = st.one_of(
+    numbers,
+    st.none(),
+    st.text(max_size=5),
+    st.sampled_from(("1/8", "1/0", "0.125", "1e-99999999", "1e99999999", "-1/8", "scene", "floc", " 1/2 ", "nan", "0x1")),
+    st.lists(st.integers(-2, 20), max_size=4),
+    st.sampled_from(({}, (), b"1", 1j, object, print, range(3), "x" * 10_000, "9" * 5000, "\x1b[2J", "\ud800")),
+    st.builds(torch.tensor, st.sampled_from((1, 0.5, [1, 2], math.nan))),
+    st.builds(np.array, st.sampled_from((1, 0.5, [1, 2], "a"))),
+)
+arrays = st.fixed_dictionaries(
+    {
+        "shape": st.one_of(
+            st.tuples(st.integers(1, 40), st.integers(1, 4), st.integers(1, 4), st.integers(1, 20)),
+            st.tuples(st.integers(1, 40), st.integers(1, 9), st.integers(1, 20)),
+            st.lists(st.integers(0, 5), max_size=5).map(tuple),
+            st.sampled_from(((1, 1, 1, 1), (33, 1, 1, 1), (2, 700, 2), (70, 2, 2, 3), (3, 1, 1, 5000))),
+        ),
+        "dtype": st.one_of(
+            st.sampled_from(("float32", "float16", "float64")),
+            st.sampled_from(
+                "bfloat16 float8_e4m3fn float8_e5m2 int8 int16 int32 int64 uint8 uint16 bool complex64 longdouble "
+                "object str >f4 datetime64[s] quint8".split()
+            ),
+        ),
+        "kind": st.sampled_from(("numpy", "torch")),
+        "layout": st.one_of(
+            st.just("plain"),
+            st.sampled_from(
+                "plain negative transposed expanded step sparse csr meta grad readonly matrix masked nested list "
+                "subclass conj inference mmap".split()
+            ),
+        ),
+        "values": st.one_of(
+            st.sampled_from(("normal", "clusters")),
+            st.sampled_from(("zeros", "ones", "nan", "inf", "-inf", "huge", "tiny", "mixed", "one-hot", "denormal", "unit")),
+        ),
+        "number": st.integers(0, 1000),
+    }
+)
+
+
+def make_array(recipe: dict[str, Any]) -> Any:
+    """Build an array from its recipe."""
+    rng = np.random.default_rng(recipe["number"])
+    shape = recipe["shape"]
+    values = rng.standard_normal(shape)
+    name = recipe["values"]
+    if name == "clusters" and len(shape) > 1:
+        values = values * 0.1 + rng.standard_normal(shape[1:])
+    elif name in ("zeros", "ones"):
+        values = np.full(shape, float(name == "ones"))
+    elif name in ("nan", "inf", "-inf", "mixed") and values.size:
+        values.flat[rng.integers(values.size)] = float("nan" if name == "mixed" else name)
+        if name == "mixed":
+            values.flat[0] = math.inf
+    elif name in ("huge", "tiny", "denormal"):
+        values = values * {"huge": 1e38, "tiny": 1e-30, "denormal": 1e-42}[name]
+    elif name == "one-hot":
+        values = (rng.random(shape) < 0.2).astype(float)
+    elif name == "unit":
+        values = np.clip(values / 3, -1, 1)
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _lay_out(values, recipe)
+
+
+def _lay_out(values: np.ndarray, recipe: dict[str, Any]) -> Any:
+    dtype, layout = recipe["dtype"], recipe["layout"]
+    if layout == "list":
+        return values.tolist()
+    if recipe["kind"] == "numpy":
+        known = dtype if dtype not in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "quint8") else "float32"
+        array = values.astype(np.longdouble if known == "longdouble" else known)
+        match layout:
+            case "negative":
+                return array[::-1]
+            case "transposed":
+                return np.swapaxes(np.ascontiguousarray(np.swapaxes(array, 0, -1)), 0, -1) if array.ndim else array
+            case "expanded":
+                return np.broadcast_to(array[None], (5, *array.shape))
+            case "step":
+                return np.repeat(array, 2, 0)[::2] if array.ndim else array
+            case "readonly":
+                array.flags.writeable = False
+            case "masked":
+                return np.ma.masked_array(array, mask=np.zeros(array.shape, bool))
+            case "matrix":
+                return array.view(np.recarray) if array.ndim else array
+        return array
+    numpy_only = ("longdouble", "object", "str", ">f4", "datetime64[s]", "uint16", "quint8")
+    tensor = torch.from_numpy(np.array(values)).to(getattr(torch, "float32" if dtype in numpy_only else dtype))
+    match layout:
+        case "transposed":
+            return tensor.transpose(0, -1).contiguous().transpose(0, -1) if tensor.ndim else tensor
+        case "expanded":
+            return tensor[None].expand(5, *tensor.shape)
+        case "step":
+            return tensor.repeat_interleave(2, 0)[::2] if tensor.ndim else tensor
+        case "sparse":
+            return tensor.to_sparse()
+        case "csr":
+            return tensor.to_sparse_csr() if tensor.ndim == 2 else tensor.to_sparse()
+        case "meta":
+            return tensor.to("meta")
+        case "grad":
+            return tensor.requires_grad_() if tensor.is_floating_point() else tensor
+        case "nested":
+            return torch.nested.nested_tensor([tensor, tensor])
+        case "subclass":
+            return torch.nn.Parameter(tensor, requires_grad=False)
+        case "conj":
+            return tensor.to(torch.complex64).conj()
+        case "negative":
+            return torch._neg_view(tensor) if tensor.dtype.is_floating_point else tensor
+        case "inference":
+            with torch.inference_mode():
+                return tensor.clone()
+    return tensor
+
+
+budgets = st.one_of(
+    st.fixed_dictionaries({"ratio": st.sampled_from(("1/8", 0.25, "1/2", 1, 0.001))}),
+    st.fixed_dictionaries({"budget": st.integers(1, 40)}),
+    st.fixed_dictionaries({"coverage": st.floats(0.1, 1)}),
+    st.dictionaries(st.sampled_from(("ratio", "budget", "coverage")), odd, min_size=1, max_size=2),
+)
+floc_options = st.one_of(
+    st.just({}),
+    st.dictionaries(
+        st.sampled_from(("block", "dedupe", "detail", "metric", "backend", "progress", "dim", "nothing")),
+        st.one_of(odd, st.sampled_from(("cpu", "torch", "reference", "gpu", "cosine", "gaussian", 4, 1, [0, 3, 5]))),
+        max_size=2,
+    ),
+)
+stream_options = st.dictionaries(
+    st.sampled_from(("block", "dedupe", "detail", "metric", "half_life_s", "dim", "backend")),
+    st.one_of(odd, st.sampled_from(("scene", 4, 8, 2.0, 1.0, "gaussian", "cpu", "torch"))),
+    max_size=2,
+)
+CASE_STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
+    "compress": st.tuples(arrays, budgets, floc_options),
+    "select": st.tuples(arrays, odd | st.integers(1, 5), st.none() | arrays, st.sampled_from(("auto", "cpu", "torch", "reference")) | odd),
+    "Stream": st.tuples(budgets, stream_options, arrays, st.lists(st.none() | odd | st.floats(0, 9), max_size=4)),
+    "Kept.at": st.tuples(arrays, floc_options, budgets),
+    "Budget": st.tuples(odd, odd, odd, odd),
+    "scenes": st.tuples(arrays, odd, odd),
+    "methods": st.tuples(arrays, budgets, st.sampled_from(METHODS), st.none() | st.tuples(st.integers(0, 9), odd)),
+    "read_tokens": st.tuples(arrays, odd),
+    "video.read": st.tuples(odd, odd, odd, odd, odd, odd),
+    "Store": st.tuples(st.sampled_from(("open", "find", "search", "compact", "remove", "add")), odd, odd, odd, odd, arrays),
+}
+
+
+@lru_cache(maxsize=4)
+def draw_block(form: str, seed_number: int, block: int) -> list[Any]:
+    """Draw the inputs of a block of cases; the first that hypothesis tries is always the simplest, so it is left out."""
+    drawn: list[Any] = []
+
+    @seed(hash((seed_number, block)))
+    @settings(max_examples=BLOCK + 1, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None)
+    @given(CASE_STRATEGIES[form])
+    def collect(value: Any) -> None:
+        drawn.append(value)
+
+    collect()
+    return drawn[1:]
+
+
+def prepare(folder: Path) -> None:
+    """Write what the functions read."""
+    from tests.fuzz import clips, files
+
+    (folder / "files").mkdir()
+    files.prepare(folder / "files")
+    clips._encode(folder / "a.mp4", clips.SIZE, codec="libx264")
+
+
+def warm_up(folder: Path) -> None:
+    """Compile what children use."""
+    import floc
+
+    tokens = np.random.default_rng(0).standard_normal((40, 3, 4, 8)).astype(np.float32)
+    for options in ({}, {"metric": "gaussian"}, {"backend": "torch"}, {"backend": "reference", "block": 4}):
+        oracles.check_kept(floc.compress(tokens, ratio="1/8", **options))
+    floc.select(np.eye(4), 2)
+    for form in FORMATS:
+        draw_block.cache_clear()
+        draw_block(form, 0, 0)
+
+
+def choose_format(case: int) -> str:
+    """Return the function of a case."""
+    return FORMATS[case // BLOCK % len(FORMATS)]
+
+
+def run(folder: Path, seed_number: int, case: int) -> Outcome:
+    """Run one case."""
+    form = choose_format(case)
+    drawn = draw_block(form, seed_number, case // BLOCK)
+    arguments = drawn[case % BLOCK % len(drawn)]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            RUNNERS[form](folder, *arguments)
+        outcome = Outcome(VALID)
+    except BaseException as error:
+        outcome = judge_error(error)
+    return Outcome(outcome.verdict, outcome.reason, outcome.place, f"{form}{arguments!r}"[:300])
+
+
+def _compress(folder: Path, recipe: dict, budget: dict, options: dict) -> Any:
+    import floc
+
+    tokens = make_array(recipe)
+    before = tokens.clone() if isinstance(tokens, torch.Tensor) and not tokens.is_sparse and not tokens.is_nested else None
+    kept = floc.compress(tokens, **budget, **options)
+    oracles.check_kept(kept)
+    require(kept.n == math.prod(tokens.shape[:-1]), f"{kept.n} tokens of {tuple(tokens.shape)}")
+    require(type(kept.features) is type(tokens) or type(tokens) is not type(before), f"{type(kept.features)} of {type(tokens)}")
+    require(kept.features.dtype == tokens.dtype, f"{kept.features.dtype} of {tokens.dtype}")
+    if before is not None:
+        require(torch.equal(before, tokens), "the input was changed")
+    flat = tokens.reshape(-1, tokens.shape[-1])
+    require(bool((flat[kept.indices] == kept.features).all()), "features are not those of the kept tokens")
+    return kept
+
+
+def _select(folder: Path, recipe: dict, k: Any, weights: dict | None, backend: Any) -> None:
+    import floc
+
+    similarity = make_array(recipe)
+    if isinstance(similarity, torch.Tensor | np.ndarray) and similarity.ndim > 2:
+        similarity = similarity.reshape(similarity.shape[0], -1)
+    result = floc.select(similarity, k, None if weights is None else make_array(weights), backend)
+    picks = np.asarray(result.picks)
+    require(picks.shape == (k,) and len(set(picks.tolist())) == k, f"picks {picks[:9]}")
+    require(picks.min() >= 0 and picks.max() < similarity.shape[0], "picks are out of range")
+    gains = np.asarray(result.gains)
+    require((gains[1:] <= gains[:-1]).all(), f"gains grow: {gains[:9]}")
+
+
+def _stream(folder: Path, budget: dict, options: dict, recipe: dict, times: list) -> None:
+    import floc
+
+    stream = floc.Stream(**{name: value for name, value in budget.items() if name != "coverage"}, **options)
+    array = make_array(recipe)
+    pushed = 0
+    for time_s in times or [None, None]:
+        stream.push(array, time_s)
+        pushed += array.shape[0] if array.ndim == 4 else 1
+    kept = stream.kept()
+    oracles.check_kept(kept)
+    require(kept.shape[0] == pushed == stream.frames, f"{kept.shape[0]} frames of {pushed}")
+    path = folder / f"state-{recipe['number']}"
+    stream.save(path)
+    again = floc.Stream.load(path).kept()
+    require(np.array_equal(np.asarray(again.indices), np.asarray(kept.indices)), "a loaded stream differs")
+    path.unlink()
+
+
+def _at(folder: Path, recipe: dict, options: dict, budget: dict) -> None:
+    import floc
+
+    recipe = {**recipe, "dtype": "float32", "layout": "plain", "values": "normal"}
+    kept = floc.compress(make_array(recipe), ratio="1/2", **options)
+    fewer = kept.at(**budget)
+    oracles.check_kept(fewer)
+    require(set(fewer.indices.tolist()) <= set(kept.indices.tolist()), "at() added a token")
+
+
+def _budget(folder: Path, ratio: Any, budget: Any, coverage: Any, n: Any) -> None:
+    from floc.budget import Budget
+
+    for given_values in ((ratio, None, None), (None, budget, None), (None, None, coverage), (ratio, budget, coverage)):
+        try:
+            parsed = Budget.parse(*given_values)
+        except BaseException as error:
+            outcome = judge_error(error)
+            if outcome.verdict != "refused":
+                raise
+            continue
+        require(len(str(parsed)) < 10_000, "the text of a budget is long")
+        if parsed.coverage is None:
+            for count in (1, 7, 10**9):
+                require(1 <= parsed.count(count) <= count, f"{parsed} of {count} is {parsed.count(count)}")
+
+
+def _scenes(folder: Path, recipe: dict, shortest: Any, longest: Any) -> None:
+    import floc
+
+    tokens = make_array(recipe)
+    cuts = floc.scenes.find_cuts(tokens)
+    require(cuts == sorted(set(cuts)) and all(0 < cut < tokens.shape[0] for cut in cuts), f"cuts {cuts}")
+    floc.scenes.find_cuts(tokens, shortest=shortest)
+    starts = floc.scenes.split_scenes(tokens, shortest=shortest, longest=longest)
+    require(starts[0] == 0 and starts == sorted(set(starts)) and starts[-1] < tokens.shape[0], f"starts {starts}")
+
+
+def _method(folder: Path, recipe: dict, budget: dict, method: str, option: tuple[int, Any] | None) -> None:
+    import floc
+
+    options = {}
+    if option is not None and method in floc.methods.list_methods():
+        names = sorted(floc.methods.list_options(method)) or ["nothing"]
+        options[names[option[0] % len(names)]] = option[1]
+    if recipe["layout"] == "plain" and recipe["kind"] == "numpy":
+        recipe = {**recipe, "dtype": "float32"}
+    tokens = make_array(recipe)
+    kept = floc.compress(tokens, **budget, method=method, **options)
+    oracles.check_kept(kept)
+    require(kept.n == math.prod(tokens.shape[:-1]), f"{kept.n} tokens of {tuple(tokens.shape)}")
+
+
+def _read_tokens(folder: Path, recipe: dict, tensor: Any) -> None:
+    import floc
+    from floc import files
+    from safetensors.torch import save_file
+
+    array = make_array(recipe)
+    path = folder / f"tokens-{recipe['number']}"
+    if isinstance(array, np.ndarray):
+        path = path.with_suffix(".npy")
+        np.save(path, array)
+    elif isinstance(array, torch.Tensor) and array.layout == torch.strided and not array.is_meta:
+        path = path.with_suffix(".safetensors")
+        if array.is_complex():
+            return
+        save_file({"a": array.detach().contiguous()}, path)
+    read = files.read_tokens(path, tensor if isinstance(tensor, str) else None)
+    kept = floc.compress(read, budget=3)
+    oracles.check_kept(kept)
+    path.unlink()
+
+
+def _video(folder: Path, fps: Any, max_frames: Any, batch: Any, size: Any, start: Any, end: Any) -> None:
+    from floc import video
+
+    wanted: Callable[[int, int], Any] | None = None if size is None else (lambda width, height: size)
+    if type(size) is int and 0 < size < 500:
+        wanted = lambda width, height: (size, size)  # noqa: E731
+    clip = video.read(folder / "a.mp4", fps=fps, max_frames=max_frames, batch=batch, size=wanted)
+    oracles.check_frames(clip, clip.width, clip.height, max_frames)
+    part = clip.between(start, end)
+    oracles.check_frames(part, clip.width, clip.height, None)
+
+
+def _store(folder: Path, action: str, a: Any, b: Any, c: Any, d: Any, recipe: dict) -> None:
+    import shutil
+
+    import floc
+
+    path = folder / f"store-{recipe['number']}"
+    shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(folder / "files" / "store", path)
+    store = floc.Store(path)
+    try:
+        if action == "open":
+            oracles.check_captured(store.open("short.mp4", start_s=a, end_s=b, ratio=c, budget=d))
+        elif action == "find":
+            store.find(a)
+        elif action == "search":
+            store.search(make_array(recipe), a if type(a) is int else 3, video=b, encoder=c)
+        elif action == "compact":
+            store.compact(older_than_s=a)
+        elif action == "remove":
+            store.remove(a)
+        else:
+            store.add(a, uri=b)
+    finally:
+        require(not floc.Store(path).check(), "the store has problems afterwards")
+        shutil.rmtree(path, ignore_errors=True)
+
+
+RUNNERS: dict[str, Callable[..., Any]] = {
+    "compress": _compress,
+    "select": _select,
+    "Stream": _stream,
+    "Kept.at": _at,
+    "Budget": _budget,
+    "scenes": _scenes,
+    "methods": _method,
+    "read_tokens": _read_tokens,
+    "video.read": _video,
+    "Store": _store,
+}
