@@ -9,7 +9,19 @@ from random import Random
 from tests.fuzz.mutations import ODD_FLOATS, ODD_INTEGERS, mutate_bytes
 
 ODD_DURATIONS = (
-    *("00:00:1e99999999", "00:00:1/0", "1/0", "-1:00:00", "99999999999:00:00.0", "nan", "inf", "00:00:-1", "", ":", "::"),
+    *(
+        "00:00:1e99999999",
+        "00:00:1/0",
+        "1/0",
+        "-1:00:00",
+        "99999999999:00:00.0",
+        "nan",
+        "inf",
+        "00:00:-1",
+        "",
+        ":",
+        "::",
+    ),
     *("00:00:00.000000000", "1e308", "00:00:1e-99999999", "0x10:00:00", "1_0:00:00", "\u0663:00:00", "9" * 100_000),
     *("00:00:" + "9" * 5000, "00:00:0." + "0" * 5000 + "1", "00:00:02.4\x00", "00:00:02.4\x1b[2J", "00:00:02,4", "2.4"),
 )
@@ -62,7 +74,9 @@ def _mutate_tree(roots: list[Node], rng: Random, join, *, is_big: bool) -> tuple
         if not small:
             break
         node = rng.choice(small)
-        parent = next(other for other in root.walk() if other.children and any(node is child for child in other.children))
+        parent = next(
+            other for other in root.walk() if other.children and any(node is child for child in other.children)
+        )
         assert parent.children is not None
         place = next(i for i, child in enumerate(parent.children) if child is node)
         change = rng.randrange(12)
@@ -204,7 +218,9 @@ def _mutate_fields(data: bytes, rng: Random) -> tuple[bytes, str]:
 
 def write_reference(target: str, rng: Random) -> tuple[bytes, str]:
     """Return a file that names another video, and the suffix it has."""
-    name = rng.choice((target, f"file://{target}", f"file:{target}", target.rpartition("/")[2], f"subfile,,start,0,end,0,,:{target}"))
+    name = rng.choice(
+        (target, f"file://{target}", f"file:{target}", target.rpartition("/")[2], f"subfile,,start,0,end,0,,:{target}")
+    )
     playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n{name}\n#EXT-X-ENDLIST\n"
     dash = (
         '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static" mediaPresentationDuration="PT2S">'

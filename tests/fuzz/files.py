@@ -137,7 +137,18 @@ def _mutate_npy(data: bytes, rng: Random) -> tuple[bytes, str]:
     odd = {
         "descr": ("<f8", ">f4", "<f2", "|O", "<c8", "|V16", "<i4", "|S4", "<M8[s]", "<f16", [("a", "<f4")], "", 7),
         "fortran_order": (True, False, None, 1, "x"),
-        "shape": ((), (0,), (-1, 3, 4, 16), (2**40, 3, 4, 16), (40, 12, 16), (1920, 16), (2**63, 2), "x", (40.0, 2), [4]),
+        "shape": (
+            (),
+            (0,),
+            (-1, 3, 4, 16),
+            (2**40, 3, 4, 16),
+            (40, 12, 16),
+            (1920, 16),
+            (2**63, 2),
+            "x",
+            (40.0, 2),
+            [4],
+        ),
     }
     header[name] = rng.choice(odd[name])
     text = repr(header).encode()
