@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
@@ -386,7 +387,7 @@ def _stream(folder: Path, budget: dict, options: dict, recipe: dict, times: list
     kept = stream.kept()
     oracles.check_kept(kept)
     require(kept.shape[0] == pushed == stream.frames, f"{kept.shape[0]} frames of {pushed}")
-    path = folder / f"state-{recipe['number']}"
+    path = folder / f"state-{os.getpid()}"
     stream.save(path)
     again = floc.Stream.load(path).kept()
     require(np.array_equal(np.asarray(again.indices), np.asarray(kept.indices)), "a loaded stream differs")
@@ -452,7 +453,7 @@ def _read_tokens(folder: Path, recipe: dict, tensor: Any) -> None:
     from safetensors.torch import save_file
 
     array = make_array(recipe)
-    path = folder / f"tokens-{recipe['number']}"
+    path = folder / f"tokens-{os.getpid()}"
     if isinstance(array, np.ndarray):
         path = path.with_suffix(".npy")
         np.save(path, array)
@@ -486,7 +487,7 @@ def _store(folder: Path, action: str, a: Any, b: Any, c: Any, d: Any, recipe: di
 
     import floc
 
-    path = folder / f"store-{recipe['number']}"
+    path = folder / f"store-{os.getpid()}"
     shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(folder / "files" / "store", path)
     store = floc.Store(path)

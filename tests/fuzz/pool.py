@@ -167,9 +167,11 @@ def _read_status(name: str) -> int:
 
 
 def _read_cpu(pid: int) -> float:
-    """Return the processor time of a process in seconds."""
+    """Return the processor time of a process and its children in seconds."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    own = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # fields 13 and 14: of children that ended
+    return own + sum(_read_cpu(int(child)) for child in children)
