@@ -54,9 +54,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return int(outcome.verdict in outcomes.WRONG)
             results["kinds"][kind] = _run_kind(kind, module, folder, options)
     if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(json.dumps(results, indent=1) + "\n")
+    elif options.kind == "all" and options.scale >= 1:
+        _publish(results)
     return int(any(count_wrong(row) for kind in results["kinds"].values() for row in kind["rows"]))
+
+
+def _publish(results: dict[str, Any]) -> None:
+    """Write the results of a full run, and the table of the documentation."""
+    from benchmarks import harness, pages, run
+
+    document = {"table": "fuzz", "small": False, **harness.describe_environment(), **results}
+    (run.RESULTS / "fuzz.json").write_text(json.dumps(document, indent=1) + "\n")
+    pages.fill(Path("docs/background/reliability.md"), run.RESULTS)
 
 
 def count_wrong(row: dict[str, Any]) -> int:
@@ -83,11 +93,18 @@ def _run_kind(kind: str, module: Any, folder: Path, options: argparse.Namespace)
     count = max(1, round(module.CASES * options.scale))
     started = time.monotonic()
     found: dict[int, outcomes.Outcome] = {}
+    signatures: set[tuple[str, str, str]] = set()
     cases = range(options.first, options.first + count)
     print(f"{kind}: {count} cases", flush=True)
     assert len(os.listdir("/proc/self/task")) == 1, "a fork must not inherit threads"
     for case, outcome in pool.run_cases(partial(module.run, folder, options.seed), cases, module.BATCH, options.jobs):
-        if case not in found or outcome.verdict in outcomes.WRONG:
+        is_wrong = outcome.verdict in outcomes.WRONG
+        if is_wrong and outcome.signature not in signatures:
+            signatures.add(outcome.signature)
+            print(
+                f"  case {case}, {outcome.verdict}: {outcome.reason[:200]} {outcome.place} {outcome.what!r}", flush=True
+            )
+        if case not in found or is_wrong:
             found[case] = outcome
         if len(found) % max(1, count // 10) == 0:
             print(f"  {len(found)} after {time.monotonic() - started:.0f} s", flush=True)

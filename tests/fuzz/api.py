@@ -34,10 +34,25 @@ FORMATS = (
     "video.read",
     "Store",
 )
-METHODS = (
-    "dycoke fastvid floc floc-paper frame_uniform kmeans kmedoids longvu pooling prunevid random scissor spectral sttm "
-    "ts_llava divprune nothing"
-).split()
+METHODS = [
+    "dycoke",
+    "fastvid",
+    "floc",
+    "floc-paper",
+    "frame_uniform",
+    "kmeans",
+    "kmedoids",
+    "longvu",
+    "pooling",
+    "prunevid",
+    "random",
+    "scissor",
+    "spectral",
+    "sttm",
+    "ts_llava",
+    "divprune",
+    "nothing",
+]
 
 numbers = st.one_of(
     st.integers(-3, 70),
@@ -69,16 +84,51 @@ odd_arrays = st.fixed_dictionaries(
         "dtype": st.one_of(
             st.sampled_from(("float32", "float16", "float64")),
             st.sampled_from(
-                "bfloat16 float8_e4m3fn float8_e5m2 int8 int16 int32 int64 uint8 uint16 bool complex64 longdouble "
-                "object str >f4 datetime64[s] quint8".split()
+                [
+                    "bfloat16",
+                    "float8_e4m3fn",
+                    "float8_e5m2",
+                    "int8",
+                    "int16",
+                    "int32",
+                    "int64",
+                    "uint8",
+                    "uint16",
+                    "bool",
+                    "complex64",
+                    "longdouble",
+                    "object",
+                    "str",
+                    ">f4",
+                    "datetime64[s]",
+                    "quint8",
+                ]
             ),
         ),
         "kind": st.sampled_from(("numpy", "torch")),
         "layout": st.one_of(
             st.just("plain"),
             st.sampled_from(
-                "plain negative transposed expanded step sparse csr meta grad readonly matrix masked nested list "
-                "subclass conj inference mmap".split()
+                [
+                    "plain",
+                    "negative",
+                    "transposed",
+                    "expanded",
+                    "step",
+                    "sparse",
+                    "csr",
+                    "meta",
+                    "grad",
+                    "readonly",
+                    "matrix",
+                    "masked",
+                    "nested",
+                    "list",
+                    "subclass",
+                    "conj",
+                    "inference",
+                    "mmap",
+                ]
             ),
         ),
         "values": st.one_of(
@@ -285,7 +335,7 @@ CASE_STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
 
 @lru_cache(maxsize=4)
 def draw_block(form: str, seed_number: int, block: int) -> list[Any]:
-    """Draw the inputs of a block of cases; the first that hypothesis tries is always the simplest, so it is left out."""
+    """Draw the inputs of a block of cases, without the first that hypothesis tries, which is the simplest."""
     drawn: list[Any] = []
 
     @seed(hash((seed_number, block)))
@@ -448,9 +498,10 @@ def _method(folder: Path, recipe: dict, budget: dict, method: str, option: tuple
 
 
 def _read_tokens(folder: Path, recipe: dict, tensor: Any) -> None:
+    from safetensors.torch import save_file
+
     import floc
     from floc import files
-    from safetensors.torch import save_file
 
     array = make_array(recipe)
     path = folder / f"tokens-{os.getpid()}"

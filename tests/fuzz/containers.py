@@ -223,11 +223,12 @@ def write_reference(target: str, rng: Random) -> tuple[bytes, str]:
     )
     playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n{name}\n#EXT-X-ENDLIST\n"
     dash = (
-        '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static" mediaPresentationDuration="PT2S">'
+        '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static">'
         f'<Period><AdaptationSet mimeType="video/mp4"><Representation id="1" bandwidth="1"><BaseURL>{name}</BaseURL>'
         "</Representation></AdaptationSet></Period></MPD>"
     )
-    sdp = "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\na=rtpmap:96 H264/90000\n"
+    sdp = "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\n"
+    sdp += "m=video 5004 RTP/AVP 96\na=rtpmap:96 H264/90000\n"
     texts = {
         "m3u8": playlist,
         "variants": f"#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\n{name}\n",

@@ -23,7 +23,7 @@ SHAPE = (40, 3, 4, 16)
 HASHED = (  # the columns of a row of a store that its hash covers, in this order, before the binary ones
     "video piece attempt row start_s end_s first slices last kept bytes shape frames coverage written_s dtype "
     "positions order gains times_s last_s"
-).split()
+)
 
 
 def prepare(folder: Path) -> None:
@@ -231,7 +231,7 @@ def _hash_row(row: dict[str, Any], is_video: bool) -> str:
     if is_video:
         values = {name: value for name, value in row.items() if name != "sha256"}
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-    digest = hashlib.sha256(repr([row[name] for name in HASHED]).encode())
+    digest = hashlib.sha256(repr([row[name] for name in HASHED.split()]).encode())
     for data in (row["features"], *row["deep"]):
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
@@ -318,25 +318,28 @@ def _use_store(path: Path) -> None:
     require(len({video.id for video in videos}) == len(videos), "a video is listed twice")
     problems = [str(problem) for problem in store.check()]
     require(all(problems), "a problem without a text")
-    refused: ValueError | OSError | None = None
-    for video in videos:
-        try:
-            captured = store.open(video)
-            oracles.check_captured(captured)
-            store.open(video, start_s=0, end_s=5)
-        except (ValueError, OSError) as error:
-            if judge_error(error).verdict != REFUSED:
-                raise
-            require(video.id in str(error) or str(path) in str(error), f"the error names no video: {error}")
-            refused = error
+    refused = [error for video in videos if (error := _open_video(store, video))]
     try:
         results = store.search(torch.ones(2, 8), 5)
         require(all(np.isfinite(result.similarity) for result in results), "a similarity is not finite")
     except (ValueError, OSError) as error:
         if judge_error(error).verdict != REFUSED:
             raise
-    if refused is not None:
-        raise Refused(str(refused)) from refused
+    if refused or problems:
+        raise Refused("; ".join([*refused, *problems]))
+
+
+def _open_video(store: Any, video: Any) -> str:
+    """Open a video, whole and in part; return the error if it is refused."""
+    try:
+        oracles.check_captured(store.open(video))
+        store.open(video, start_s=0, end_s=5)
+    except (ValueError, OSError) as error:
+        if judge_error(error).verdict != REFUSED:
+            raise
+        require(video.id in str(error) or store.path in str(error), f"the error names no video: {error}")
+        return str(error)
+    return ""
 
 
 def warm_up(folder: Path) -> None:
