@@ -110,6 +110,7 @@ OUTPUTS = (
     *("o" * 240 + ".safetensors", "o" * 300 + ".safetensors", "o" * 5000, "two\nlines.safetensors", "-.safetensors"),
 )
 PATHS = {"source", "sources", "video", "image", "files", "store", "--store", "--output", "--state", "--plots"}
+HOME_FOLDERS = (".cache", ".config", ".local", ".triton")  # of libraries
 PYTHON_WORDS = re.compile(
     r"has no attribute|not supported between|to unpack|keyword argument|NoneType|positional argument"
     r"|out of bounds|unexpected \w+(Error|Exception|Warning)|not subscriptable|not iterable|invalid literal"
@@ -286,7 +287,7 @@ def _check(code: Any, text: str, arguments: list[str], work: Path) -> None:
     if code == 2 and not is_verbose:
         last = text.strip().splitlines()[-1]
         require(last.startswith("floc: ") or "Error" in text, f"the last line is no error: {tail}")
-    left = [path.name for path in work.iterdir() if path.name.startswith(".") and path.name != ".cache"]
+    left = [path.name for path in work.iterdir() if path.name.startswith(".") and path.name not in HOME_FOLDERS]
     require(not left, f"temporary files are left: {left}")
     if code == 0 and (work / "out.safetensors").is_file():
         from floc import files
