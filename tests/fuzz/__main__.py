@@ -8,6 +8,7 @@ os.environ.update(OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1", HF_HUB_OFFLINE="1"
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,17 +43,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results: dict[str, Any] = {"seed": options.seed, "scale": options.scale, "kinds": {}}
     for kind in KINDS if options.kind == "all" else [options.kind]:
         module = import_module(f"tests.fuzz.{kind}")
-        with tempfile.TemporaryDirectory(prefix="floc-fuzz-") as name:
-            folder = Path(name)
+        folder = Path(tempfile.mkdtemp(prefix="floc-fuzz-"))  # no TemporaryDirectory, which a forked process may remove
+        try:
             # in another process: Lance starts threads, and a fork must not inherit them
             code = f"import sys, pathlib, tests.fuzz.{kind} as kind; kind.prepare(pathlib.Path(sys.argv[1]))"
-            subprocess.run([sys.executable, "-c", code, name], check=True)
+            subprocess.run([sys.executable, "-c", code, str(folder)], check=True)
             module.warm_up(folder)
             if options.case is not None:
                 outcome = _run_alone(module, folder, options.seed, options.case)
                 print(json.dumps(outcome.to_json(), indent=1))
                 return int(outcome.verdict in outcomes.WRONG)
             results["kinds"][kind] = _run_kind(kind, module, folder, options)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     if options.output:
         options.output.write_text(json.dumps(results, indent=1) + "\n")
     elif options.kind == "all" and options.scale >= 1:
