@@ -71,7 +71,7 @@ def _publish(results: dict[str, Any]) -> None:
     (run.RESULTS / "fuzz.json").write_text(json.dumps(document, indent=1) + "\n")
     try:
         pages.fill(Path("docs/background/reliability.md"), run.RESULTS)
-    except FileNotFoundError as error:  # results of another suite on the page
+    except (FileNotFoundError, ValueError) as error:  # results of another suite on the page
         print(f"the page is not filled: {error}")
 
 
