@@ -57,3 +57,21 @@ def test_without_lance_a_store_says_what_to_install() -> None:
     for package in ("lance", "pyarrow"):
         done = run(f"import sys; sys.modules[{package!r}] = None\nimport floc\nfloc.Store('x')")
         assert "ImportError: a store needs Lance: pip install 'floc-video[store]'" in done.stderr
+
+
+WITHOUT_FCNTL = """
+import importlib, pkgutil, sys
+import numpy as np, torch, transformers, lance, av, numba, rich, sklearn  # may use what is missing below
+sys.modules["fcntl"] = sys.modules["resource"] = None  # as on Windows
+import floc
+needs_a_host = ("floc.integrations.lmms_eval.models", "floc.integrations.vllm.models", "floc.__main__")
+for module in pkgutil.walk_packages(floc.__path__, "floc."):
+    if module.name not in needs_a_host:
+        importlib.import_module(module.name)
+print(len(floc.compress(np.random.default_rng(0).standard_normal((40, 6, 8)), ratio=1/8)))
+"""
+
+
+def test_modules_import_without_fcntl_and_resource() -> None:
+    done = run(WITHOUT_FCNTL)
+    assert (done.returncode, done.stdout.split()) == (0, ["30"]), done.stderr

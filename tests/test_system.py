@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import random
+import signal
 import subprocess
 import sys
 import threading
+import timeit
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -126,3 +130,71 @@ def test_errors_in_the_calling_thread_are_raised() -> None:
 
     with _system.use_one_thread(), engine._workers() as pool, pytest.raises(ValueError, match="wrong"):
         engine._run(pool, wrong, [1])
+
+
+def test_restore_interrupts_raises_the_first_cause() -> None:
+    @_system.restore_interrupts()
+    def fail(error: BaseException | None) -> None:
+        raise SystemError("returned a result with an exception set") from error
+
+    middle = SystemError("inner")
+    middle.__cause__ = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        fail(middle)
+    with pytest.raises(TimeoutError):
+        fail(TimeoutError())
+    with pytest.raises(SystemError):
+        fail(None)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_interrupts_of_compress_are_keyboard_interrupts(set_threads, threads: int) -> None:
+    """At random moments; before the fix about one in ten was a SystemError, and BLAS kept its limit."""
+    set_threads(threads)
+    tokens = np.random.default_rng(0).standard_normal((64, 4, 6, 64)).astype(np.float32)
+    rng, fired = random.Random(0), []
+
+    def interrupt(*_: object) -> None:
+        fired.append(True)
+        raise KeyboardInterrupt
+
+    floc.compress(tokens, ratio=1 / 8)
+    before = blas_threads()
+    usual_s = min(timeit.repeat(lambda: floc.compress(tokens, ratio=1 / 8), number=1, repeat=5))
+    old = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        interrupted = 0
+        for _ in range(60):
+            fired.clear()
+            try:
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-4, usual_s))
+                floc.compress(tokens, ratio=1 / 8)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupted += 1
+            else:
+                assert not fired, "the interrupt was swallowed"
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, old)
+    assert interrupted > 0
+    gc.collect()
+    assert blas_threads() == before
+
+
+def test_interrupts_while_the_blas_limit_is_taken_lift_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, wait = blas_threads(), threading.Event.wait
+
+    def interrupt(event: threading.Event, timeout: float | None = None) -> bool:
+        done = wait(event, timeout)
+        if threading.current_thread() is threading.main_thread():
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(threading.Event, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt), single_threaded_blas():
+        pass
+    assert blas_threads() == before
+    assert not [each for each in threading.enumerate() if each.name == "floc-blas"]

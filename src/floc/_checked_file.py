@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+
+from floc._checks import shorten
 
 HEADER_BYTES = 16 << 20  # names, shapes and metadata; files of floc have a few KB
 LARGEST = 2**53  # integers up to it are exact in float64, too
@@ -25,7 +26,7 @@ class Fields:
 
     def __init__(self, values: object, name: str = "metadata") -> None:
         if not isinstance(values, dict):
-            raise ValueError(f"{name} must be a JSON object, got {_shorten(values)}")
+            raise ValueError(f"{name} must be a JSON object, got {shorten(values)}")
         self.values: dict[str, Any] = values
         self.prefix = "" if name == "metadata" else f"{name}."
 
@@ -43,7 +44,7 @@ class Fields:
     def number(self, name: str, least: float = -1e15, most: float = 1e15) -> float:
         """Return a finite number within [least, most]."""
         value: Any = self.values.get(name)
-        if type(value) not in (int, float) or not least <= value <= most:  # false for NaN, too
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:  # also NaN
             self._fail(name, f"a number from {least:g} to {most:g}")
         return float(value)
 
@@ -65,24 +66,38 @@ class Fields:
         """Return a JSON object."""
         return Fields(self.values.get(name), f"{self.prefix}{name}")
 
-    def integers(self, name: str, count: int, least: int = 0, most: int = LARGEST) -> list[int]:
-        """Return a list of `count` integers within [least, most]."""
-        values = self._sequence(name, count)
-        return [values.integer(str(i), least, most) for i in range(count)]
+    def integers(self, name: str, count: int | None, least: int = 0, most: int = LARGEST) -> list[int]:
+        """Return a list of `count` integers within [least, most]; None matches any count."""
+        values = self.sequence(name, count)
+        return [values.integer(i, least, most) for i in values.values]
 
-    def numbers(self, name: str, count: int, least: float = -1e15, most: float = 1e15) -> list[float]:
-        """Return a list of `count` finite numbers within [least, most]."""
-        values = self._sequence(name, count)
-        return [values.number(str(i), least, most) for i in range(count)]
+    def numbers(self, name: str, count: int | None, least: float = -1e15, most: float = 1e15) -> list[float]:
+        """Return a list of `count` finite numbers within [least, most]; None matches any count."""
+        values = self.sequence(name, count)
+        return [values.number(i, least, most) for i in values.values]
 
-    def _sequence(self, name: str, count: int) -> Fields:
+    def shape(self, name: str) -> tuple[int, int, int]:
+        """Return frames, rows and columns, whose product fits 64 bits."""
+        frames, rows, columns = self.integers(name, 3, 1)
+        if frames * rows * columns >= 2**63:
+            self._fail(name, "frames, rows and columns of fewer than 2^63 tokens")
+        return frames, rows, columns
+
+    def check_format(self, known: int, missing: int | None = None) -> None:
+        """Raise ValueError unless "format" is `known`; a file without it has the format `missing`."""
+        value = self.values.get("format", missing)
+        if type(value) is not int or value != known:
+            raise ValueError(f"it has format {shorten(value)}, but this version of floc reads {known}; update floc")
+
+    def sequence(self, name: str, count: int | None) -> Fields:
+        """Return a list of `count` values as fields "0", "1" and so on; None matches any count."""
         values: Any = self.values.get(name)
-        if type(values) is not list or len(values) != count:
-            self._fail(name, f"a list of {count} values")
+        if type(values) is not list or len(values) != (len(values) if count is None else count):
+            self._fail(name, f"a list of {'some' if count is None else count} values")
         return Fields({str(i): value for i, value in enumerate(values)}, f"{self.prefix}{name}")
 
     def _fail(self, name: str, expected: str) -> NoReturn:
-        raise ValueError(f"{self.prefix}{name} must be {expected}, got {_shorten(self.values.get(name))}")
+        raise ValueError(f"{self.prefix}{name} must be {expected}, got {shorten(self.values.get(name))}")
 
 
 class CheckedFile:
@@ -108,25 +123,44 @@ class CheckedFile:
         """Load a tensor of a known shape; None matches any length.
 
         Args:
-            dtype: A dtype, or "float" for any floating-point dtype that torch computes with; its values must be finite.
+            dtype: A dtype, or "float" for any floating-point dtype; its values must be finite.
         """
         if name not in self.names:
             raise ValueError(f"tensor {name} is missing")
         found = tuple(self._file.get_slice(name).get_shape())
-        expected = "x".join("any" if size is None else str(size) for size in shape)
-        if len(found) != len(shape) or any(
-            size not in (None, length) for size, length in zip(shape, found, strict=True)
-        ):
+        if len(found) != len(shape) or any(want not in (None, got) for want, got in zip(shape, found, strict=True)):
+            expected = "x".join("any" if size is None else str(size) for size in shape)
             raise ValueError(f"tensor {name} must have shape {expected}, got {'x'.join(map(str, found))}")
-        tensor = self._file.get_tensor(name)
-        if dtype == "float":
-            if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-                raise ValueError(f"tensor {name} must have a floating-point dtype, got {tensor.dtype}")
-        elif tensor.dtype != dtype:
-            raise ValueError(f"tensor {name} must have dtype {dtype}, got {tensor.dtype}")
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise ValueError(f"tensor {name} has values that are not finite")
+        tensor: torch.Tensor = self._file.get_tensor(name)
+        if not (tensor.is_floating_point() if dtype == "float" else tensor.dtype == dtype):
+            expected = "a floating-point dtype" if dtype == "float" else f"dtype {dtype}"
+            raise ValueError(f"tensor {name} must have {expected}, got {tensor.dtype}")
+        if tensor.is_floating_point():
+            values = tensor if tensor.element_size() > 1 else tensor.float()
+            if not bool(values.isfinite().all()):
+                raise ValueError(f"tensor {name} has values that are not finite")
         return tensor
+
+    def any_tensor(self, name: str) -> torch.Tensor:
+        """Load a tensor of any shape and dtype, whose values are not checked."""
+        return self._file.get_tensor(name)
+
+
+def check_selection(indices: torch.Tensor, order: torch.Tensor, n: int) -> None:
+    """Raise ValueError unless [K] indices ascend within 0..n-1, and [K] order holds each of their places once."""
+    k = len(indices)
+    if not k or int(indices[0]) < 0 or int(indices[-1]) >= n or bool((indices[1:] <= indices[:-1]).any()):
+        raise ValueError(f"indices must be ascending, within 0..{n - 1}")
+    if not torch.equal(order.sort().values, torch.arange(k, device=order.device)):
+        raise ValueError(f"order must be a permutation of 0..{k - 1}")
+
+
+def check_regular_file(path: Path, what: str) -> None:
+    """Raise OSError or ValueError unless `path` is a file; opening a pipe would wait forever."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file")
+    if not path.is_file():
+        raise ValueError(f"{path}: not a regular file; give {what}")
 
 
 @contextmanager
@@ -138,10 +172,7 @@ def open_checked(path: Path, what: str) -> Iterator[CheckedFile]:
     """
     from safetensors import SafetensorError, safe_open
 
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file")
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError(f"{path}: not a regular file; give {what}")
+    check_regular_file(path, what)
     try:
         _check_header(path)
         with safe_open(path, framework="pt") as file:
@@ -159,12 +190,3 @@ def _check_header(path: Path) -> None:
         raise ValueError(
             f"its header should have {length} bytes, the file has {max(rest, 0)} of at most {HEADER_BYTES}"
         )
-
-
-def _shorten(value: object) -> str:
-    if value is None:
-        return "nothing"
-    if isinstance(value, dict | list):
-        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)} values"
-    text = repr(value[:60] if isinstance(value, str) else value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,6 +1,4 @@
-"""Threads and memory of the machine, and a limit of one thread for BLAS."""
-
-from __future__ import annotations
+"""Threads, memory and interrupts of the process, and a limit of one thread for BLAS."""
 
 import contextlib
 import ctypes
@@ -34,6 +32,20 @@ def use_one_thread() -> Iterator[None]:
         _thread.is_alone = before
 
 
+@contextlib.contextmanager
+def restore_interrupts() -> Iterator[None]:
+    """Raise what a signal handler raised in compiled code, such as KeyboardInterrupt; numba makes it a SystemError."""
+    try:
+        yield
+    except SystemError as error:
+        if error.__cause__ is None:
+            raise
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise cause from None
+
+
 class _SingleThreadedBlas:
     """Context manager that limits numpy's BLAS to one thread; floc's worker threads provide the parallelism.
 
@@ -43,48 +55,59 @@ class _SingleThreadedBlas:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._users = 0
+        self._users: set[object] = set()
         self._leave = threading.Event()
         self._holder: threading.Thread | None = None
         self._controller: Any = None
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
-        with self._lock:
-            if self._users == 0:
-                self._start_holding()
-            self._users += 1
+        user = object()
         try:
+            self._add(user)
             yield
         finally:
-            with self._lock:
-                self._users -= 1
-                if self._users == 0 and self._holder is not None:
-                    self._leave.set()
-                    self._holder.join()
+            try:
+                self._remove(user)
+            except BaseException:  # an interrupt came in between
+                self._remove(user)
+                raise
 
     def limit_this_thread(self) -> None:
         """Limit a worker thread too: a BLAS built on OpenMP has one setting per thread."""
         self._controller.limit(limits=1, user_api="blas")
 
-    def _start_holding(self) -> None:
+    def _add(self, user: object) -> None:
         from threadpoolctl import ThreadpoolController
 
-        if self._controller is None:  # inspecting the loaded libraries takes milliseconds
-            self._controller = ThreadpoolController()
-        held, self._leave = threading.Event(), threading.Event()
+        with self._lock:
+            if self._controller is None:  # inspecting the loaded libraries takes milliseconds
+                self._controller = ThreadpoolController()
+            self._users.add(user)
+            if self._holder is None:
+                held, self._leave = threading.Event(), threading.Event()
+                self._holder = threading.Thread(
+                    target=self._hold, args=(held, self._leave), name="floc-blas", daemon=True
+                )
+                self._holder.start()
+                held.wait()
 
-        def hold(leave: threading.Event = self._leave) -> None:
-            try:
-                with self._controller.limit(limits=1, user_api="blas"):
-                    held.set()
-                    leave.wait()
-            finally:
-                held.set()  # unblocks the caller if the limit fails
+    def _hold(self, held: threading.Event, leave: threading.Event) -> None:
+        try:
+            with self._controller.limit(limits=1, user_api="blas"):
+                held.set()
+                leave.wait()
+        finally:
+            held.set()  # unblocks the caller if the limit fails
 
-        self._holder = threading.Thread(target=hold, name="floc-blas", daemon=True)
-        self._holder.start()
-        held.wait()
+    def _remove(self, user: object) -> None:
+        with self._lock:
+            self._users.discard(user)
+            if self._holder is not None and not self._users:
+                self._leave.set()
+                if self._holder.ident is not None:  # else an interrupt came before it started
+                    self._holder.join()
+                self._holder = None
 
 
 single_threaded_blas = _SingleThreadedBlas()

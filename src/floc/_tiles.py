@@ -1,7 +1,5 @@
 """Processing many rows in tiles, so that temporaries stay small beside the tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 TILE_BYTES = 1 << 26  # of temporaries at a time: large enough for a fast matrix product

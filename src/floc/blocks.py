@@ -1,7 +1,5 @@
 """Splitting a video's frames into blocks, and a budget among them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Literal, TypeAlias

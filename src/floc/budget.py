@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from floc._checks import check_count, is_number
+from floc._checks import check_count, is_number, parse_fraction, shorten
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Budget:
         125
         """
         given = dict(ratio=ratio, budget=budget, coverage=coverage)
-        listed = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+        listed = [f"{name}={shorten(value)}" for name, value in given.items() if value is not None]
         if len(listed) != 1:
             got = " and ".join(listed) or "none of them"
             raise ValueError(f"give exactly one of ratio=, budget= and coverage=; got {got}")
@@ -65,14 +65,18 @@ def _parse_ratio(ratio: float | str) -> Fraction:
         if isinstance(ratio, bool):
             raise TypeError
         value = _to_fraction(ratio if isinstance(ratio, str) else float(ratio))
-    except (ValueError, TypeError, OverflowError, ZeroDivisionError):
-        raise ValueError(f"ratio must be a number such as 0.125 or a fraction such as '1/8', got {ratio!r}") from None
+    except (ValueError, TypeError, OverflowError):
+        raise ValueError(
+            f"ratio must be a number such as 0.125 or a fraction such as '1/8', got {shorten(ratio)}"
+        ) from None
     if not 0 < value <= 1:
-        raise ValueError(f"ratio must be in (0, 1], kept / total; got {ratio!r}; pass budget= to keep a fixed count")
+        raise ValueError(
+            f"ratio must be in (0, 1], kept / total; got {shorten(ratio)}; pass budget= to keep a fixed count"
+        )
     return value
 
 
 @lru_cache(maxsize=64, typed=True)
 def _to_fraction(ratio: float | str) -> Fraction:
     """Convert a ratio; a float near a simple fraction means that fraction: 0.1 is 1/10."""
-    return Fraction(ratio) if isinstance(ratio, str) else Fraction(ratio).limit_denominator(10**9)
+    return parse_fraction(ratio) if isinstance(ratio, str) else Fraction(ratio).limit_denominator(10**9)

@@ -1,7 +1,5 @@
 """`floc.compress`: keep the few tokens of a video that best represent all the others."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,13 +8,15 @@ import numpy as np
 import torch
 
 from floc import methods
-from floc._arrays import Array
+from floc._arrays import Array, require_dense
+from floc._system import restore_interrupts
 from floc.budget import Budget, find_fewest
 from floc.kept import Kept
 from floc.selection.backends import resolve_backend
 from floc.tokens import TokenGrid
 
 
+@restore_interrupts()
 def compress(
     tokens: Array,
     *,
@@ -62,6 +62,7 @@ def compress(
     target = None if sizes_itself else Budget.parse(ratio, budget, coverage)
     if target is not None:
         _check_conflicts(method, target, options)
+    require_dense(tokens)
     # a method that never waits for the GPU reports values that are not finite when a result is fetched
     stays = isinstance(tokens, torch.Tensor) and methods.stays_on(made, tokens.device)
     grid = TokenGrid.from_array(tokens, check_finite=not stays or coverage is not None or tokens.dtype == torch.float64)
@@ -97,7 +98,7 @@ def _measure_coverage(method: methods.Method, grid: TokenGrid, count: int) -> fl
 
 def _check_conflicts(method: str, target: Budget, options: Mapping[str, object]) -> None:
     """Raise ValueError if a budget and an option that the budget sets are both given."""
-    if both := [name for name in methods.get_facts(method).searched if name in options]:
+    if both := [name for name in methods.get_info(method).searched if name in options]:
         raise ValueError(
             f"{target} sets {' and '.join(both)} of method {method!r}; give one or the other, not both "
             f"(got {', '.join(f'{name}={options[name]!r}' for name in both)})"

@@ -109,9 +109,8 @@ class Kept:
     def at(self, *, ratio: float | str | None = None, budget: int | None = None, coverage: float | None = None) -> Kept:
         """Return the result for a smaller budget, from the stored order; nothing is computed again.
 
-        A ratio is relative to all input tokens. Without a second pass this is what `floc.compress` returns for that
-        budget, unless largest remainders give a short block a token that they take away again for a larger budget: that
-        token was not kept here, so another block has one more instead.
+        A ratio is relative to all input tokens. Without a second pass the result is that of `floc.compress` with the
+        smaller budget, except that the shares of two blocks may differ by one token.
         """
         target = Budget.parse(ratio, budget, coverage)
         if not self.nested:

@@ -150,7 +150,7 @@ class Ranking:
         return next((count for count in fewer if self.coverage(count) >= coverage), low)
 
     def bound(self, count: int) -> float | None:
-        """Return f(S) over the least upper limit that the gains prove for any other selection; None if unknown.
+        """Return f(S) over the least upper limit that the gains prove for any other selection; None if unknown or < 0.
 
         If the budget is shared among groups, other selections are those that share it in the same way.
         """
@@ -169,7 +169,8 @@ class Ranking:
             else:
                 assert self.openings is not None
                 limit = self.openings[:, 0].sum() + count * self.openings[:, 1].max()
-        return float(min(1.0, self.gains[kept].sum() / limit)) if limit > 0 else 1.0
+        share = float(min(1.0, self.gains[kept].sum() / limit)) if limit > 0 else 1.0
+        return share if share >= 0 else None
 
 
 def _merge_histories(

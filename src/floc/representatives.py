@@ -214,14 +214,14 @@ def compute_cosines(tokens: torch.Tensor, kept: torch.Tensor, place: torch.Tenso
 
 
 def find_principal_directions(tokens: torch.Tensor, count: int, sample: int = 20_000) -> torch.Tensor:
-    """Return [D, count], the principal directions of the normalised tokens, from an even sample of them."""
+    """Return [D, count], the principal directions of the normalized tokens, from an even sample of them."""
     rows = tokens.reshape(-1, tokens.shape[-1])
     unit = normalize(rows[:: max(1, len(rows) // sample)])
     return torch.linalg.eigh(unit.T @ unit).eigenvectors[:, -count:].contiguous()
 
 
 def project(tokens: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
-    """Return [n, count], the normalised tokens of [..., D] projected on [D, count] directions."""
+    """Return [n, count], the normalized tokens of [..., D] projected on [D, count] directions."""
     rows = tokens.reshape(-1, tokens.shape[-1])
     tiles = iterate_tiles(len(rows), 4 * rows.shape[1], TILE_BYTES)
     return torch.cat([normalize(rows[part]) @ directions for part in tiles])

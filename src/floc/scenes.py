@@ -10,8 +10,6 @@ raise all breaks, do not count as cuts. A single different frame, such as a flas
 only if the frame also differs from the last but one, and the next frame from the previous one.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable
@@ -98,7 +96,7 @@ def measure_differences(tokens: torch.Tensor) -> tuple[np.ndarray, np.ndarray, f
 
     Returns:
         [2, T] differences of each frame to the previous one and to the last but one, 0 for the first frames; [D] the
-        sum of all normalised tokens; the sum over frames of the mean squared length of these, 0 for zero tokens.
+        sum of all normalized tokens; the sum over frames of the mean squared length of these, 0 for zero tokens.
     """
     frames, height, width, dim = tokens.shape
     cells = height * width
@@ -112,7 +110,7 @@ def measure_differences(tokens: torch.Tensor) -> tuple[np.ndarray, np.ndarray, f
             product = _dot_rows(unit[lag:], unit[:-lag]) / cells
             differences[lag - 1, first + lag : part.stop] = (square[lag:] + square[:-lag]) / 2 - product
         new = unit[part.start - first :]
-        total += new.view(-1, dim).sum(0).double().cpu().numpy()
+        total += new.reshape(-1, dim).sum(0).double().cpu().numpy()
         squares += float(square[part.start - first :].sum())
     return differences, total, squares
 

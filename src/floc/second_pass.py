@@ -1,15 +1,13 @@
 """The second pass: select again among the survivors of all blocks, which removes what blocks repeat.
 
 A survivor is a token that passed the first pass. It represents a cluster of tokens of its block. The cosines of these
-tokens with a token u add up to exactly (the sum of the normalised tokens) . u, so the second pass sees every survivor
+tokens with a token u add up to exactly (the sum of the normalized tokens) . u, so the second pass sees every survivor
 as one target, with the direction and the length of that sum, and needs no other token. `floc.compress` runs the second
 pass once, `floc.Stream` whenever it holds too many survivors.
 
 The survivors of a long video are selected from in windows, because time and memory grow with the square of their
 number.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -23,7 +21,6 @@ import torch
 from floc import blocks
 from floc._arrays import to_numpy
 from floc.ranking import Ranking, find_improvements
-from floc.selection.backends import check_headroom
 from floc.selection.engine import History, Solution, Targets, Tick
 from floc.selection.objective import SCALE, WEIGHT_SCALE, Similarity
 from floc.selection.torch.engine import TorchEngine
@@ -133,7 +130,6 @@ class SecondPass:
             directions, lengths = self.engine.sum_by_cluster(sets, survivors, unit=False)
             lengths = lengths / np.maximum(members, 1)  # of two equal survivors, one represents both
             weights, sigma = members * WEIGHT_SCALE, float(np.mean([solution.sigma for solution in solutions]))
-        check_headroom(weights, survivors)
         candidates = self.grid.gather(window.survivors)
         selected = self.engine.solve_weighted(
             candidates,
@@ -177,7 +173,9 @@ class SecondPass:
             rank = np.concatenate([history.rank[changed], closest[cluster].ravel(), itself])
             by_rank = np.argsort(rank, kind="stable")
             token, rank = token[by_rank], rank[by_rank]
-            cosine = self.engine.cosines(self.grid.frames(self.spans[b]), token, candidates, selected.picks[rank])
+            cosine = self.engine.compute_cosines(
+                self.grid.frames(self.spans[b]), token, candidates, selected.picks[rank]
+            )
             parts.append(find_improvements(place.start + token, rank, cosine))
         return History(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
@@ -187,7 +185,7 @@ class SurvivorSelection(NamedTuple):
 
     picks: np.ndarray  # [count] int64 places, most important first
     gains: np.ndarray  # [count] float64, what each added, in tokens
-    heir: np.ndarray  # [M] int64, for every survivor the rank of the pick that represents it
+    representatives: np.ndarray  # [M] int64, for every survivor the rank of the pick that represents it
     targets: tuple[torch.Tensor, np.ndarray]  # [M, D] directions and [M] lengths of the sums
 
 
@@ -198,7 +196,7 @@ def select_survivors(
 
     Args:
         survivors: [M, D or more] tokens; the first D features are compared.
-        sums: [M, D] of the normalised tokens that each survivor represents.
+        sums: [M, D] of the normalized tokens that each survivor represents.
     """
     total, dim = sums.shape
     norms = torch.linalg.vector_norm(sums, dim=1)
@@ -218,11 +216,12 @@ def select_survivors(
     ]
     group, rank = merge_survivors([solution.gains for solution in solutions], count)
     picks, gains = np.empty(count, np.int64), np.empty(count)
-    heir = np.empty(total, np.int64)
+    representatives = np.empty(total, np.int64)
     for i, (window, solution) in enumerate(zip(windows, solutions, strict=True)):
         assert solution.history is not None
         members = np.flatnonzero(group == i)
         picks[members] = window.start + solution.picks[rank[members]]
         gains[members] = solution.gains[rank[members]] / (SCALE * scale)
-        heir[window] = members[solution.history.representatives(window.stop - window.start, len(members))]
-    return SurvivorSelection(picks, gains, heir, (directions, lengths))
+        ranks = solution.history.representatives(window.stop - window.start, len(members))
+        representatives[window] = members[ranks]
+    return SurvivorSelection(picks, gains, representatives, (directions, lengths))

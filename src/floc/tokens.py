@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from floc._arrays import Array, to_input_type, to_numpy, to_tensor
+from floc._arrays import Array, require_dense, to_input_type, to_numpy, to_tensor
+from floc._system import check_memory
 from floc.kept import Kept
 from floc.ranking import DeviceRanking, Ranking
 from floc.representatives import (
@@ -22,6 +23,9 @@ from floc.representatives import (
 # threads. Shorter inputs are processed in up to _PARTS parts by one thread.
 _ALONE = 32_768
 _PARTS = 32
+
+_MANY = 1 << 24  # tokens; the memory for the results of fewer is not worth a check
+_TOKEN_BYTES = 64  # of results for each token, at least: its representative and the history of it
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,7 @@ class TokenGrid:
     @classmethod
     def from_array(cls, tokens: Array, *, check_finite: bool = True) -> TokenGrid:
         """Check [T, H, W, D] or [T, N, D] tokens, if wanted also that they are finite; wrap them without a copy."""
-        if not isinstance(tokens, (torch.Tensor, np.ndarray)):
-            raise TypeError(f"tokens must be a torch tensor or a numpy array, got {type(tokens).__name__}")
+        require_dense(tokens)
         if tokens.ndim not in (3, 4):
             raise ValueError(
                 f"tokens must be [T, H, W, D] or [T, N, D], frames first, features last; got {tuple(tokens.shape)}"
@@ -52,9 +55,12 @@ class TokenGrid:
             raise ValueError(f"tokens must not be empty, got shape {tuple(tokens.shape)}")
         if isinstance(tokens, np.ndarray) and (tokens.dtype.kind != "f" or tokens.dtype.itemsize > 8):
             raise TypeError(f"tokens must be floating point (float16, float32 or float64), got {tokens.dtype}")
-        tensor = to_tensor(tokens)
-        if not tensor.is_floating_point():
+        tensor = to_tensor(tokens).resolve_neg()
+        if not tensor.is_floating_point() or str(tensor.dtype).startswith("torch.float4"):
             raise TypeError(f"tokens must be floating point, got {tokens.dtype}; convert them first: tokens.float()")
+        n = math.prod(tensor.shape[:-1])
+        if n > _MANY:  # such as a view that repeats a frame
+            check_memory(n, n * _TOKEN_BYTES, tensor.device, "fewer frames")
         numpy_dtype = tokens.dtype if isinstance(tokens, np.ndarray) else None
         grid = cls(tensor if tensor.ndim == 4 else tensor[:, None], numpy_dtype)
         if check_finite:
@@ -148,8 +154,11 @@ class TokenGrid:
 
     def merge(self, indices: np.ndarray, merged: torch.Tensor, represents: np.ndarray) -> Kept:
         """Keep [K, D] merged tokens at [K] ascending flat indices; token i of n went into number `represents[i]`."""
+        features = merged.to(self.tokens.dtype)
+        if not bool(features.isfinite().all()):
+            raise ValueError("the tokens are too large to average: their sums overflow; divide all by the same number")
         return Kept.from_host(
-            to_input_type(merged.to(self.tokens.dtype), self.numpy_dtype),
+            to_input_type(features, self.numpy_dtype),
             indices,
             np.zeros(len(indices)),
             self.shape,

@@ -123,12 +123,12 @@ def test_compare_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_evaluation_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = run_page(DOCS / "guides" / "evaluation.md")
-    assert names["paper"].accuracy("qwen2.5-vl-7b", "floc-paper", "videomme", ratio="1/8") is not None
+    assert names["paper"].get_accuracy("qwen2.5-vl-7b", "floc-paper", "videomme", ratio="1/8") is not None
 
 
 @pytest.mark.parametrize("line", read_commands(DOCS / "guides" / "evaluation.md"))
 def test_evaluation_commands_make_a_plan(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.cli.test_cli import run
+    from tests.cli.helpers import run
 
     monkeypatch.chdir(tmp_path)
     arguments = [argument for argument in shlex.split(line)[1:] if argument != "--dry-run"]
@@ -145,7 +145,7 @@ def test_links_exist(page: Path) -> None:
         if DOCS in path.parents and str(path.relative_to(DOCS)) in generated:
             continue
         if path.parent == DOCS / "images" and (ROOT / "benchmarks" / "results" / path.name).exists():
-            continue  # docs/hooks.py copies the plots
+            continue  # docs/mkdocs_hooks.py copies the plots
         assert path.exists(), target
 
 

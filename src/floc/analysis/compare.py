@@ -4,8 +4,6 @@ Every method runs at every requested ratio. Between two requested ratios, the re
 a prefix of its result for the larger ratio.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -167,7 +165,7 @@ def plan_steps(ratios: Sequence[float | str], n: int) -> list[RatioStep]:
     return [RatioStep(label, budget, given) for budget, (label, given) in sorted(steps.items(), reverse=True)]
 
 
-def _select(tokens: Array, spec: methods.Spec, steps: Sequence[RatioStep]) -> list[Kept]:
+def _select(tokens: Array, spec: methods.MethodSpec, steps: Sequence[RatioStep]) -> list[Kept]:
     """Run a method at the first step and, if its order is nested, cut the result for the following steps."""
     selections = [compress(tokens, budget=steps[0].budget, method=spec.method, **spec.options)]
     for step in steps[1:] if selections[0].nested else []:

@@ -4,8 +4,6 @@ V is the set of all tokens, S the set of kept tokens (merged tokens, for a metho
 similarity. A zero token has a cosine of 0 with every token.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

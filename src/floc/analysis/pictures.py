@@ -1,7 +1,5 @@
 """Draw kept tokens on video frames."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from floc._arrays import to_numpy

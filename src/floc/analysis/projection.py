@@ -1,7 +1,5 @@
 """Project tokens to the plane with t-SNE."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from floc._checked_file import Fields
 from floc.encoders.base import Encoder
 from floc.encoders.vision_tower import VisionTower
 from floc.families import find_family
@@ -53,6 +54,18 @@ class Identity:
             hashlib.sha256(json.dumps(shaping, sort_keys=True, default=str).encode()).hexdigest()[:16],
             hidden_size,
             _sample_weights(model),
+        )
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Identity:
+        """Read an identity from a file, with a check of every value."""
+        return cls(
+            fields.text("kind"),
+            fields.text("name"),
+            fields.text("revision") if fields.has("revision") else None,
+            fields.text("config"),
+            fields.integer("hidden_size", 1),
+            fields.numbers("weights", None),
         )
 
     @classmethod

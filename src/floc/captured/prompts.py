@@ -4,8 +4,6 @@ The processors need torchvision, so prompts are built from the tokenizer and its
 marker for a video, which the family's `write_video` replaces by placeholders, or by frames with their times.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from importlib import import_module
@@ -19,10 +17,11 @@ from floc.families import FAMILIES
 from floc.families.pretrained import load_part, read_json
 from floc.families.writers import SampledVideo
 
+MOST_TOKENS = 1 << 24  # in a prompt: ten times an hour of video, and the text of more would fill the memory
 VIDEO_LLAMA_3_MERGE = 2  # patches on a side of a video token; only its video processor knows it
 
 
-def tokenizer(source: str) -> Any:
+def load_tokenizer(source: str) -> Any:
     """Load the tokenizer of a folder or hub id, with the chat template that the model's processor would use."""
     loaded = load_part("tokenizer", source, "asking a model")
     # A tokenizer reads chat_template.jinja itself. Its own template may be for text only, so these files come first.
@@ -36,7 +35,7 @@ def tokenizer(source: str) -> Any:
     return loaded
 
 
-def prompt(
+def build_prompt(
     model_type: str,
     tokenizer: Any,
     config: Any,
@@ -48,7 +47,7 @@ def prompt(
 
     Args:
         model_type, config: of the model.
-        tokenizer: of the model, from `tokenizer`.
+        tokenizer: of the model, from `load_tokenizer`.
         history: earlier questions about the video with their answers, oldest first.
 
     Returns:
@@ -57,6 +56,8 @@ def prompt(
     """
     check_choice("model type", model_type, [name for name, family in FAMILIES.items() if family.write_video])
     family = FAMILIES[model_type]
+    if math.prod(video.shape) > MOST_TOKENS:
+        raise ValueError(f"a video in a prompt must have at most {MOST_TOKENS} tokens, got {math.prod(video.shape)}")
     text = _apply_template(model_type, tokenizer, question, history)
     marker = getattr(tokenizer, "video_token", family.marker)
     if text.count(marker) != 1:

@@ -1,7 +1,5 @@
 """How to compress a video: the budget, the method and its options."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import torch
 
 from floc import methods
+from floc._system import restore_interrupts
 from floc.budget import Budget
 from floc.compression import compress
 from floc.kept import Kept
@@ -40,6 +39,7 @@ class Recipe:
         budget: Any = {"ratio": self.ratio, "budget": self.budget, "coverage": self.coverage}
         return compress(tokens, **budget, method=self.method, **self.options)
 
+    @restore_interrupts()
     def select_indices(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return [K] int64 ascending, the indices of the kept tokens of [T, H, W, D], without representatives."""
         method = methods.make(self.method, dict(self.options))
@@ -61,7 +61,10 @@ class Recipe:
         return Budget.parse(self.ratio, self.budget, None).count(tokens)
 
     def count_so_far(self, tokens: int, planned: int) -> int | None:
-        """Return how many of the first `tokens` of `planned` tokens to keep, or None for a coverage."""
+        """Return the budget for the part of a video that was encoded so far, so that pieces share the budget evenly.
+
+        The part has `tokens` of `planned` tokens. Returns None for a coverage.
+        """
         if self.budget is not None and tokens < planned:
             return self.budget * tokens // planned
         return None if self.ratio is None and self.budget is None else self.count(tokens)

@@ -1,7 +1,5 @@
 """Measure where the time goes, by stage."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

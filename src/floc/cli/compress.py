@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -14,10 +14,14 @@ import floc
 from floc.cli import options
 from floc.cli.application import command
 from floc.cli.encoding import encode_video
+from floc.cli.options import METHOD, option
 from floc.cli.output import escape_markup, format_stages, print_summary, show_progress
 
 if TYPE_CHECKING:
-    from floc.methods import Spec
+    from floc.methods import MethodSpec
+
+Metric = Literal["cosine", "gaussian"]
+Backend = Literal["auto", "cpu", "gpu", "torch", "reference"]
 
 
 @command(
@@ -25,43 +29,23 @@ if TYPE_CHECKING:
     "floc compress tokens.npy --budget 4096 -o kept.safetensors",
 )
 def compress(
-    source: Annotated[Path, typer.Argument(help="A video, or tokens [T, H, W, D] or [T, N, D]: .npy, .safetensors.")],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write this .safetensors file."),
-    ] = None,
-    ratio: options.Ratio = None,
-    budget: options.TokenBudget = None,
-    coverage: options.Coverage = None,
-    method: options.Method = "floc",
-    block: options.Block = None,
-    dedupe: Annotated[
-        float | None,
-        typer.Option(
-            metavar="N",
-            help="Survivors per kept token; 1: no second pass. [dim](floc: 2)[/]",
-            rich_help_panel=options.METHOD,
-        ),
-    ] = None,
-    detail: Annotated[
-        float | None,
-        typer.Option(
-            metavar="P",
-            help="Weight of badly covered tokens; 1: none. [dim](floc: 2)[/]",
-            rich_help_panel=options.METHOD,
-        ),
-    ] = None,
-    metric: options.Metric = None,
-    backend: options.Backend = None,
-    fps: options.Fps = None,
-    max_frames: options.MaxFrames = None,
-    encoder: options.EncoderName = None,
-    device: options.Device = None,
-    tensor: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Tensor of a .safetensors file. [dim](default: tokens, or the only one)[/]"),
-    ] = None,
-    as_json: options.AsJson = False,
+    source: Path = typer.Argument(help="A video, or tokens [T, H, W, D] or [T, N, D]: .npy, .safetensors."),
+    output: Path | None = option("FILE", "Write this .safetensors file.", None, *options.OUTPUT),
+    ratio: str | None = options.RATIO,
+    budget: int | None = options.TOKEN_BUDGET,
+    coverage: float | None = options.COVERAGE,
+    method: str = options.METHOD_NAME,
+    block: str | None = options.BLOCK,
+    dedupe: float | None = option("N", "Survivors per kept token; 1: no second pass. (floc: 2)", METHOD),
+    detail: float | None = option("P", "Weight of badly covered tokens; 1: none. (floc: 2)", METHOD),
+    metric: Metric | None = option("NAME", "cosine or gaussian. (floc: cosine)", METHOD),
+    backend: Backend | None = option("NAME", "auto, cpu, gpu, torch or reference. (floc: auto)", METHOD),
+    fps: str | None = options.FPS,
+    max_frames: int | None = options.MAX_FRAMES,
+    encoder: str | None = options.ENCODER,
+    device: str | None = options.DEVICE,
+    tensor: str | None = option("NAME", "Tensor of a .safetensors file. (default: tokens, or the only one)"),
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Compress a video, or a file of tokens.
 
@@ -73,6 +57,7 @@ def compress(
     if (ratio, budget, coverage) != (None, None, None) or not floc.methods.runs_alone(spec):
         options.parse_budget(ratio, budget, coverage, names="--ratio, --budget or --coverage")
     method_options = _merge_options(spec, block, dedupe=dedupe, detail=detail, metric=metric, backend=backend)
+    options.check_input(source)
     is_video = source.suffix not in files.TOKENS
     if is_video and output is None:
         output = options.check_unused(Path(f"{source.stem}.kept.safetensors"))
@@ -89,7 +74,9 @@ def compress(
         tokens = video.tokens
         details = {"times_s": video.times_s, "made_from": video.describe()}
     else:
-        _refuse_options(source, fps=fps, max_frames=max_frames, encoder=encoder, device=device)
+        options.refuse_options(
+            source, "this file holds tokens", fps=fps, max_frames=max_frames, encoder=encoder, device=device
+        )
         tokens = files.read_tokens(source, tensor)
     seconds["decode and encode" if is_video else "read"] = time.perf_counter() - started
     kept = _select(source, tokens, spec, method_options, ratio, budget, coverage)
@@ -105,7 +92,7 @@ def compress(
     _print_kept(kept, source, output, seconds)
 
 
-def _merge_options(spec: Spec, block: str | None, **given: Any) -> dict[str, Any]:
+def _merge_options(spec: MethodSpec, block: str | None, **given: Any) -> dict[str, Any]:
     """Merge the options of --method with those given on their own, and check them before a long video is read."""
     merged = {**spec.options, **{name: value for name, value in given.items() if value is not None}}
     if block is not None:
@@ -114,16 +101,10 @@ def _merge_options(spec: Spec, block: str | None, **given: Any) -> dict[str, Any
     return merged
 
 
-def _refuse_options(source: Path, **given: object) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(f"{source}: --{name.replace('_', '-')} is for videos; this file holds tokens")
-
-
 def _select(
     source: Path,
     tokens: Any,
-    spec: Spec,
+    spec: MethodSpec,
     method_options: dict[str, Any],
     ratio: str | None,
     budget: int | None,

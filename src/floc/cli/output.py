@@ -1,21 +1,30 @@
-"""What commands print: messages, progress, summaries. Results go to stdout, everything else to stderr."""
+"""What commands print: results to stdout, and messages, progress and summaries to stderr."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import signal
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
+
+from floc._text import redact_source
+from floc.cli import signals
 
 LINE_EVERY_S = 10.0  # how often progress is printed where there is no terminal
-_ALWAYS = Console(stderr=True, highlight=False)  # for errors and warnings, which --quiet does not hide
-screen = Console(stderr=True, highlight=False)  # for everything else
+results = Console(highlight=False)
+screen = Console(stderr=True, highlight=False)  # for what --quiet hides
+_ALWAYS = Console(stderr=True, highlight=False)  # for errors and warnings
+
+# Characters that move the cursor, color the screen or reverse text, and bytes of names that are not Unicode.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_ADDRESS = re.compile(r"\w+:/{1,2}[^\s'\"]*[^\s'\":;,.)]")  # pathlib drops the second slash
 
 _is_verbose = False
 
@@ -25,6 +34,7 @@ def set_verbosity(*, quiet: bool, verbose: bool) -> None:
     global _is_verbose
     screen.quiet = quiet
     _is_verbose = verbose
+    signals.set_verbose(verbose)
     logger = logging.getLogger("floc")
     logger.handlers.clear()
     if verbose:
@@ -39,30 +49,73 @@ def is_verbose() -> bool:
     return _is_verbose
 
 
+def clean_text(text: object) -> str:
+    r"""Make text of strangers, such as file names, safe to print: escape control characters, and hide secrets.
+
+    >>> clean_text("a\x1b[31m.mp4"), clean_text("rtsp://admin:secret@10.0.0.7/main?token=1")
+    ('a\\x1b[31m.mp4', 'rtsp://10.0.0.7/main')
+    """
+    shown = _ADDRESS.sub(lambda match: redact_source(re.sub(":/+", "://", match[0], count=1)), str(text))
+    return escape_controls(shown)
+
+
+def escape_controls(text: str) -> str:
+    """Show control characters instead of sending them to the terminal."""
+    return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def escape_markup(text: object) -> str:
+    """Make text that is not rich markup, such as a file name, safe to print among markup."""
+    return escape(clean_text(text))
+
+
 def print_error(message: str) -> None:
     """Print an error to stderr."""
-    _ALWAYS.print(f"floc: {message}", style="red", markup=False, soft_wrap=True)
+    _print(_ALWAYS, f"floc: {message}", "red")
 
 
 def print_warning(message: str) -> None:
     """Print a warning to stderr."""
-    _ALWAYS.print(message, style="yellow", markup=False, soft_wrap=True)
+    _print(_ALWAYS, message, "yellow")
 
 
-def print_note(message: str) -> None:
+def print_note(message: str, style: str = "dim") -> None:
     """Print a remark to stderr."""
-    screen.print(message, style="dim", markup=False, soft_wrap=True)
+    _print(screen, message, style)
 
 
-def print_summary(rows: list[tuple[str, str]]) -> None:
-    """Print labels with their values, one row each; values may contain rich markup."""
-    from rich.table import Table
+def print_line(message: str) -> None:
+    """Print a line of a result to stdout."""
+    _print(results, message, "")
 
+
+def _print(console: Console, message: str, style: str) -> None:
+    console.print(clean_text(message), style=style, markup=False, soft_wrap=True)
+
+
+def print_summary(rows: Iterable[tuple[str, str]]) -> None:
+    """Print labels with their values to stderr, one row each; values may contain rich markup."""
     table = Table(box=None, show_header=False, padding=(0, 1))
     table.add_column(style="dim")
-    for label, value in rows:
-        table.add_row(label, value)
+    for row in rows:
+        table.add_row(*row)
     screen.print(table)
+
+
+def print_table(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table to stdout.
+
+    Args:
+        columns: the header of each column; ">tokens" aligns it to the right.
+        rows: the cells of each row, which may contain rich markup.
+    """
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
+    for name in columns:
+        right = name.startswith(">")
+        table.add_column(name.removeprefix(">"), justify="right" if right else "left", no_wrap=right)
+    for row in rows:
+        table.add_row(*row)
+    results.print(table)
 
 
 def format_stages(seconds: Mapping[str, float]) -> str:
@@ -73,11 +126,6 @@ def format_stages(seconds: Mapping[str, float]) -> str:
     """
     stages = ", ".join(f"{stage} {spent:.2f} s" for stage, spent in seconds.items())
     return f"{stages}; {sum(seconds.values()):.2f} s in all"
-
-
-def escape_markup(text: object) -> str:
-    """Quote text that is not rich markup, such as a file name."""
-    return escape(str(text))
 
 
 @contextlib.contextmanager
@@ -98,11 +146,12 @@ def show_progress(title: str) -> Iterator[Callable[..., None]]:
         TimeRemainingColumn(),
     )
     bar = Progress(*columns, console=screen, transient=True)
-    task = bar.add_task(title, total=None)  # pulses until the first update: the first call may compile for a while
+    # pulses until the first update: the first call may compile for a while
+    task = bar.add_task(clean_text(title), total=None)
     timer = threading.Timer(1, bar.start)
     timer.start()
     try:
-        yield lambda share, title=title: bar.update(task, total=1.0, completed=share, description=title)
+        yield lambda share, title=title: bar.update(task, total=1.0, completed=share, description=clean_text(title))
     finally:
         timer.cancel()
         timer.join()
@@ -120,7 +169,7 @@ def _line_printer(title: str) -> Callable[..., None]:
         now = time.monotonic()
         if now >= next_s:
             left = f", about {(now - started) * (1 - share) / share:.0f} s left" if share > 0 else ""
-            screen.print(f"{title}: {share:.0%}{left}", markup=False, soft_wrap=True)
+            print_note(f"{title}: {share:.0%}{left}", style="")
             next_s = now + LINE_EVERY_S
 
     return update
@@ -134,39 +183,14 @@ def show_status(format_line: Callable[[Any], str]) -> Iterator[Callable[[Any], N
         from rich.text import Text
 
         with Live(console=screen, transient=True) as live:
-            yield lambda status: live.update(Text(format_line(status), overflow="ellipsis", no_wrap=True))
+            yield lambda status: live.update(Text(clean_text(format_line(status)), overflow="ellipsis", no_wrap=True))
         return
     next_s = 0.0
 
     def show(status: Any) -> None:
         nonlocal next_s
         if time.monotonic() >= next_s:
-            screen.print(format_line(status), markup=False, soft_wrap=True)
+            print_note(format_line(status), style="")
             next_s = time.monotonic() + LINE_EVERY_S
 
     yield show
-
-
-@contextlib.contextmanager
-def catch_stop() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns True after Ctrl-C or SIGTERM, so that work in progress ends in order.
-
-    A second signal ends the process at once.
-    """
-    stop = threading.Event()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-    def request_stop(number: int, frame: object) -> None:
-        stop.set()
-        restore()
-
-    for number in handlers:
-        signal.signal(number, request_stop)
-    try:
-        yield stop.is_set
-    finally:
-        restore()

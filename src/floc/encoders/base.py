@@ -4,8 +4,6 @@
 `hf:<model>` is the vision encoder of a transformers model, as its language model would see the video.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -17,6 +15,8 @@ import torch
 from floc._arrays import Array
 from floc._checks import check_choice
 from floc.tokens import Frames
+
+RESERVED_BYTES = 1 << 30  # for tokens at first: the length that a file states may be wrong
 
 
 class FrameLayout(Protocol):
@@ -138,7 +138,7 @@ def encode(
             tokens = (tokens.view(torch.int16) if dtype == torch.bfloat16 else tokens).cpu().numpy()
         end = filled + len(tokens)
         if buffer is None:  # untouched pages of it cost no memory
-            slices = -(-planned // per_slice) if planned else 0
+            slices = min(-(-planned // per_slice), RESERVED_BYTES // (tokens.nbytes // len(tokens))) if planned else 0
             buffer = np.empty((max(slices, end), *tokens.shape[1:]), tokens.dtype)
         elif end > len(buffer):  # by an eighth: few moves, and little excess, since numpy writes zeros to all of it
             buffer.resize((max(end, len(buffer) * 9 // 8), *tokens.shape[1:]), refcheck=False)

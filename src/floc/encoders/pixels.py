@@ -16,8 +16,6 @@ exposure above 0.96 for 90%, four seconds later (fixed cameras) above 0.90 for 9
 0.61. Widths and weights come from a coarse sweep, and results are flat around them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from statistics import NormalDist
 

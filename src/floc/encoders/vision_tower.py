@@ -5,8 +5,6 @@ The processors need torchvision, so frames are prepared here: the video reader r
 little, and a limit on the pixels of a whole video (Qwen3-VL, GLM-V) is replaced by one on the pixels of a frame.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ Families differ in how the grid of a video is known:
 * labelled images: a video is a sequence of images with a label each, and only the prompt shows it (InternVL, SmolVLM).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Load parts of a model from a folder or the hub, with errors that say what is missing."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

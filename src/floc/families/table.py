@@ -4,8 +4,6 @@
 captures of video files. The tests run over this table; docs/reference/models.md shows how to add an entry.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

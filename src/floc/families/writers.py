@@ -3,8 +3,6 @@
 The texts are those of transformers since 5.10, for VideoLLaMA3 with `use_token_compression=False`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from datetime import timedelta

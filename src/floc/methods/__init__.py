@@ -5,14 +5,14 @@ from floc.methods.base import IndexSelection as IndexSelection
 from floc.methods.base import Method as Method
 from floc.methods.base import SelfSizing as SelfSizing
 from floc.methods.base import Streamable as Streamable
-from floc.methods.registry import Facts as Facts
-from floc.methods.registry import Spec as Spec
+from floc.methods.registry import MethodInfo as MethodInfo
+from floc.methods.registry import MethodSpec as MethodSpec
 from floc.methods.registry import describe as describe
 from floc.methods.registry import format_manual as format_manual
 from floc.methods.registry import format_markdown as format_markdown
 from floc.methods.registry import get as get
 from floc.methods.registry import get_defaults as get_defaults
-from floc.methods.registry import get_facts as get_facts
+from floc.methods.registry import get_info as get_info
 from floc.methods.registry import list_methods as list_methods
 from floc.methods.registry import list_options as list_options
 from floc.methods.registry import make as make

@@ -15,9 +15,9 @@ from floc import blocks
 from floc._arrays import Array, to_tensor
 from floc._checks import check_choice
 from floc.kept import Kept
-from floc.methods.density import compute_distances, rank_points
-from floc.methods.frames import average_frames, split_tiles, to_float
 from floc.methods.registry import register
+from floc.methods.shared.density import compute_distances, rank_points
+from floc.methods.shared.frames import average_frames, split_tiles, to_float
 from floc.representatives import find_nearest
 from floc.tokens import TokenGrid
 

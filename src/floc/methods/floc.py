@@ -13,8 +13,6 @@ Algorithm 1 of the paper starts lazy greedy from the bound f({v}), which negativ
 always those of plain greedy.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -145,7 +143,7 @@ class _Run:
                 ranking = run.rank_in_two_passes(tokens, self.sizes, windows, count, detail)
             self.progress.tick(self.progress.total)
             return ranking
-        with self.engine.at_work():
+        with self.engine.share_setup():
             if windows is None:
                 shares = blocks.share_budget(self.sizes, count)
                 return self.rank_first_pass(self.run_first_pass(shares, with_cosines=self.with_history))
@@ -156,7 +154,7 @@ class _Run:
     def plan_windows(self, count: int) -> list[tuple[range, int]]:
         """Plan the windows of a second pass that keeps `count` tokens; raise MemoryError if they do not fit."""
         survivors = math.ceil(min(self.grid.n, max(self.options.dedupe * count, len(self.spans))))
-        together = min(second_pass.SURVIVORS_TOGETHER, self.engine.survivors_together(self.sizes, survivors))
+        together = min(second_pass.SURVIVORS_TOGETHER, self.engine.limit_survivors(self.sizes, survivors))
         windows = second_pass.plan_windows(self.sizes, survivors, together)
         numbers = [number for _, number in windows]
         self.progress.total += sum(number**2 for number in numbers) * self.grid.dim
@@ -166,7 +164,10 @@ class _Run:
     def run_first_pass(self, depths: np.ndarray, *, with_cosines: bool) -> list[Solution | None]:
         """Select `depths` tokens in each block; None in a block that gets none."""
         jobs = (Job(self.grid.frames(span), int(k)) for span, k in zip(self.spans, depths, strict=True) if k > 0)
-        solved = self.engine.solve(jobs, self.similarity, with_cosines=with_cosines, tick=self.progress.tick)
+        # to the end, so that the engine's threads end here: garbage collection would swallow an interrupt
+        solved = iter(
+            list(self.engine.solve(jobs, self.similarity, with_cosines=with_cosines, tick=self.progress.tick))
+        )
         return [next(solved) if k > 0 else None for k in depths]
 
     def rank_first_pass(self, solutions: Sequence[Solution | None]) -> Ranking:
@@ -180,7 +181,7 @@ class _Run:
         )
 
     def _check_memory(self, n: int, remedy: str, *, weighted: bool = False) -> None:
-        needed = self.engine.bytes_needed(n, self.grid.dim, self.similarity, weighted=weighted)
+        needed = self.engine.estimate_bytes(n, self.grid.dim, self.similarity, weighted=weighted)
         check_memory(n, needed, self.grid.tokens.device, remedy)
 
 

@@ -1,7 +1,5 @@
 """LongVU (Shen et al., "LongVU: Spatiotemporal Adaptive Compression for Long Video-Language Understanding", 2024)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
@@ -9,9 +7,9 @@ import numpy as np
 import torch
 
 from floc.kept import Kept
-from floc.methods.budgets import check_floor
-from floc.methods.frames import compare_cells
 from floc.methods.registry import register
+from floc.methods.shared.budgets import check_floor
+from floc.methods.shared.frames import compare_cells
 from floc.tokens import TokenGrid
 
 

@@ -1,7 +1,5 @@
 """Average pooling: every frame on a coarser grid."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,10 +9,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from floc._checks import check_choice
+from floc._checks import check_choice, is_int
 from floc.kept import Kept
-from floc.methods.frames import split_tiles, to_float
 from floc.methods.registry import register
+from floc.methods.shared.frames import split_tiles, to_float
 from floc.tokens import TokenGrid
 
 
@@ -82,9 +80,10 @@ class Pooling:
             return max(1, divide(h / self.stride)), max(1, divide(w / self.stride))
         if self.adaptive_size is None:
             raise ValueError("pooling needs adaptive_size=(rows, columns), stride=, or a ratio or budget")
-        size = [int(side) for side in self.adaptive_size]
-        if len(size) != 2 or not (1 <= size[0] <= h and 1 <= size[1] <= w):
-            raise ValueError(f"adaptive_size must be (rows, columns), at least 1 and at most ({h}, {w}); got {size}")
+        size = self.adaptive_size
+        is_pair = isinstance(size, list | tuple) and len(size) == 2 and all(map(is_int, size))
+        if not (is_pair and 1 <= size[0] <= h and 1 <= size[1] <= w):
+            raise ValueError(f"adaptive_size must be (rows, columns), at least 1 and at most ({h}, {w}); got {size!r}")
         return size[0], size[1]
 
     def _select_frames(self, t: int) -> np.ndarray:

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from floc.kept import Kept
-from floc.methods.budgets import check_floor
-from floc.methods.density import cluster_points
-from floc.methods.frames import average_frames, split_tiles, to_float
 from floc.methods.registry import register
+from floc.methods.shared.budgets import check_floor
+from floc.methods.shared.density import cluster_points
+from floc.methods.shared.frames import average_frames, split_tiles, to_float
 from floc.tokens import TokenGrid
 
 
@@ -58,8 +58,6 @@ class PruneVid:
                 raise ValueError(f"{name} must be in [0, 1], clusters / members; got {getattr(self, name)}")
         if not self.k >= 1:
             raise ValueError(f"k must be at least 1, the point itself; got {self.k}")
-        if np.isnan(self.tau):
-            raise ValueError("tau must be a number, the cosine above which a cell is static; got nan")
 
     def keep_by_options(self, grid: TokenGrid) -> Kept:
         """Merge with the given thresholds and ratios."""

@@ -11,8 +11,6 @@ have to be compared with each other: almost a product of all tokens with all tok
    then needs only these few edges.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,10 +18,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from floc.kept import Kept
-from floc.methods.budgets import find_parameter
-from floc.methods.components import find_components, sum_groups
-from floc.methods.linkage import FrameTrees
 from floc.methods.registry import register
+from floc.methods.shared.budgets import find_parameter
+from floc.methods.shared.components import find_components, sum_groups
+from floc.methods.shared.linkage import FrameTrees
 from floc.representatives import TILE_BYTES, normalize
 from floc.tokens import TokenGrid
 
@@ -52,49 +50,23 @@ class Scissor:
     - Its union-find can lose members of a component at random. Here components are exact; the results are equal if it
       loses none.
     - With more than about 3230 means, it joins only the neighbours of a random sample of them. Here all are joined.
-      `epsilon`, its error tolerance (0.05 there), enables the sampling, with a `seed`. Frames are never sampled.
     - The cosine with a zero vector is 0.
     """
 
     tau: float = 0.9  # tokens with a higher cosine are joined
-    epsilon: float | None = None  # join only neighbours of a sample of ln(count) / epsilon^2 means; None: join all
-    seed: int = 0  # of that sample
-
-    def __post_init__(self) -> None:
-        if self.epsilon is not None and not self.epsilon > 0:
-            raise ValueError(f"epsilon must be above 0, or None to join all; got {self.epsilon}")
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         if budget == grid.n:
             return replace(grid.keep_all(), settings={"tau": NONE})
         trees = FrameTrees.build(grid)
-        if self._sample_size(grid.n) == grid.n:
-            window, tau = _search(trees, budget)
-            kept = _merge(grid, trees, tau, window, window)
-        else:
-            found = find_parameter(lambda tau: self._join_sample(trees, tau).count(tau), ALL, NONE, budget, steps=22)
-            assert found is not None, "below every cosine there is one component"
-            tau = found
-            kept = self._merge_at(grid, trees, tau)
-        return replace(kept, settings={"tau": tau})
+        window, tau = _search(trees, budget)
+        return replace(_merge(grid, trees, tau, window), settings={"tau": tau})
 
     def keep_by_options(self, grid: TokenGrid) -> Kept:
         """Merge with the given threshold."""
-        return self._merge_at(grid, FrameTrees.build(grid), self.tau)
-
-    def _merge_at(self, grid: TokenGrid, trees: FrameTrees, tau: float) -> Kept:
-        window = _compare_at(trees, tau)
-        is_sampled = self._sample_size(len(window.nodes)) < len(window.nodes)
-        return _merge(grid, trees, tau, window, self._join_sample(trees, tau) if is_sampled else window)
-
-    def _join_sample(self, trees: FrameTrees, tau: float) -> _ThresholdWindow:
-        """Join only the neighbours of a sample of nodes."""
-        count = trees.count(tau)
-        drawn = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed))
-        return _compare_at(trees, tau, drawn[: self._sample_size(count)].sort().values.to(trees.rows.device))
-
-    def _sample_size(self, count: int) -> int:
-        return count if self.epsilon is None else min(count, math.ceil(math.log(count) / self.epsilon**2))
+        trees = FrameTrees.build(grid)
+        tau = min(max(self.tau, ALL), NONE)  # beyond these it makes no difference
+        return _merge(grid, trees, tau, _compare_at(trees, tau))
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,8 +109,8 @@ def _count_edges(a: torch.Tensor, b: torch.Tensor, nodes: int) -> torch.Tensor:
     return torch.bincount(torch.cat([a, b]), minlength=nodes)
 
 
-def _compare(trees: FrameTrees, low: float, high: float, sample: torch.Tensor | None = None) -> _ThresholdWindow | None:
-    """Compare the nodes alive in [low, high], or a sample of them, with all; None if there are too many edges."""
+def _compare(trees: FrameTrees, low: float, high: float) -> _ThresholdWindow | None:
+    """Compare the nodes alive in [low, high]; None if there are too many edges."""
     nodes = trees.find_nodes(low, high)
     x = trees.sum_tokens(nodes)
     x /= torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1e-12)
@@ -148,15 +120,12 @@ def _compare(trees: FrameTrees, low: float, high: float, sample: torch.Tensor | 
     constant: list[torch.Tensor] = []  # [2, edges] each, joined throughout
     partial: list[tuple[torch.Tensor, ...]] = []
     step = max(1, min(STRIP, TILE_BYTES // (4 * len(x))))
-    rows = root if sample is None else sample
-    for i in range(0, len(rows), step):
-        skipped = i if sample is None else 0  # columns already compared with the rows before
-        cosine = x[rows[i : i + step]] @ x[skipped:].T
+    for i in range(0, len(x), step):
+        cosine = x[i : i + step] @ x[i:].T  # the columns before were compared with the rows before
         similar = cosine > low
-        if sample is None:
-            similar[:, :step].triu_(1)
+        similar[:, :step].triu_(1)
         a, b = similar.nonzero(as_tuple=True)
-        cosine, a, b = cosine[a, b], rows[i + a], skipped + b
+        cosine, a, b = cosine[a, b], i + a, i + b
         since = torch.maximum(death[a], death[b])
         until = torch.minimum(torch.minimum(birth[a], birth[b]), cosine)
         throughout = (since <= low) & (until > high)
@@ -167,7 +136,7 @@ def _compare(trees: FrameTrees, low: float, high: float, sample: torch.Tensor | 
         a, b = torch.stack([a, b])[:, throughout.nonzero()[:, 0]]
         degree += _count_edges(a, b, len(x))
         constant.append(torch.stack([a, b])[:, (root[a] != root[b]).nonzero()[:, 0]])
-        if i + step >= len(rows) or sum(edges.shape[1] for edges in constant) > MAX_EDGES // 4:
+        if i + step >= len(x) or sum(edges.shape[1] for edges in constant) > MAX_EDGES // 4:
             a, b = torch.cat(constant, 1)
             root = find_components(len(x), root[a], root[b])[root]
             constant = []
@@ -176,8 +145,8 @@ def _compare(trees: FrameTrees, low: float, high: float, sample: torch.Tensor | 
     )
 
 
-def _compare_at(trees: FrameTrees, tau: float, sample: torch.Tensor | None = None) -> _ThresholdWindow:
-    window = _compare(trees, tau, tau, sample)
+def _compare_at(trees: FrameTrees, tau: float) -> _ThresholdWindow:
+    window = _compare(trees, tau, tau)
     assert window is not None, "at a single threshold no edge is partial"
     return window
 
@@ -265,8 +234,8 @@ def _bracket(count: Callable[[float], int], budget: int) -> tuple[float, float]:
     return within, over
 
 
-def _merge(grid: TokenGrid, trees: FrameTrees, tau: float, window: _ThresholdWindow, joined: _ThresholdWindow) -> Kept:
-    """Merge at a threshold: neighbours are counted in `window`, nodes joined as in `joined`, which may be a sample."""
+def _merge(grid: TokenGrid, trees: FrameTrees, tau: float, window: _ThresholdWindow) -> Kept:
+    """Merge at a threshold of a window."""
     _, h, w = grid.shape
     alive = window.is_alive(tau).nonzero()[:, 0]
     nodes = window.nodes[alive]
@@ -277,8 +246,7 @@ def _merge(grid: TokenGrid, trees: FrameTrees, tau: float, window: _ThresholdWin
     by_key = key.argsort()
     component = by_key.argsort()[component]
     key, size, alive = key[by_key], trees.size[nodes][by_key], alive[by_key]
-    labels = joined.find_components(tau)[alive if joined is window else by_key]
-    group = labels.unique(return_inverse=True)[1]  # [M1]
+    group = window.find_components(tau)[alive].unique(return_inverse=True)[1]  # [M1]
     count = int(group.max()) + 1
     group_key = _find_keys(window.count_neighbours(tau)[alive], group, count)  # [M2] components
     group = group_key.argsort().argsort()[group]

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from floc.kept import Kept
-from floc.methods.budgets import check_floor, find_parameter
-from floc.methods.components import find_components, sum_groups
-from floc.methods.frames import split_tiles
 from floc.methods.registry import register
+from floc.methods.shared.budgets import check_floor, find_parameter
+from floc.methods.shared.components import find_components, sum_groups
+from floc.methods.shared.frames import split_tiles
 from floc.tokens import TokenGrid
 
 GAP = 0.25  # between the two thresholds in a search; published pairs are 0 to 0.3 apart
@@ -82,7 +82,7 @@ class STTM:
     def keep_by_options(self, grid: TokenGrid) -> Kept:
         """Merge with the given thresholds."""
         forest = _Forest.build(grid, self.root_level, self.sound)
-        return forest.merge(grid, self.spatial_threshold, self.temporal_threshold)
+        return forest.merge(grid, float(self.spatial_threshold), float(self.temporal_threshold))
 
 
 def _lower(spatial: float) -> float:

@@ -1,7 +1,5 @@
 """Write a report: one HTML file that shows what each method kept of a video, and what represents the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import date
 from importlib.util import find_spec

@@ -12,8 +12,6 @@ So a step is one bit per token (whether the prediction is wrong) and, for the wr
 tokens, split into byte planes. `page/data.js` decodes a method when it is first shown.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import json

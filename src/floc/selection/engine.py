@@ -6,7 +6,7 @@ after every step. With that history one run holds the result for every smaller b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -22,19 +22,29 @@ def no_tick(_: float) -> None:
     """Ignore progress."""
 
 
-class Job(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Job:
     """One set of tokens to select from."""
 
     tokens: torch.Tensor  # [n, D]
     budget: int  # 1 <= budget <= n
 
+    def __post_init__(self) -> None:
+        if self.tokens.ndim != 2 or not 1 <= self.budget <= len(self.tokens):
+            raise ValueError(f"cannot select {self.budget} of tokens of shape {list(self.tokens.shape)}")
 
-class Targets(NamedTuple):
+
+@dataclass(frozen=True, eq=False)
+class Targets:
     """What the candidates must cover if each target represents several tokens."""
 
     directions: torch.Tensor  # [N, D] float32 unit vectors
     lengths: np.ndarray  # [N] float64, the vectors' lengths; the Gaussian metric needs them
     weights: np.ndarray  # [N] int64
+
+    def __post_init__(self) -> None:
+        if len({len(self.directions), len(self.lengths), len(self.weights)}) > 1:
+            raise ValueError("every target needs one direction, one length and one weight")
 
 
 class History(NamedTuple):
@@ -73,6 +83,46 @@ class Solution:
         return replace(self, gains=self.gains / unit, next_gain=next_gain)
 
 
+# Compiled code and GPU kernels do not check bounds. These checks run once before them, in every engine.
+
+
+def check_indices(name: str, indices: np.ndarray, shape: tuple[int, ...], end: int) -> None:
+    """Raise ValueError unless `indices` are int64 of this shape in [0, end)."""
+    if indices.dtype != np.int64 or indices.shape != shape:
+        raise ValueError(f"{name} must be int64 of shape {shape}, got {indices.dtype} of shape {indices.shape}")
+    if indices.size and not (indices.min() >= 0 and indices.max() < end):
+        raise ValueError(f"{name} must be in 0..{end - 1}, got {indices.min()} to {indices.max()}")
+
+
+def check_width(left: torch.Tensor, right: torch.Tensor) -> None:
+    """Raise ValueError unless rows of both have the same number of features."""
+    if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
+        raise ValueError(f"tokens must have the same features, got {list(left.shape)} and {list(right.shape)}")
+
+
+def check_matrices(matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None) -> None:
+    """Raise ValueError unless `depths[b]` picks can be made from each matrix b, and all gains fit 64 bits.
+
+    Backends sort by int64 keys of a gain and a candidate index. Similarities are below 2**15 in magnitude, so a gain is
+    below 2**16 per unit of weight. The first pick has the largest sum, so no later gain exceeds half of that range. The
+    GPU kernels use three more bits of each key.
+    """
+    for matrix, depth in zip(matrices, depths, strict=True):
+        if matrix.ndim != 2 or matrix.dtype != torch.int16 or not 1 <= depth <= len(matrix):
+            raise ValueError(f"cannot make {depth} picks from a {matrix.dtype} matrix of shape {list(matrix.shape)}")
+    if weights is None:
+        return
+    candidates, tokens = matrices[0].shape
+    if weights.dtype != np.int64 or weights.shape != (tokens,) or len(matrices) > 1 or weights.min(initial=0) < 0:
+        raise ValueError(f"weights must be one int64 of at least 0 for each of {tokens} tokens of one matrix")
+    largest = float(weights.sum(dtype=np.float64)) * (1 << 18) * (1 << max(1, (candidates - 1).bit_length()))
+    if largest >= 2.0**63:
+        raise ValueError(
+            f"weights add up to {weights.sum(dtype=np.float64):.3g}, too much for exact 64-bit gains with {candidates} "
+            "candidates; scale them down"
+        )
+
+
 def split_next_gain(picks: np.ndarray, gains: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Cut `min(budget + 1, candidates)` picks and gains at the budget; also returns the gain that follows, or 0."""
     return picks[:budget], gains[:budget], int(gains[budget]) if len(gains) > budget else 0
@@ -84,7 +134,7 @@ def build_solution(
     own_cover: np.ndarray,
     similarity: Similarity,
     sigma: float | None,
-    cosines: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    compute_cosines: Callable[[np.ndarray, np.ndarray], np.ndarray],
     *,
     with_cosines: bool,
 ) -> Solution:
@@ -94,13 +144,13 @@ def build_solution(
         selection: Picks, gains and the next gain.
         raises: For every time a pick raised the cover of a token: [E] token, [E] rank of the pick, [E] new cover.
         own_cover: [n] int16, the similarity of each token to itself.
-        cosines: Computes the cosines of tokens i and j of the set.
+        compute_cosines: Computes the cosines of tokens i and j of the set.
         with_cosines: Whether the history needs cosines; those that can be read off the matrix are always included.
     """
     picks, gains, next_gain = selection
     token, rank, cover = raises
     if similarity.detail > 1:
-        picks = _replace_useless_picks(picks, gains, History(token, rank, None), len(own_cover), cosines)
+        picks = _replace_useless_picks(picks, gains, History(token, rank, None), len(own_cover), compute_cosines)
     # a pick represents itself from its own turn on; if it was fully covered before, `raises` does not contain that
     rank = np.concatenate([rank, np.arange(len(picks))])
     by_rank = np.argsort(rank, kind="stable")
@@ -109,7 +159,7 @@ def build_solution(
     if similarity.is_plain_cosine:
         cosine = np.concatenate([cover, own_cover[picks]])[by_rank] / SCALE
     elif with_cosines:
-        cosine = cosines(token, picks[rank])
+        cosine = compute_cosines(token, picks[rank])
     return Solution(picks, gains, next_gain, History(token, rank, cosine), sigma)
 
 
@@ -118,7 +168,7 @@ def _replace_useless_picks(
     gains: np.ndarray,
     history: History,
     n: int,
-    cosines: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    compute_cosines: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> np.ndarray:
     """Replace the picks that gain nothing by the tokens that are covered worst.
 
@@ -131,7 +181,7 @@ def _replace_useless_picks(
     is_left = np.ones(n, bool)
     is_left[picks[:useful]] = False
     rest = np.flatnonzero(is_left)
-    cosine = cosines(rest, picks[history.representatives(n, useful)[rest]])
+    cosine = compute_cosines(rest, picks[history.representatives(n, useful)[rest]])
     # a cosine of 0 or less belongs to a zero token, which would gain nothing either: those come last
     worst_first = rest[np.argsort(np.where(cosine > 0, cosine, 2), kind="stable")]
     return np.concatenate([picks[:useful], worst_first[: len(picks) - useful]])

@@ -18,14 +18,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from floc._checks import check_count, is_number, is_positive_int
+from floc._checks import check_count, is_number, is_positive_int, shorten
 from floc.tokens import Frames
-from floc.video.container import Clock, Orientation, find_video_stream, open_container, probe, read_duration, scan_file
+from floc.video.container import (
+    Clock,
+    Orientation,
+    PacketReader,
+    find_video_stream,
+    open_container,
+    probe,
+    read_duration,
+    scan_file,
+)
 from floc.video.decode import FalseKeyframeError, FrameDecoder, FrameSize, make_converter, resolve_size, select_frames
 from floc.video.sample import ALL_TARGETS, ROUNDING_S, Sampler, Ticks, compute_step, count_samples
 
 if TYPE_CHECKING:
     import av
+
+FPS_LIMITS = (1e-12, 1e6)
+BATCH_BYTES = 1 << 30
 
 
 def read(
@@ -39,23 +51,26 @@ def read(
     """Open a video, check that it can be read, and plan the sampling.
 
     Args:
-        path: a file in any container and codec that ffmpeg reads.
+        path: a video file that holds its frames, such as mp4, mov, mkv, webm, avi or ts, in any codec of ffmpeg.
         fps: frames to sample per second of video. Each sample is the frame on screen at that time, and no frame is
             returned twice. None takes every frame.
         max_frames: maximum number of frames; if there would be more, they are spread evenly over the whole video.
             None for no limit.
         size: maps (width, height) of the upright video, in square pixels, to (width, height) of the frames to return.
-        batch: frames in each `Frames`; the last batch may be shorter.
+        batch: frames in each `Frames`. The last batch may be shorter; all are if they would take more than 1 GiB.
     """
     check_sampling(fps, max_frames, batch)
+    # numpy numbers would overflow in fractions
+    fps = fps if fps is None or isinstance(fps, int | Fraction) else float(fps)
+    max_frames = None if max_frames is None else int(max_frames)
     path = Path(path)
     with open_container(path) as container:
         stream = find_video_stream(container, path)
-        frame, clock = probe(container, stream, path)
+        frame, clock = probe(container, PacketReader(container, stream), stream, path)
         orientation = Orientation.from_frame(frame)
         source = orientation.display_size(frame, stream)
         duration_s, whole_file = read_duration(container, stream, clock)
-        count = stream.frames or None
+        count = stream.frames if stream.frames > 0 else None
         codec = stream.codec_context.name
     if duration_s is None or (count is None and (fps is None or fps > clock.rate)):
         scanned_s, count = scan_file(path, clock)
@@ -72,10 +87,11 @@ def read(
         native_fps=float(clock.rate),
         codec=codec,
         rotation=round(-frame.rotation / 90) % 4 * 90,
-        planned=count_samples(step, max_frames, duration_s, count),
+        # a frame takes at least a byte of the file, whatever the header states
+        planned=min(path.stat().st_size, count_samples(step, max_frames, duration_s, count)),
         fps=fps,
         max_frames=max_frames,
-        batch=batch,
+        batch=min(batch, max(1, BATCH_BYTES // (3 * width * height))),
         _step_s=step,
         _orientation=orientation,
         _clock=clock,
@@ -118,23 +134,24 @@ class Video:
         """
         if self._step_s is None:
             raise ValueError("cannot split a video that is read with fps=None; call read with a number for fps")
-        if not (0 <= start_s < end_s and start_s < self.duration_s):  # false for NaN
+        if not (is_number(start_s) and is_number(end_s) and 0 <= start_s < end_s and start_s < self.duration_s):
             raise ValueError(
-                f"{start_s:g} s to {end_s:g} s is not a part of a video of {self.duration_s:g} s; "
+                f"{shorten(start_s)} s to {shorten(end_s)} s is not a part of a video of {self.duration_s:g} s; "
                 "give 0 <= start < end, and a start before the end of the video"
             )
         total = count_samples(self._step_s, None, Fraction(self.duration_s), None)
         first, last = (
-            min(total, math.ceil(Fraction(time_s) / self._step_s)) for time_s in (start_s, min(end_s, self.duration_s))
+            min(total, math.ceil(Fraction(float(time_s)) / self._step_s))
+            for time_s in (start_s, min(end_s, self.duration_s))
         )
         # the last part includes any frames after the stated end
         targets = range(first, last if end_s < self.duration_s else ALL_TARGETS.stop)
-        return replace(self, planned=last - first, _targets=targets, warnings=[], frames=None)
+        return replace(self, planned=min(self.planned, last - first), _targets=targets, warnings=[], frames=None)
 
     def __iter__(self) -> Iterator[Frames]:
         self.warnings, self.frames = [], None
         count = 0
-        convert = make_converter(self._orientation, self.width, self.height)
+        convert = make_converter(self._orientation, self.width, self.height, self.path)
         for ticks, frame in self._sample():
             place = count % self.batch
             if place == 0:
@@ -195,8 +212,9 @@ class Video:
         sampler = Sampler(step, rounding, limit, targets)
         with open_container(self.path) as container:
             stream = find_video_stream(container, self.path)
-            decoder = FrameDecoder(container, stream, self._clock, sampler, skipping)
-            for ticks, frame in select_frames(decoder.frames(self._whole_file), sampler, self._clock):
+            packets = PacketReader(container, *(() if self._whole_file else (stream,)))
+            decoder = FrameDecoder(packets, stream, self._clock, sampler, skipping)
+            for ticks, frame in select_frames(decoder, sampler, self._clock):
                 # a frame on screen at an earlier target belongs to the part before
                 if step is None or not targets.start or ticks > (targets.start - 1) * step + rounding:
                     yield ticks, frame
@@ -205,8 +223,13 @@ class Video:
 
 def check_sampling(fps: float | None, max_frames: int | None = None, batch: int = 1) -> None:
     """Raise ValueError if a sampling option is invalid."""
-    if fps is not None and not (is_number(fps) and 0 < fps < math.inf):
-        raise ValueError(f"fps must be a number above 0, the frames per second, or None for all; got {fps!r}")
+    if fps is not None and not (is_number(fps) and FPS_LIMITS[0] <= fps <= FPS_LIMITS[1]):
+        raise ValueError(
+            "fps must be a number above 0, from 1e-12 to 1e6, the frames per second, or None for all; "
+            f"got {shorten(fps)}"
+        )
     if max_frames is not None and not is_positive_int(max_frames):
-        raise ValueError(f"max_frames must be a whole number, at least 1, or None for no limit; got {max_frames!r}")
+        raise ValueError(
+            f"max_frames must be a whole number, at least 1, or None for no limit; got {shorten(max_frames)}"
+        )
     check_count("batch", batch, "frames")

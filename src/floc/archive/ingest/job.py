@@ -1,7 +1,5 @@
 """The job of an ingest, and the events that its workers report. All are small and can be sent between processes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -16,6 +14,10 @@ from floc.video.read import check_sampling
 PIECE_BYTES = 128 << 20  # of pixels: a suitable block to send to an encoder, about 60,000 tokens of the usual models
 PIECE_STEP, PIECE_LIMIT = 32, 512  # frames: a piece has a multiple of the step, and at most the limit
 SPAN_S = 3600  # approximate length of a span: with longer ones, a long video keeps other workers idle
+
+
+class IngestError(RuntimeError):
+    """The ingest cannot go on, because its workers cannot start."""
 
 
 @dataclass(frozen=True)

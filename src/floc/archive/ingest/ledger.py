@@ -1,7 +1,5 @@
 """Record the events of an ingest. Events arrive in any order; complete videos are committed several at a time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -9,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from floc._text import redact_source
 from floc._version import __version__
 from floc.archive.ingest.job import (
     IngestEvent,
@@ -20,7 +19,7 @@ from floc.archive.ingest.job import (
     VideoPlan,
     VideoSkipped,
 )
-from floc.archive.schema import StoredPiece, StoredVideo, video_id
+from floc.archive.schema import MAX_TEXT, StoredPiece, StoredVideo, check_video, escape_surrogates, video_id
 from floc.archive.store import Store
 
 COMMIT_INTERVAL_S = 2.0  # so that the store does not get a version for every piece
@@ -146,7 +145,7 @@ class Ledger:
         if isinstance(event, SpanFinished):
             video.finished[event.span.number] = event
             _add_seconds(video.seconds, {"decode": event.decode_s})
-            self.status.warnings += [(event.span.file.uri, warning) for warning in event.warnings]
+            self.status.warnings += [(name_file(event.span.file.uri), warning) for warning in event.warnings]
         elif event.piece.piece not in video.pieces:
             video.pieces[event.piece.piece] = event.piece
             video.nested = video.nested and event.nested
@@ -162,8 +161,13 @@ class Ledger:
             reason = "the frame size changes within the video" if pieces else "the video has no frames"
             self._fail(plan, f"ValueError: {reason}")
             return
-        self._outcomes[plan.video] = ""
         stored = build_stored_video(self.job, plan, pieces, video.nested, video.made, video.seconds)
+        try:
+            check_video(stored)  # one that cannot be stored must not stop the others
+        except ValueError as error:
+            self._fail(plan, f"ValueError: {error}")
+            return
+        self._outcomes[plan.video] = ""
         self._videos.append(stored)
         status = self.status
         status.done += 1
@@ -194,7 +198,7 @@ class Ledger:
     def _record_failure(self, file: VideoFile, reason: str, content: str) -> None:
         self.status.failed += 1
         self._failed_uris.add(file.uri)
-        self.status.failures.append((file.uri, reason))
+        self.status.failures.append((name_file(file.uri), escape_surrogates(reason)))
         self._videos.append(build_failed_video(self.job, file, reason, content))
 
 
@@ -228,13 +232,13 @@ def build_stored_video(
 def build_failed_video(job: IngestJob, file: VideoFile, reason: str, content: str) -> StoredVideo:
     """Build the row of a video that could not be ingested."""
     # a file that cannot be read has no hash, so its URI identifies it
-    name = video_id(content or f"unreadable {file.uri}", job.model, job.options.as_dict())
-    return StoredVideo(**_shared_fields(job, file, content), id=name, status="failed", error=escape_surrogates(reason))
+    name = video_id(content or f"unreadable {name_file(file.uri)}", job.model, job.options.as_dict())
+    return StoredVideo(**_shared_fields(job, file, content), id=name, status="failed", error=reason)
 
 
 def _shared_fields(job: IngestJob, file: VideoFile, content: str) -> dict[str, Any]:
     return {
-        "uri": escape_surrogates(file.uri),
+        "uri": name_file(file.uri),
         "content": content,
         "size": file.size,
         "modified_s": file.modified_s,
@@ -246,13 +250,9 @@ def _shared_fields(job: IngestJob, file: VideoFile, content: str) -> dict[str, A
     }
 
 
-def escape_surrogates(text: str) -> str:
-    r"""Escape what Arrow cannot encode: file names need not be valid text.
-
-    >>> escape_surrogates("caf\udce9.mp4") == r"caf\udce9.mp4"
-    True
-    """
-    return text.encode(errors="backslashreplace").decode()
+def name_file(uri: str) -> str:
+    """Return a URI as it is stored and shown: valid text without secrets."""
+    return escape_surrogates(redact_source(uri))[:MAX_TEXT]
 
 
 def _add_seconds(totals: dict[str, float], seconds: Mapping[str, float]) -> None:

@@ -5,8 +5,6 @@ whose tokens are selected together. The boundaries depend only on the video and 
 same tokens, and pieces of an interrupted ingest can be used again.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque
@@ -19,6 +17,7 @@ import torch
 
 from floc import encoders
 from floc._system import release_memory
+from floc._text import redact_source
 from floc.archive.ingest.job import (
     PIECE_BYTES,
     PIECE_LIMIT,
@@ -35,12 +34,13 @@ from floc.archive.ingest.job import (
     VideoSkipped,
     VideoSpan,
 )
-from floc.archive.ingest.sources import fetch_file, hash_file, refresh_file, require_unchanged
-from floc.archive.schema import DamagedStoreError, StoreError, video_id
+from floc.archive.ingest.sources import fetch_file, refresh_file, require_unchanged
+from floc.archive.lance_tables import hide_secrets
+from floc.archive.schema import DamagedStoreError, StoreError, hash_file, video_id
 from floc.archive.store import Store
 from floc.captured.identity import Identity
+from floc.captured.pieces import FrameLog, capture_kept, join_pieces
 from floc.captured.recipe import merge_values
-from floc.captured.segments import FrameLog, capture_kept, join_segments
 from floc.captured.timing import StageTimer
 from floc.encoders.base import FrameTokens, group_frames
 from floc.encoders.vision_tower import VisionTower
@@ -77,8 +77,9 @@ def report_failure(file: VideoFile, error: Exception, content: str = "") -> Vide
     """Report that a video failed. Errors of the store are raised again, because they affect every video."""
     if isinstance(error, StoreError | DamagedStoreError):
         raise error
-    lines = str(error).strip().splitlines()
-    return VideoFailed(file, f"{type(error).__name__}: {lines[0] if lines else 'no details'}", content)
+    text = next(iter(str(error).strip().splitlines()), "no details")
+    text = hide_secrets(text.replace(file.uri, redact_source(file.uri)))[:1000]
+    return VideoFailed(file, f"{type(error).__name__}: {text}", content)
 
 
 def _open_video(options: IngestOptions, path: Path) -> Video:
@@ -177,7 +178,7 @@ class Worker:
             tokens, *deep = map(torch.cat, zip(*((batch.tokens, *batch.deep) for batch in encoded), strict=True))
             kept = self.job.options.recipe()(tokens)
             part = capture_kept(kept, self.job.model, [merge_values(layer.flatten(0, 2), kept) for layer in deep])
-        captured = join_segments([part], FrameLog(frames_per_slice, times, span.fps, span.duration_s), {})
+        captured = join_pieces([part], FrameLog(frames_per_slice, times, span.fps, span.duration_s), {})
         with stages.measure("write"):
             piece = self.store.write_piece(span.video, number, captured)
         release_memory()  # otherwise the heap fragments from piece to piece

@@ -20,8 +20,8 @@ from tqdm import tqdm
 
 import floc
 from floc.integrations.lmms_eval.arguments import ModelArguments
-from floc.integrations.lmms_eval.families import LMMS_MODELS, LmmsModel
 from floc.integrations.lmms_eval.log import KEY, SampleCost
+from floc.integrations.lmms_eval.model_table import LMMS_MODELS, LmmsModel
 from floc.integrations.lmms_eval.sampling import override_attribute
 
 

@@ -1,7 +1,5 @@
 """Capture a video once: encode it a few frames at a time, and keep the selected tokens for later questions."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,8 +10,8 @@ import torch
 
 from floc.captured.captured import Captured
 from floc.captured.identity import Identity
+from floc.captured.pieces import FrameLog, create_selector, join_pieces
 from floc.captured.recipe import Recipe
-from floc.captured.segments import FrameLog, create_selector, join_segments
 from floc.captured.timing import StageTimer
 from floc.encoders.base import FrameTokens, group_frames
 from floc.encoders.vision_tower import STEP, encode_patches, encode_squares, wrap_model
@@ -37,7 +35,7 @@ def capture(
 ) -> Captured:
     """Encode a video once, a few frames at a time, and keep the tokens that best represent it, for `floc.replay`.
 
-    At most one segment of the video's tokens is in memory; for a long video with a budget, about twice the budget.
+    At most one piece of the video's tokens is in memory; for a long video with a budget, about twice the budget.
 
     Args:
         inputs: a video file; or frames from `floc.video.read`, of the size that the model takes; or the inputs that
@@ -65,21 +63,21 @@ def capture(
         raise ValueError(
             f"method {method!r} needs the length of the video for a budget; pass a file or a list, not an iterator"
         )
-    segments: list[Captured] = []
+    pieces: list[Captured] = []
     selector = None
     done = 0
     for batch in encoded:
         selector = selector or create_selector(recipe, identity, batch, planned)
         with timer.measure("select"):
-            segments += selector.add(batch)
+            pieces += selector.add(batch)
         done += len(batch.tokens)
         if progress is not None:
             progress(min(1.0, done / max(1, planned)))
     if selector is None:
         raise ValueError("no frames to capture: the video is empty")
     with timer.measure("select"):
-        segments += selector.finish()
-    return join_segments(segments, frames, {**timer.seconds, "total": time.perf_counter() - started})
+        pieces += selector.finish()
+    return join_pieces(pieces, frames, {**timer.seconds, "total": time.perf_counter() - started})
 
 
 def _encode_frames(

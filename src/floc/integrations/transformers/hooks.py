@@ -22,7 +22,7 @@ from floc.integrations.transformers.cache import CacheLayout, PromptLength, pop_
 from floc.integrations.transformers.cut import DecoderCut, VideoSelection, cut_inputs, plan_cut
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 Positions = Literal["keep", "compact"]
 

@@ -4,8 +4,6 @@ vLLM calls `register` in each of its processes, and may call it more than once. 
 arguments. The settings reach the others through an environment variable and the model's config.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import os
@@ -19,10 +17,10 @@ from floc.integrations.vllm.settings import LOG, Settings
 VLLM_VERSIONS = ("0.28", "0.32")  # releases that pass the engine tests
 # architecture in a model's config.json -> class that replaces vLLM's
 VLLM_MODELS = {
-    "Qwen2VLForConditionalGeneration": "floc.integrations.vllm.models:Qwen2VL",
-    "Qwen2_5_VLForConditionalGeneration": "floc.integrations.vllm.models:Qwen2_5_VL",
-    "Qwen3VLForConditionalGeneration": "floc.integrations.vllm.models:Qwen3VL",
-    "Qwen3VLMoeForConditionalGeneration": "floc.integrations.vllm.models:Qwen3VLMoe",
+    "Qwen2VLForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen2VL",
+    "Qwen2_5_VLForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen2_5_VL",
+    "Qwen3VLForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen3VL",
+    "Qwen3VLMoeForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen3VLMoe",
 }
 SWITCH = "FLOC_VLLM"
 ACTIVE = "FLOC_VLLM_ACTIVE"  # set for the processes that an engine with FLoC starts
@@ -128,7 +126,7 @@ def _create_engine_config(create: Callable[..., Any], arguments: Any, *args: Any
         setattr(config.model_config.hf_config, NAME, settings.to_dict())
         LOG.info("floc keeps %s", settings)
     else:
-        LOG.info("floc keeps all tokens of every video: set --video-pruning-rate, or a floc ratio or tokens")
+        LOG.info("floc keeps all tokens of every video: set --video-pruning-rate, or a floc ratio or budget")
     return config
 
 
@@ -145,7 +143,7 @@ def _resolve_settings(arguments: Any, given: object) -> Settings:
     if settings.has_count:
         arguments.video_pruning_rate = settings.rate
     elif given is not None:
-        raise ValueError(f"no token count for floc: add ratio or tokens to {given}, or set --video-pruning-rate")
+        raise ValueError(f"no token count for floc: add ratio or budget to {given}, or set --video-pruning-rate")
     return settings
 
 

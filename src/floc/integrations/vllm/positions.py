@@ -10,8 +10,6 @@ tokens, and its embeddings cover the whole span.
 Embeddings may be bfloat16, which is exact for integers up to 256 only, so positions are written as base-256 digits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 

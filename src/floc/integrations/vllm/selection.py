@@ -1,7 +1,5 @@
 """Select the tokens of a video to keep: those of `floc.compress`, exactly as many as vLLM has placeholders for."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
@@ -46,7 +44,7 @@ def select_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: 
 def warm_up(settings: Settings, dim: int, dtype: torch.dtype, device: torch.device) -> None:
     """Select once from noise, so that everything is compiled before the first video."""
     noise = torch.randn(64 * 4, dim, generator=torch.Generator().manual_seed(0)).to(device, dtype)
-    replace(settings, ratio="1/8", tokens=None, record=None).recipe.select_indices(noise.view(64, 2, 2, dim))
+    replace(settings, ratio="1/8", budget=None, record=None).recipe.select_indices(noise.view(64, 2, 2, dim))
 
 
 def _run_trial(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Settings) -> None:

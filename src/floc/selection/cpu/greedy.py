@@ -12,8 +12,6 @@ token, four in one pass over the gains. After the first picks few tokens rise: a
 against five to seventeen in `lazy_greedy`, each with a heap operation. The raised tokens are also the history.
 """
 
-from __future__ import annotations
-
 import numba as nb
 import numpy as np
 

@@ -18,7 +18,7 @@ import torch
 from floc import blocks
 from floc.ranking import DeviceRanking, Ranking
 from floc.selection.gpu import clusters, greedy, similarity
-from floc.selection.gpu.greedy_steps import Picks, StopRule
+from floc.selection.gpu.greedy_steps import Picks
 from floc.selection.gpu.launch import LIMIT_BYTES, use_device
 from floc.selection.gpu.sets import Sets, repeat_values
 from floc.selection.gpu.similarity import Rows
@@ -29,6 +29,7 @@ def rank_in_blocks(
     tokens: torch.Tensor, sizes: Sequence[int] | np.ndarray, budget: int, detail: float
 ) -> DeviceRanking:
     """Select each block's share of the budget from [n, D] tokens; `sizes` are the [B] tokens in each block."""
+    _check_sizes(tokens, sizes, budget)
     with use_device(tokens.device):
         tokens = _convert_readable(tokens)
         plan = plan_blocks(_to_ints(sizes), budget, LIMIT_BYTES, tokens.device)
@@ -36,7 +37,7 @@ def rank_in_blocks(
         picked = []
         for start, sets in plan.parts:
             part = rows.slice(start, start + sum(sets.tokens))
-            picked.append(_run_first_pass(part, sets, detail, StopRule())[0])
+            picked.append(_run_first_pass(part, sets, detail)[0])
         picks, gains = _concatenate(picked)
         flat = plan.lists.start.index_select(0, plan.order) + picks.index_select(0, plan.order)
         return _build_ranking(plan, np.asarray(sizes), flat, gains, plan.order, plan.following, rows.flags[1:])
@@ -53,6 +54,7 @@ def rank_in_two_passes(
 
     `tokens` and `sizes` as in `rank_in_blocks`, `windows` as in `floc.second_pass.plan_windows`.
     """
+    _check_sizes(tokens, sizes, budget)
     with use_device(tokens.device):
         plan = plan_windows(_to_ints(sizes), tuple(windows), budget, tokens.device)
         rows = Rows.measure(_convert_readable(tokens))
@@ -73,20 +75,26 @@ def rank_in_two_passes(
         return _build_ranking(plan, window_sizes, flat_picks, gains, order, following, rows.flags[1:])
 
 
-def _run_first_pass(rows: Rows, sets: Sets, detail: float, stop: StopRule) -> tuple[Picks, torch.Tensor]:
+def _run_first_pass(rows: Rows, sets: Sets, detail: float, stop_count: int = 0) -> tuple[Picks, torch.Tensor]:
     """Select from every set; returns the picks and the similarity matrices."""
     matrix = torch.empty(sets.elements, dtype=torch.int16, device=sets.device)
     similarity.fill(matrix, rows, rows, sets, detail)
-    picked = greedy.greedy(matrix, sets, stop=stop)
+    picked = greedy.greedy(matrix, sets, stop_count=stop_count)
     later = None
     if detail > 1:  # gains end while tokens still differ: see floc.selection.engine
         by = clusters.find_representatives(matrix, sets, picked.picks, picked.counts)
-        later = clusters.order_worst_first(rows, sets, picked, by, stop.count)
+        later = clusters.order_worst_first(rows, sets, picked, by, stop_count)
     greedy.fill_up(picked, sets, later)
     return picked, matrix
 
 
-class Survivors(NamedTuple):
+def _check_sizes(tokens: torch.Tensor, sizes: Sequence[int] | np.ndarray, budget: int) -> None:
+    """Raise ValueError unless the blocks have all tokens and the budget is possible: kernels do not check bounds."""
+    if min(sizes) < 1 or sum(sizes) != len(tokens) or not 1 <= budget <= len(tokens):
+        raise ValueError(f"cannot select {budget} of {len(tokens)} tokens in blocks of {list(sizes)[:9]}")
+
+
+class WindowSurvivors(NamedTuple):
     """The survivors of a window, and what they represent."""
 
     places: torch.Tensor  # [M] int64, places among the window's tokens
@@ -94,9 +102,9 @@ class Survivors(NamedTuple):
     weights: torch.Tensor  # [M] int64, the lengths of the sums
 
 
-def select_survivors(rows: Rows, window: DeviceWindow, detail: float) -> Survivors:
+def select_survivors(rows: Rows, window: DeviceWindow, detail: float) -> WindowSurvivors:
     """Select in the blocks of a window, and prepare the second pass over the survivors."""
-    picked, matrix = _run_first_pass(rows, window.first, detail, StopRule(window.survivors, firsts=True))
+    picked, matrix = _run_first_pass(rows, window.first, detail, window.survivors)
     order = window.lists.merge(picked.gains, window.survivors, firsts=True)[0]
     group = window.lists.group.index_select(0, order)
     counts = torch.zeros(len(window.first), dtype=torch.int32, device=order.device)
@@ -116,7 +124,7 @@ def select_survivors(rows: Rows, window: DeviceWindow, detail: float) -> Survivo
     candidates = clusters.gather_rows(rows, places, dtype)
     matrix = torch.empty(window.second.elements, dtype=torch.int16, device=order.device)
     similarity.fill(matrix, candidates, targets, window.second, detail)
-    return Survivors(places, matrix, weights)
+    return WindowSurvivors(places, matrix, weights)
 
 
 def _concatenate(parts: list[Picks]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,8 +3,6 @@
 It is the base of the other engines, which replace the steps they do faster. The `reference` engine uses plain greedy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -15,7 +13,19 @@ import torch.nn.functional as F
 from floc._arrays import take_rows
 from floc._tiles import TILE_BYTES, iterate_tiles
 from floc.selection import reference
-from floc.selection.engine import History, Job, Solution, Targets, Tick, build_solution, no_tick, split_next_gain
+from floc.selection.engine import (
+    History,
+    Job,
+    Solution,
+    Targets,
+    Tick,
+    build_solution,
+    check_indices,
+    check_matrices,
+    check_width,
+    no_tick,
+    split_next_gain,
+)
 from floc.selection.objective import SCALE, Similarity
 from floc.selection.torch import greedy
 
@@ -27,7 +37,7 @@ _NOISE = 1e-6  # relative error of a float32 cosine or length
 class TorchEngine:
     """Selects from sets of tokens, and from survivors that represent several tokens."""
 
-    def at_work(self) -> AbstractContextManager[None]:
+    def share_setup(self) -> AbstractContextManager[None]:
         """Enter a context in which several calls share their setup."""
         return nullcontext()
 
@@ -43,7 +53,7 @@ class TorchEngine:
                 raises = self._trace_history(matrix, choice[0])
 
                 def cosines(i: np.ndarray, j: np.ndarray, tokens: torch.Tensor = job.tokens) -> np.ndarray:
-                    return self.cosines(tokens, i, tokens, j)
+                    return self._compute_cosines(tokens, i, tokens, j)
 
                 tick(job.tokens.numel() * len(job.tokens) / 2)
                 yield build_solution(choice, raises, own_cover, similarity, sigma, cosines, with_cosines=with_cosines)
@@ -51,17 +61,25 @@ class TorchEngine:
     def sum_by_cluster(
         self, sets: Sequence[tuple[torch.Tensor, np.ndarray]], count: int, *, unit: bool
     ) -> tuple[torch.Tensor, np.ndarray]:
-        """Sum the tokens of each of `count` clusters, normalised first if `unit`.
+        """Sum the tokens of each of `count` clusters, normalized first if `unit`.
 
         `sets` holds the [n, D] tokens of each set and the [n] cluster of each token; sets do not share clusters.
         Returns [count, D] unit vectors and [count] lengths of the sums.
         """
+        for number, (members, cluster) in enumerate(sets):
+            check_indices(f"the clusters of set {number}", cluster, (len(members),), count)
+            check_width(members, sets[0][0])
+        return self._sum_by_cluster(sets, count, unit)
+
+    def _sum_by_cluster(
+        self, sets: Sequence[tuple[torch.Tensor, np.ndarray]], count: int, unit: bool
+    ) -> tuple[torch.Tensor, np.ndarray]:
         tokens = sets[0][0]
         sums = torch.zeros(count, tokens.shape[1], dtype=torch.float32, device=tokens.device)
         for members, cluster in sets:
-            rows = _normalise(members) if unit else members.detach().float()
+            rows = _normalize(members) if unit else members.detach().float()
             sums.index_add_(0, torch.from_numpy(cluster).to(rows.device), rows)
-        return _normalise(sums), _compute_lengths(sums).cpu().numpy()
+        return _normalize(sums), _compute_lengths(sums).cpu().numpy()
 
     def solve_weighted(
         self,
@@ -78,6 +96,8 @@ class TorchEngine:
 
         The tokens of the history are the targets. `with_history` also finds the picks closest to each target.
         """
+        if not 1 <= budget <= len(candidates):
+            raise ValueError(f"cannot select {budget} of {len(candidates)} candidates")
         matrix = self._compute_weighted_matrix(candidates, targets, similarity, sigma, tick)
         [(picks, gains, next_gain)] = self._select_budgets([matrix], [budget], targets.weights)
         if not with_history:
@@ -86,20 +106,26 @@ class TorchEngine:
         closest = self._find_closest(matrix, picks, min(_CLOSEST, budget))
         return Solution(picks, gains, next_gain, History(token, rank, None), sigma, closest)
 
-    def cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
+    def compute_cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
         """Return [E] float64, the cosine of row i[e] of `left` and row j[e] of `right`."""
+        check_indices("i", i, (len(i),), len(left))
+        check_indices("j", j, (len(i),), len(right))
+        check_width(left, right)
+        return self._compute_cosines(left, i, right, j)
+
+    def _compute_cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
         out = np.empty(len(i))
         for part in iterate_tiles(len(i), 4 * left.shape[1]):
             a, b = take_rows(left, i[part]), take_rows(right, j[part])
-            out[part] = (_normalise(a) * _normalise(b)).sum(-1).cpu().numpy()
+            out[part] = (_normalize(a) * _normalize(b)).sum(-1).cpu().numpy()
         return out
 
-    def bytes_needed(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
+    def estimate_bytes(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
         """Return the memory needed to select from a set of `n` tokens, or of `n` weighted survivors."""
         median = 28 * n * n if similarity.metric == "gaussian" else 0  # sorts all distances
         return 2 * n * n + median + 4 * n * dim + 4 * TILE_BYTES
 
-    def survivors_together(self, sizes: np.ndarray, survivors: int) -> int:
+    def limit_survivors(self, sizes: np.ndarray, survivors: int) -> int:
         """Return how many survivors of blocks of these sizes one selection can take together."""
         return int(sizes.sum())  # the matrices of only one or two blocks exist at a time
 
@@ -119,6 +145,12 @@ class TorchEngine:
 
         Weights, [N] int64, are possible with one matrix only. Returns the int64 picks and gains, concatenated.
         """
+        check_matrices(matrices, depths, weights)
+        return self._select(matrices, depths, weights)
+
+    def _select(
+        self, matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         sizes = [len(matrix) for matrix in matrices]
         batch = matrices[0][None]
         if len(matrices) > 1:
@@ -161,11 +193,11 @@ class TorchEngine:
 class ReferenceEngine(TorchEngine):
     """Plain greedy on the torch engine's matrices."""
 
-    def bytes_needed(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
-        return super().bytes_needed(n, dim, similarity) + 24 * n * n  # plain greedy computes in int64
+    def estimate_bytes(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
+        return super().estimate_bytes(n, dim, similarity) + 24 * n * n  # plain greedy computes in int64
 
-    def select(
-        self, matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None = None
+    def _select(
+        self, matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return select_one_by_one(reference.greedy, matrices, depths, weights)
 
@@ -194,7 +226,7 @@ def _batch_jobs(jobs: Iterable[Job]) -> Iterator[list[Job]]:
         yield batch
 
 
-def _normalise(tokens: torch.Tensor) -> torch.Tensor:
+def _normalize(tokens: torch.Tensor) -> torch.Tensor:
     """[n, D] float32, scaled to length 1; a zero token stays zero."""
     tokens = tokens.detach().float()
     # divide by the largest element first: squares of very large or small values overflow or underflow float32
@@ -210,7 +242,7 @@ def _compute_lengths(tokens: torch.Tensor) -> torch.Tensor:
 
 def compute_symmetric_matrix(tokens: torch.Tensor, similarity: Similarity) -> tuple[torch.Tensor, float | None]:
     """Return the [n, n] int16 similarity of every token to every other, and sigma for the Gaussian metric."""
-    unit, lengths = _normalise(tokens), _compute_lengths(tokens)
+    unit, lengths = _normalize(tokens), _compute_lengths(tokens)
     sigma = _find_median_distance(unit, lengths) if similarity.metric == "gaussian" else None
     return _compute_matrix(tokens, unit, lengths, similarity, sigma), sigma
 
@@ -226,7 +258,7 @@ def _compute_matrix(
     longest = float(lengths.max()) or 1.0  # the unit of all lengths, so that they fit float32
     for part in iterate_tiles(len(candidates), 4 * len(targets)):
         rows = candidates[part]
-        s = _normalise(rows) @ targets.T
+        s = _normalize(rows) @ targets.T
         if sigma is not None:
             squares = _square_distances(s, _compute_lengths(rows) / longest, lengths / longest)
             # if more than half of the pairs coincide, sigma is 0 and only coinciding tokens are similar
