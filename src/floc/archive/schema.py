@@ -4,6 +4,8 @@ A video is written in pieces of a few minutes, whose tokens are selected togethe
 stored in token rows of about ten seconds. A store may come from a stranger, so a matching hash proves nothing.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import math
@@ -102,7 +104,7 @@ _TYPES = {
 
 
 def _list_columns(record: type) -> list[tuple[str, pa.DataType]]:
-    """Return the column of each field, by its annotation. All others are text; mappings are stored as JSON."""
+    """Return the column of each field, by the text of its annotation. All others are text; mappings are stored as JSON."""
     return [(column.name, _TYPES.get(str(column.type), pa.string())) for column in fields(record)]
 
 

@@ -13,6 +13,8 @@ Algorithm 1 of the paper starts lazy greedy from the bound f({v}), which negativ
 always those of plain greedy.
 """
 
+from __future__ import annotations
+
 import math
 import threading
 from collections.abc import Callable, Sequence

@@ -1,5 +1,7 @@
 """Average pooling: every frame on a coarser grid."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

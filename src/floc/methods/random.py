@@ -1,5 +1,7 @@
 """Random selection, the baseline that every method must beat."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import torch

@@ -1,5 +1,7 @@
 """The registry of compression methods: frozen dataclasses, one file each, whose fields are the options."""
 
+from __future__ import annotations
+
 import ast
 import importlib
 import inspect

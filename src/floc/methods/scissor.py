@@ -11,6 +11,8 @@ have to be compared with each other: almost a product of all tokens with all tok
    then needs only these few edges.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
