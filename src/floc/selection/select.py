@@ -84,7 +84,7 @@ def _check_weights(weights: torch.Tensor | np.ndarray, n: int) -> np.ndarray:
     """Check the weights and convert them to [n] int64."""
     if isinstance(weights, torch.Tensor):
         require_dense(weights, "weights")
-        weights = weights.detach().cpu()
+        weights = weights.detach().cpu().resolve_neg()
         weights = (weights.double() if weights.is_floating_point() else weights).numpy()
     values = np.asarray(weights)
     if values.shape != (n,):
