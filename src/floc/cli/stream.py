@@ -58,8 +58,7 @@ def stream(
     target = options.parse_budget(ratio, budget, names="--ratio or --budget")
     options.check_seconds(segment=segment, seconds=seconds, patience=patience, half_life=half_life)
     stream_options: dict[str, Any] = {"fps": options.parse_fps(fps), "segment_s": segment, "folder": output}
-    if block is not None:
-        stream_options["block"] = options.parse_block(block)
+    stream_options |= options.parse_block(block)
     if half_life is not None:
         stream_options["half_life_s"] = half_life
     live.check_source(source, follow=follow)
@@ -75,15 +74,9 @@ def stream(
         print_note(f"resuming {state}: {recorder.stream.frames} frames until {format_time(recorder.read_s)}")
     started = time.perf_counter()
     with catch_stop() as is_stopped, show_status(_format_status) as show:
-        recorder.run(
-            follow=follow,
-            patience_s=patience,
-            seconds=math.inf if seconds is None else seconds,
-            stopped=is_stopped,
-            show=show,
-            wrote=lambda path: print_note(f"written  {path}"),
-            warn=print_warning,
-        )
+        limits: dict[str, Any] = {"patience_s": patience, "seconds": math.inf if seconds is None else seconds}
+        note: dict[str, Any] = {"wrote": lambda path: print_note(f"written  {path}"), "warn": print_warning}
+        recorder.run(follow=follow, stopped=is_stopped, show=show, **limits, **note)
     stages = {"read": time.perf_counter() - started - sum(recorder.seconds.values()), **recorder.seconds}
     if as_json:
         summary = {} if recorder.kept is None else files.summarize(recorder.kept)
