@@ -30,7 +30,7 @@ def install_handlers() -> None:
     _set_handlers(_interrupt)
     atexit.register(leave)  # registered first, runs last
     sys.unraisablehook = _handle_unraisable
-    threading.excepthook = _handle_thread_error
+    threading.excepthook = lambda arguments: threading.__excepthook__(arguments) if is_verbose else None
 
 
 def is_stopped() -> bool:
@@ -122,8 +122,3 @@ def _handle_unraisable(unraisable: Any) -> None:
         threading.Timer(RETRY_S, os.kill, (os.getpid(), _received or signal.SIGINT)).start()
     elif is_verbose:
         sys.__unraisablehook__(unraisable)
-
-
-def _handle_thread_error(arguments: Any) -> None:
-    if is_verbose:
-        threading.__excepthook__(arguments)

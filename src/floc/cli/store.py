@@ -15,10 +15,8 @@ from floc.cli.application import Group, app, command
 from floc.cli.options import AS_JSON, OUTPUT, check_input, check_output, option
 from floc.cli.output import escape_markup, print_line, print_note, print_table, show_progress
 
-group = typer.Typer(
-    cls=Group, help="List, search and maintain a store that `floc ingest` created.", no_args_is_help=True
-)
-app.add_typer(group, name="store")
+group = typer.Typer(cls=Group, no_args_is_help=True)
+app.add_typer(group, name="store", help="List, search and maintain a store that `floc ingest` created.")
 
 STORE = typer.Argument(help="The store: a folder or a URI.")
 VIDEO = typer.Argument(help="A video: its id or the start of its id, its URI, or its file name.")
