@@ -202,9 +202,8 @@ class _Evaluator:
     def measure(self, kept: Kept, nearest: np.ndarray) -> Measures:
         """Compute all metrics of a selection; `nearest` [n] is the place of the kept token nearest to each token."""
         features = to_tensor(kept.features)
-        cosines = to_numpy(
-            representatives.compute_cosines(self.grid.tokens, features, torch.from_numpy(nearest).to(features.device))
-        )
+        places = torch.from_numpy(nearest).to(features.device)
+        cosines = to_numpy(representatives.compute_cosines(self.grid.tokens, features, places))
         search_features = (
             representatives.project(features, self._directions) if self._exceeds_limit(len(kept) ** 2) else features
         )

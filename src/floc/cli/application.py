@@ -28,7 +28,7 @@ REPORT = "this is a defect of floc: run it again with -v, and report what it pri
 QUIET = typer.Option(False, "--quiet", "-q", help="Print no notes; results go to stdout, all else to stderr.")
 VERBOSE = typer.Option(False, "--verbose", "-v", help="Print log messages and tracebacks.")
 
-CommandFunction = Callable[..., None]
+Function = Callable[..., None]
 _option_names: dict[str, str] = {}  # of the command that runs: errors name options as the command line does
 
 
@@ -75,9 +75,7 @@ def _show_version(version: bool = typer.Option(False, "--version", help="Print t
         raise typer.Exit
 
 
-def command(
-    *examples: str, name: str | None = None, group: typer.Typer = app
-) -> Callable[[CommandFunction], CommandFunction]:
+def command(*examples: str, name: str | None = None, group: typer.Typer = app) -> Callable[[Function], Function]:
     """Register a function as a command, with -q and -v.
 
     Args:
@@ -86,7 +84,7 @@ def command(
         group: the application, or a group of commands in it.
     """
 
-    def register(function: CommandFunction) -> CommandFunction:
+    def register(function: Function) -> Function:
         hints = get_type_hints(function)
         flags = {"quiet": QUIET, "verbose": VERBOSE}
         parameters = [

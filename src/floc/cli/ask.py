@@ -13,7 +13,7 @@ from floc._checks import check_count
 from floc._text import format_bytes
 from floc.cli import options
 from floc.cli.application import command
-from floc.cli.options import BUDGET, METHOD, flag, option
+from floc.cli.options import BUDGET, METHOD, Text, flag, option
 from floc.cli.output import escape_controls, format_stages, print_note, print_summary, print_warning, show_progress
 
 if TYPE_CHECKING:
@@ -97,9 +97,7 @@ def ask(
         print_note(f"written  {output}", style="")
 
 
-def _load_captured(
-    source: str, video: str | None, start: str | None, end: str | None, ratio: str | None, budget: int | None
-) -> Captured:
+def _load_captured(source: str, video: Text, start: Text, end: Text, ratio: Text, budget: int | None) -> Captured:
     """Load a captured video from a file or an archive, at a smaller budget if one is given."""
     if (video, start, end) == (None, None, None):
         captured = floc.load(source)

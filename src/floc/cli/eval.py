@@ -12,7 +12,7 @@ import typer
 from floc._text import format_time
 from floc.cli import options
 from floc.cli.application import command
-from floc.cli.options import BUDGET, METHOD, OUTPUT, VIDEO, flag, option
+from floc.cli.options import BUDGET, METHOD, OUTPUT, VIDEO, Text, flag, option
 from floc.cli.output import escape_markup, print_line, print_note, print_table, print_warning, show_status
 from floc.cli.signals import catch_stop
 
@@ -26,7 +26,7 @@ GROUP = ("model", "max_frames", "fps", "ratio", "budget", "limit", "more", "lmms
 METHODS = "full, floc, floc-paper, frame_uniform, random"
 TASKS = "videomme, mlvu_dev, longvideobench_val_v, egoschema_subset"
 WHAT = "Models, methods and tasks"  # panel of the help
-Text = str | None
+FOLDER = Path("floc-eval")
 
 
 @command(
@@ -46,9 +46,7 @@ def evaluate(
     max_frames: int | None = option("N", "Read at most N frames of a video. (default: as in the paper)", VIDEO),
     fps: Text = option("N", "Frames per second. (default: evenly spaced frames)", VIDEO),
     gpus: Text = option("GPUS", "One process per entry: 0,1, or 0+1,2+3 for two GPUs each. (default: all)"),
-    output: Path = option(
-        "FOLDER", "Folder of the results; finished runs stay.", None, *OUTPUT, default=Path("floc-eval")
-    ),
+    output: Path = option("FOLDER", "Folder of the results; finished runs stay.", None, *OUTPUT, default=FOLDER),
     retry: bool = flag("--retry", "Repeat failed runs."),
     model_args: str = option("ARGS", "For lmms-eval's model: max_pixels=100352,positions=compact.", default=""),
     lmms: str = option("ARGS", "More arguments for lmms-eval, as one text.", default=""),
@@ -111,8 +109,7 @@ def _format_status(status: EvalStatus, workers: int) -> str:
     parts = [f"{status.done} of {status.runs} runs done", f"{len(status.running)} running"]
     if status.failed:
         parts.append(f"{status.failed} failed")
-    left_s = status.estimate_left(workers)
-    if left_s:
+    if left_s := status.estimate_left(workers):
         parts.append(f"about {format_time(left_s)} left")
     running = [f"{run.model} {run.method} {run.size} {run.task}" for run in list(status.running.values())]
     return "  ".join([*parts, *running])
@@ -134,8 +131,7 @@ def _show_plan(plan: dict[str, Any]) -> None:
         *(["", "Download first:"] if plan["missing"] else []),
         *(f"  {download['get']}" for download in plan["missing"]),
     ]
-    for line in lines:
-        print_line(line)
+    print_line("\n".join(lines))
 
 
 def _format_row(runs: list[dict[str, Any]]) -> list[str]:

@@ -51,15 +51,10 @@ def ingest(
         ratio = DEFAULT_RATIO
     options.parse_budget(ratio, None, coverage, names="--ratio or --coverage")
     spec = floc.methods.parse(method)
-    selection = {
-        "ratio": ratio,
-        "coverage": coverage,
-        "method": spec.method,
-        **spec.options,
-        **options.parse_block(block),
-    }
+    method_options = {"method": spec.method, **spec.options, **options.parse_block(block)}
     reading = {"encoder": encoder or "auto", "fps": options.parse_fps(fps), "device": device}
-    settings: dict[str, Any] = {**selection, **reading, "engine": engine, "workers": workers, "address": address}
+    settings: dict[str, Any] = {"ratio": ratio, "coverage": coverage, **method_options, **reading}
+    settings |= {"engine": engine, "workers": workers, "address": address}
     from floc.archive.ingest import ingest as ingest_videos
 
     with show_status(_format_line) as show:

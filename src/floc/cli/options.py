@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_RATIO = "1/8"
 MAX_DIGITS = 9  # of a number of frames
 MIN_SECONDS, MAX_SECONDS = 0.001, 1e9
+Text = str | None
 BUDGET, METHOD, VIDEO = "Budget", "Method", "Video"  # panels of the help
 
 
@@ -126,7 +127,7 @@ def frame_limit(max_frames: int | None) -> int:
 
 
 def encode_video(
-    source: Path, fps: str | None, max_frames: int | None, encoder: str | None, device: str | None, **settings: bool
+    source: Path, fps: Text, max_frames: int | None, encoder: Text, device: Text, **settings: bool
 ) -> EncodedVideo:
     """Read and encode a video with `load_tokens`; print the encoder that "auto" selects, and warnings."""
     from floc.encoders.load import load_tokens

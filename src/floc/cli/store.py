@@ -87,10 +87,8 @@ def check(store: str = STORE, as_json: bool = AS_JSON) -> None:
 def compact(store: str = STORE) -> None:
     """Merge small files, drop unused data, and index the store for fast opening."""
     result = floc.Store(store).compact()
-    print_note(
-        f"removed  {result.videos} superseded videos, {result.rows} rows without a video, {result.files} files, "
-        f"{format_bytes(result.bytes)}"
-    )
+    removed = f"{result.videos} superseded videos, {result.rows} rows without a video, {result.files} files"
+    print_note(f"removed  {removed}, {format_bytes(result.bytes)}")
 
 
 @command("floc store index archive", group=group)

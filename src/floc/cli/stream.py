@@ -13,12 +13,15 @@ import typer
 from floc._text import format_bytes, format_time
 from floc.cli import options
 from floc.cli.application import command
-from floc.cli.options import BUDGET, VIDEO, flag, option
+from floc.cli.options import BUDGET, OUTPUT, VIDEO, flag, option
 from floc.cli.output import format_stages, print_note, print_warning, show_status
 from floc.cli.signals import catch_stop
 
 if TYPE_CHECKING:
     from floc.streaming.recorder import StreamRecorder, StreamStatus
+
+FOLDER = Path("floc-stream")
+Seconds = float | None
 
 
 @command(
@@ -27,14 +30,10 @@ if TYPE_CHECKING:
 )
 def stream(
     source: str = typer.Argument(help="A video, a camera (/dev/video0), or an rtsp:// or http:// address."),
-    output: Path = option(
-        "FOLDER", "Folder of the segments; created if missing.", None, *options.OUTPUT, default=Path("floc-stream")
-    ),
+    output: Path = option("FOLDER", "Folder of the segments; created if missing.", None, *OUTPUT, default=FOLDER),
     ratio: str | None = option("RATIO", "Share of the tokens to keep; grows with the video.", BUDGET),
     budget: int | None = option("N", "Number of tokens to keep of the whole video, in bounded memory.", BUDGET),
-    half_life: float | None = option(
-        "SECONDS", "With --budget: halve the weight of the past. (default: never)", BUDGET
-    ),
+    half_life: Seconds = option("SECONDS", "With --budget: halve the weight of the past. (default: never)", BUDGET),
     block: str | None = options.BLOCK,
     encoder: str | None = options.ENCODER,
     fps: str | None = options.FPS,
@@ -42,7 +41,7 @@ def stream(
     state: Path | None = option("FILE", "Save the stream here; resume from it if it exists."),
     follow: bool = flag("--follow", "Wait for more of a file that still grows (MPEG-TS, Matroska).", VIDEO),
     patience: float = option("SECONDS", "With --follow: stop after this long without growth.", VIDEO, default=10),
-    seconds: float | None = option("SECONDS", "Stop after this much video. (default: never)", VIDEO),
+    seconds: Seconds = option("SECONDS", "Stop after this much video. (default: never)", VIDEO),
     device: str | None = options.DEVICE,
     as_json: bool = options.AS_JSON,
 ) -> None:
@@ -88,16 +87,10 @@ def stream(
 
 
 def _format_status(status: StreamStatus) -> str:
-    parts = [
-        format_time(status.time_s),
-        f"{status.frames:,} {'frame' if status.frames == 1 else 'frames'}",
-        f"{status.tokens:,} tokens",
-        f"kept {status.kept:,} (1 in {status.tokens / status.kept:.3g})",
-        f"{status.pushes_per_s:.1f} pushes/s",
-    ]
-    if status.memory_bytes is not None:
-        parts.append(format_bytes(status.memory_bytes))
-    return "  ".join(parts)
+    read = f"{format_time(status.time_s)}  {status.frames:,} {'frame' if status.frames == 1 else 'frames'}"
+    kept = f"{status.tokens:,} tokens  kept {status.kept:,} (1 in {status.tokens / status.kept:.3g})"
+    memory = "" if status.memory_bytes is None else f"  {format_bytes(status.memory_bytes)}"
+    return f"{read}  {kept}  {status.pushes_per_s:.1f} pushes/s{memory}"
 
 
 def _print_summary(recorder: StreamRecorder) -> None:

@@ -64,11 +64,9 @@ def render_page(data: ReportData, limit_bytes: int = 1 << 30) -> str:
         "steps": [{"label": step.label, "budget": step.budget} for step in data.comparison.steps],
         "methods": [
             {
-                "name": result.name,
-                "description": result.description,
+                **{name: getattr(result, name) for name in ("name", "description", "scatter")},
                 "steps": sorted(result.kept),
                 "rows": [{"step": step, **row._asdict()} for step, row in sorted(result.measures.items())],
-                "scatter": result.scatter,
             }
             for result in results
         ],
