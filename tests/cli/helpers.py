@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from floc import cli
+from floc.cli.application import load_app
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
@@ -21,4 +22,4 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 
 def invoke(*arguments: object) -> Any:
     """Run a command, and return its exit code, output and exception."""
-    return CliRunner().invoke(cli.app, [*map(str, arguments)])
+    return CliRunner().invoke(load_app(), [*map(str, arguments)])

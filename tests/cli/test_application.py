@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import floc
-from floc import cli
 from floc.cli import application
 from tests.cli.helpers import run
 
@@ -23,7 +22,7 @@ def list_commands() -> list[tuple[str, ...]]:
     """List every command, and the commands of groups."""
     from typer.main import get_command
 
-    root: Any = get_command(cli.app)
+    root: Any = get_command(application.load_app())
     groups = {name: getattr(command, "commands", None) for name, command in root.commands.items()}
     return [
         path for name, group in groups.items() for path in ([(name, child) for child in group] if group else [(name,)])

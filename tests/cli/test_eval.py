@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from floc import evaluation
-from floc.evaluation import EvalRun
+from floc.evaluation import command
+from floc.evaluation.plan import EvalRun
 from tests.cli.helpers import run
 from tests.evaluation import stand_in
 
@@ -30,12 +30,12 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     data = tmp_path / "hub/datasets--lmms-eval--Video-MME/snapshots/abc"
     data.mkdir(parents=True)
     (data / "x.parquet").write_text("")
-    monkeypatch.setattr(evaluation, "check_lmms_eval", lambda: None)
+    monkeypatch.setattr(command, "check_lmms_eval", lambda: None)
 
     def get_behaviour(run: EvalRun) -> str:
         return "crashes" if run.method == "random" else "succeeds"
 
-    monkeypatch.setattr(evaluation, "build_command", stand_in.create_builder(tmp_path / "notes", get_behaviour))
+    monkeypatch.setattr(command, "build_command", stand_in.create_builder(tmp_path / "notes", get_behaviour))
     return tmp_path / "notes"
 
 

@@ -153,9 +153,9 @@ def test_links_exist(page: Path) -> None:
 def test_commands_exist_with_their_options(page: Path) -> None:
     from typer.main import get_command
 
-    from floc.cli import app
+    from floc.cli.application import load_app
 
-    root: Any = get_command(app)
+    root: Any = get_command(load_app())
     for line in read_commands(page):
         words = shlex.split(line)[1:]
         if words[0].startswith("-"):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # importing floc takes seconds, and this script is started often
-    from floc.evaluation import EvalRun
+    from floc.evaluation.plan import EvalRun
 
 DATE = "20260101_000000"
 # token counts of samples, in turn; None is an answer from lmms-eval's cache

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from examples.synthetic import make_tokens
-from floc.evaluation import PlanOptions, build_command, check_lmms_eval, paper, parse_gpus, plan_grid
+from floc.evaluation import paper
+from floc.evaluation.command import build_command, check_lmms_eval, parse_gpus
+from floc.evaluation.plan import PlanOptions, plan_grid
 from floc.integrations.lmms_eval.arguments import ModelArguments
 
 METHODS = sorted({row["method"] for name in paper.ACCURACY for row in paper.get_table(name).rows} - {"full"})

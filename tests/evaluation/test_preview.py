@@ -9,8 +9,11 @@ from statistics import median
 
 import pytest
 
-from floc.evaluation import EvalRun, PlanOptions, ResultFolder, build_command, paper, plan_grid, preview
+from floc.evaluation import paper, preview
+from floc.evaluation.command import build_command
+from floc.evaluation.plan import EvalRun, PlanOptions, plan_grid
 from floc.evaluation.preview import check_downloads, estimate_time, find_downloads, get_hub_cache, preview_plan
+from floc.evaluation.results import ResultFolder
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 CELLS = plan_grid(PlanOptions(methods=["full", "floc"], tasks=["longvideobench_val_v"]))

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from floc.evaluation import EvalRun, PlanOptions, ResultFolder, plan_grid, report
+from floc.evaluation import report
+from floc.evaluation.plan import EvalRun, PlanOptions, plan_grid
+from floc.evaluation.results import ResultFolder
 
 
 def create_result(score: float, **more) -> dict:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from floc.evaluation import PlanOptions, ResultFolder, plan_grid
-from floc.evaluation.results import NoResultsError, find_failure_reason, read_output
+from floc.evaluation.plan import PlanOptions, plan_grid
+from floc.evaluation.results import NoResultsError, ResultFolder, find_failure_reason, read_output
 from tests.evaluation.stand_in import MEAN_COSTS, create_samples, write_output
 
 

@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from floc.evaluation import EvalRun, PlanOptions, ResultFolder, execute_runs, plan_grid
+from floc.evaluation.plan import EvalRun, PlanOptions, plan_grid
+from floc.evaluation.results import ResultFolder
+from floc.evaluation.runner import execute_runs
 from tests.evaluation.stand_in import MEAN_COSTS, create_builder, read_notes
 
 PATIENCE_S = 60  # the machine may be busy
@@ -25,7 +27,9 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from stand_in import create_builder
-from floc.evaluation import PlanOptions, ResultFolder, plan_grid, execute_runs
+from floc.evaluation.plan import PlanOptions, plan_grid
+from floc.evaluation.results import ResultFolder
+from floc.evaluation.runner import execute_runs
 out = Path(sys.argv[1])
 runs = plan_grid(PlanOptions(methods=["floc", "random"], tasks=["videomme"]))
 builder = create_builder(out / "notes", "leaves a child", seconds=0.4)

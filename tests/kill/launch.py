@@ -78,12 +78,12 @@ def _count_writes(ready: Path, kill_at: int | None, delay_s: float) -> None:
 
 def _replace_lmms_eval(seconds: float) -> None:
     """Let `floc eval` run a stand-in, which needs no weights."""
-    from floc import evaluation
+    from floc.evaluation import command, preview
     from tests.evaluation import stand_in
 
-    evaluation.check_lmms_eval = lambda: None
-    evaluation.preview.check_downloads = lambda cells: None
-    evaluation.build_command = stand_in.create_builder(Path("notes"), seconds=seconds)
+    command.check_lmms_eval = lambda: None
+    preview.check_downloads = lambda cells: None
+    command.build_command = stand_in.create_builder(Path("notes"), seconds=seconds)
 
 
 if __name__ == "__main__":

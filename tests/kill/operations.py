@@ -224,7 +224,7 @@ EVAL = Operation(
     "eval --models qwen2.5-vl-7b --methods full,floc,random --ratio 1/8,1/16 --tasks videomme -o results --gpus 0,1",
     lambda folder: None,
     read_report,
-    (*COMMON, "floc.evaluation"),
+    (*COMMON, "floc.evaluation.preview", "floc.evaluation.report", "floc.evaluation.runner"),
     {"stand_in": 0.15},
     ends_in_order=True,
 )

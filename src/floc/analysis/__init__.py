@@ -9,6 +9,6 @@ from floc.analysis.metrics import coverage as coverage
 from floc.analysis.metrics import redundancy as redundancy
 from floc.analysis.metrics import worst_coverage as worst_coverage
 from floc.analysis.metrics import zscore as zscore
-from floc.analysis.pictures import overlay as overlay
+from floc.analysis.plots import overlay as overlay
 from floc.analysis.projection import Projection as Projection
 from floc.analysis.projection import tsne as tsne

@@ -84,10 +84,8 @@ def redundancy_of(features: torch.Tensor, search_features: torch.Tensor, blocks:
         return math.nan
     rows = normalize(search_features)
     step = max(1, TILE_BYTES // (4 * len(rows)))
-    nearest = [
-        (part @ rows.T).masked_fill(part_blocks[:, None] == blocks[None], -torch.inf).argmax(1)
-        for part, part_blocks in zip(rows.split(step), blocks.split(step), strict=True)
-    ]
+    parts = zip(rows.split(step), blocks.split(step), strict=True)
+    nearest = [(part @ rows.T).masked_fill(own[:, None] == blocks, -torch.inf).argmax(1) for part, own in parts]
     return float(compute_cosines(features, features, torch.cat(nearest)).double().mean())
 
 

@@ -2,11 +2,8 @@
 
 import signal
 import sys
-from typing import Any
 
 from floc.cli import signals
-
-__all__ = ["app", "main"]
 
 
 def main() -> None:
@@ -19,11 +16,3 @@ def main() -> None:
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
     sys.exit(signals.end(code))
-
-
-def __getattr__(name: str) -> Any:
-    if name != "app":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from floc.cli.application import load_app
-
-    return load_app()

@@ -19,7 +19,7 @@ from typer.models import OptionInfo
 from floc._checks import shorten
 from floc._version import __version__
 from floc.cli import signals
-from floc.cli.output import is_verbose, print_error, print_warning, set_verbosity
+from floc.cli.output import print_error, print_warning, set_verbosity
 
 UsageError: Any = typer.BadParameter.__base__
 MAX_UNEXPECTED = 300  # characters of an unexpected error
@@ -28,19 +28,15 @@ REPORT = "this is a defect of floc: run it again with -v, and report what it pri
 QUIET = typer.Option(False, "--quiet", "-q", help="Print no notes; results go to stdout, all else to stderr.")
 VERBOSE = typer.Option(False, "--verbose", "-v", help="Print log messages and tracebacks.")
 
+Function = Callable[..., None]
 _option_names: dict[str, str] = {}  # of the command that runs: errors name options as the command line does
 
 
 class _Command(TyperCommand):
     """A command whose help shows no type names."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for param in self.params:
-            _hide_type(param)
-
-    def get_help_option(self, ctx: Any) -> Any:
-        return _hide_type(super().get_help_option(ctx))
+    def get_params(self, ctx: Any) -> Any:
+        return [_hide_type(param) for param in super().get_params(ctx)]
 
 
 class Group(TyperGroup):
@@ -79,9 +75,7 @@ def _show_version(version: bool = typer.Option(False, "--version", help="Print t
         raise typer.Exit
 
 
-def command(
-    *examples: str, name: str | None = None, group: typer.Typer = app
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command(*examples: str, name: str | None = None, group: typer.Typer = app) -> Callable[[Function], Function]:
     """Register a function as a command, with -q and -v.
 
     Args:
@@ -90,7 +84,7 @@ def command(
         group: the application, or a group of commands in it.
     """
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
+    def register(function: Function) -> Function:
         hints = get_type_hints(function)
         flags = {"quiet": QUIET, "verbose": VERBOSE}
         parameters = [
@@ -151,7 +145,7 @@ def run() -> int:
     except Exception as error:
         if signals.is_stopped():  # libraries replace KeyboardInterrupt with errors of their own
             return 1
-        if is_verbose():
+        if signals.is_verbose:
             print_warning(traceback.format_exc())
         message, code = _describe_error(error)
         for argument in sys.argv:  # a name with a line break must not look like two messages

@@ -13,16 +13,8 @@ from floc._checks import check_count
 from floc._text import format_bytes
 from floc.cli import options
 from floc.cli.application import command
-from floc.cli.options import BUDGET, METHOD, flag, option
-from floc.cli.output import (
-    escape_controls,
-    escape_markup,
-    format_stages,
-    print_note,
-    print_summary,
-    print_warning,
-    show_progress,
-)
+from floc.cli.options import BUDGET, METHOD, Text, flag, option
+from floc.cli.output import escape_controls, format_stages, print_note, print_summary, print_warning, show_progress
 
 if TYPE_CHECKING:
     from floc import Captured
@@ -62,6 +54,7 @@ def ask(
     is answered without the video and without the vision encoder, at the captured ratio or a smaller one.
     """
     from floc.integrations.transformers.ask import Session
+    from floc.video import check_file
 
     check_count("--max-new-tokens", max_new_tokens, "tokens")
     is_in_archive = (video, start, end) != (None, None, None)
@@ -74,23 +67,22 @@ def ask(
         ratio = options.DEFAULT_RATIO
     if (ratio, budget, coverage) != (None, None, None):
         options.parse_budget(ratio, budget, coverage, names="--ratio, --budget or --coverage")
-    if output is not None:
-        options.check_output(output, Path(source), ".floc")
+    options.check_output(output, Path(source), ".floc")
     # Errors in the file or archive show before weights are loaded.
     if not is_captured:
-        _check_video(source)
+        if Path(source).is_dir() or "://" in source:
+            raise ValueError(f"{source}: not a video; if it is an archive, name one of its videos with --video")
+        check_file(Path(source))
     stored = _load_captured(source, video, start, end, ratio, budget) if is_captured else None
-    sampling: dict[str, Any] = {"fps": options.parse_fps(fps), "max_frames": options.frame_limit(max_frames)}
+    sampling = {"fps": options.parse_fps(fps), "max_frames": options.frame_limit(max_frames)}
     session = Session(model, device)
-    settings = {"method": spec.method, **sampling, **spec.options}
+    settings: dict[str, Any] = {"method": spec.method, **sampling, **spec.options}
     budgets: list[dict[str, Any]] = [{"ratio": ratio, "budget": budget, "coverage": coverage}]
     if compare:
         budgets.append({"ratio": 1})
     answers = []
     for run, limits in enumerate(budgets):
-        captured = (
-            session.reuse(stored) if stored is not None else _capture(session, Path(source), **limits, **settings)
-        )
+        captured = _capture(session, Path(source), **limits, **settings) if stored is None else session.reuse(stored)
         if output is not None and run == 0:
             output.parent.mkdir(parents=True, exist_ok=True)
             captured.save(output)
@@ -105,17 +97,7 @@ def ask(
         print_note(f"written  {output}", style="")
 
 
-def _check_video(source: str) -> None:
-    from floc.video import check_file
-
-    if Path(source).is_dir() or "://" in source:
-        raise ValueError(f"{source}: not a video; if it is an archive, name one of its videos with --video")
-    check_file(Path(source))
-
-
-def _load_captured(
-    source: str, video: str | None, start: str | None, end: str | None, ratio: str | None, budget: int | None
-) -> Captured:
+def _load_captured(source: str, video: Text, start: Text, end: Text, ratio: Text, budget: int | None) -> Captured:
     """Load a captured video from a file or an archive, at a smaller budget if one is given."""
     if (video, start, end) == (None, None, None):
         captured = floc.load(source)
@@ -129,19 +111,17 @@ def _load_captured(
 def _capture(session: Session, video: Path, **settings: Any) -> Captured:
     with show_progress(f"encoding {video.name}") as update:
         captured = session.capture(video, **settings, progress=update)
-    for warning in captured.made["warnings"]:
-        print_warning(warning)
+    print_warning(*captured.made["warnings"])
     return captured
 
 
 def _answer(session: Session, captured: Captured, question: str, max_new_tokens: int, as_json: bool) -> dict[str, Any]:
-    def print_text(text: str) -> None:
+    def print_text(text: str, end: str = "") -> None:
         if not as_json:
-            print(escape_controls(text), end="", flush=True)
+            print(escape_controls(text), end=end, flush=True)
 
     answer = session.ask(captured, question, max_new_tokens, print_text)
-    if not as_json:
-        print(flush=True)
+    print_text("", end="\n")
     return answer
 
 
@@ -149,5 +129,4 @@ def _print_measures(answers: list[dict[str, Any]]) -> None:
     for answer in answers:
         peak = "" if answer["peak_bytes"] is None else f"; peak memory {format_bytes(answer['peak_bytes'])}"
         kept = f"kept [bold green]{answer['kept']:,}[/] of {answer['tokens']:,} visual tokens"
-        question = escape_markup(answer["question"])
-        print_summary([(question, f"{kept}{peak}"), ("", format_stages(answer["seconds"]))])
+        print_summary([(answer["question"], f"{kept}{peak}"), ("", format_stages(answer["seconds"]))])

@@ -15,7 +15,6 @@ import floc
 from floc._text import format_bytes
 from floc.cli import options
 from floc.cli.application import command
-from floc.cli.encoding import encode_video
 from floc.cli.options import METHOD, option
 from floc.cli.output import escape_markup, format_stages, print_note, print_table, print_warning, show_progress
 
@@ -57,27 +56,22 @@ def compare(
     names = floc.methods.list_methods() if methods == "all" else options.split_list(methods)
     for name in names:  # report errors before the video is read, which may take minutes
         floc.methods.parse(name)
-    plan_steps(options.split_list(ratio), n=1)
+    ratios = options.split_list(ratio)
+    plan_steps(ratios, n=1)
     started = time.perf_counter()
-    encoded = encode_video(video, fps, max_frames, encoder, device, with_thumbnails=True)
+    encoded = options.encode_video(video, fps, max_frames, encoder, device, with_thumbnails=True)
     seconds = {"decode and encode": time.perf_counter() - started}
+    line = shlex.join(["floc", *sys.argv[1:]])
     with show_progress("comparing") as update:
         comparison, figures = report.make(
-            encoded,
-            names,
-            options.split_list(ratio),
-            output,
-            figures=plots,
-            command=shlex.join(["floc", *sys.argv[1:]]),
-            progress=lambda task, share: update(share, task),
+            encoded, names, ratios, output, figures=plots, command=line, progress=lambda task, done: update(done, task)
         )
     seconds["compare and write"] = time.perf_counter() - started - seconds["decode and encode"]
     if as_json:
         print(json.dumps(comparison.rows()))
     else:
         _print_table(comparison)
-    for note in comparison.notes:
-        print_warning(note)
+    print_warning(*comparison.notes)
     print_note(f"{output}  {format_bytes(output.stat().st_size)}; open it in any browser", style="bold")
     for figure in figures:
         print_note(str(figure), style="")

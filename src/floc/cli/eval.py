@@ -12,23 +12,21 @@ import typer
 from floc._text import format_time
 from floc.cli import options
 from floc.cli.application import command
-from floc.cli.options import flag, option
+from floc.cli.options import BUDGET, METHOD, OUTPUT, VIDEO, Text, flag, option
 from floc.cli.output import escape_markup, print_line, print_note, print_table, print_warning, show_status
 from floc.cli.signals import catch_stop
 
 if TYPE_CHECKING:
-    from floc.evaluation import EvalRun, EvalStatus, ResultFolder
+    from floc.evaluation.plan import EvalRun
+    from floc.evaluation.results import ResultFolder
+    from floc.evaluation.runner import EvalStatus
 
 COLUMNS = ("model", ">frames", ">tokens", ">16:9", ">kept", ">runs", ">done", ">GPU h", ">read h")
 GROUP = ("model", "max_frames", "fps", "ratio", "budget", "limit", "more", "lmms")  # what the runs of a row share
 METHODS = "full, floc, floc-paper, frame_uniform, random"
 TASKS = "videomme, mlvu_dev, longvideobench_val_v, egoschema_subset"
 WHAT = "Models, methods and tasks"  # panel of the help
-Text = str | None
-
-
-def _split(text: str | None) -> list[str] | None:
-    return None if text is None else options.split_list(text)
+FOLDER = Path("floc-eval")
 
 
 @command(
@@ -42,17 +40,13 @@ def evaluate(
     tasks: Text = option("NAMES", f"Tasks of lmms-eval. (default: {TASKS})", WHAT),
     paper: Text = option("NAME", "A table and its settings: table1, table2, supp, table4-6, table8.", WHAT),
     limit: int | None = option("N", "Questions per task, to try it out. (default: all)", WHAT),
-    ratio: Text = option("RATIOS", "Shares of the tokens to keep. (default: 1/8,1/16,1/32)", options.BUDGET),
-    budget: int | None = option("N", "Number of tokens to keep of a video, instead of --ratio.", options.BUDGET),
-    block: Text = option(
-        "FRAMES", "Frames per block, 'scene' or 'none'. (default: 32; clusterings: 8)", options.METHOD
-    ),
-    max_frames: int | None = option("N", "Read at most N frames of a video. (default: as in the paper)", options.VIDEO),
-    fps: Text = option("N", "Frames per second. (default: evenly spaced frames)", options.VIDEO),
+    ratio: Text = option("RATIOS", "Shares of the tokens to keep. (default: 1/8,1/16,1/32)", BUDGET),
+    budget: int | None = option("N", "Number of tokens to keep of a video, instead of --ratio.", BUDGET),
+    block: Text = option("FRAMES", "Frames per block, 'scene' or 'none'. (default: 32; clusterings: 8)", METHOD),
+    max_frames: int | None = option("N", "Read at most N frames of a video. (default: as in the paper)", VIDEO),
+    fps: Text = option("N", "Frames per second. (default: evenly spaced frames)", VIDEO),
     gpus: Text = option("GPUS", "One process per entry: 0,1, or 0+1,2+3 for two GPUs each. (default: all)"),
-    output: Path = option(
-        "FOLDER", "Folder of the results; finished runs stay.", None, *options.OUTPUT, default=Path("floc-eval")
-    ),
+    output: Path = option("FOLDER", "Folder of the results; finished runs stay.", None, *OUTPUT, default=FOLDER),
     retry: bool = flag("--retry", "Repeat failed runs."),
     model_args: str = option("ARGS", "For lmms-eval's model: max_pixels=100352,positions=compact.", default=""),
     lmms: str = option("ARGS", "More arguments for lmms-eval, as one text.", default=""),
@@ -64,53 +58,42 @@ def evaluate(
     A run is one model with one method and one ratio on one task, in lmms-eval. Give the same command again to continue
     after a stop. Every run updates report.md and report.json in the folder.
     """
-    from floc import evaluation
+    from floc.evaluation.command import build_command, parse_gpus
+    from floc.evaluation.plan import PlanOptions, plan_grid, plan_paper
+    from floc.evaluation.preview import preview_plan
+    from floc.evaluation.results import ResultFolder
 
-    if block is not None:
-        options.parse_block(block)
-    plan_options = evaluation.PlanOptions(
-        models=_split(models),
-        methods=_split(methods),
-        ratios=_split(ratio),
-        tasks=_split(tasks),
-        budget=budget,
-        block=block,
-        max_frames=max_frames,
-        fps=options.parse_fps(fps, default=None),
-        limit=limit,
-        more=model_args,
-        lmms=lmms,
-    )
-    runs = evaluation.plan_grid(plan_options) if paper is None else evaluation.plan_paper(paper, plan_options)
+    options.parse_block(block)
+    texts = {"models": models, "methods": methods, "ratios": ratio, "tasks": tasks}
+    lists: dict[str, Any] = {name: None if text is None else options.split_list(text) for name, text in texts.items()}
+    counts: dict[str, Any] = {"budget": budget, "max_frames": max_frames, "limit": limit}
+    sampling = options.parse_fps(fps, default=None)
+    plan_options = PlanOptions(**lists, **counts, block=block, fps=sampling, more=model_args, lmms=lmms)
+    runs = plan_grid(plan_options) if paper is None else plan_paper(paper, plan_options)
     options.check_folder(output)
-    folder = evaluation.ResultFolder(output)
-    workers = evaluation.parse_gpus(gpus)
+    folder = ResultFolder(output)
+    workers = parse_gpus(gpus)
     if dry_run:
-        plan = evaluation.preview.preview_plan(runs, folder, evaluation.build_command, workers[0])
+        plan = preview_plan(runs, folder, build_command, workers[0])
         print(json.dumps(plan)) if as_json else _show_plan(plan)
     else:
         _execute_runs(runs, folder, workers, retry=retry, as_json=as_json)
 
 
 def _execute_runs(runs: list[EvalRun], folder: ResultFolder, gpus: list[str], *, retry: bool, as_json: bool) -> None:
-    from floc import evaluation
+    from floc.evaluation.command import build_command, check_lmms_eval
+    from floc.evaluation.preview import check_downloads
+    from floc.evaluation.report import write_report
+    from floc.evaluation.runner import execute_runs, list_pending
 
-    if pending := evaluation.list_pending(runs, folder, retry=retry):
-        evaluation.preview.check_downloads(pending)
-        evaluation.check_lmms_eval()
+    if pending := list_pending(runs, folder, retry=retry):
+        check_downloads(pending)
+        check_lmms_eval()
     format_line = functools.partial(_format_status, workers=len(gpus))
     with catch_stop() as is_stopped, show_status(format_line) as show:
-        status = evaluation.execute_runs(
-            runs,
-            folder,
-            evaluation.build_command,
-            gpus=gpus,
-            retry=retry,
-            on_poll=show,
-            should_stop=is_stopped,
-            on_finish=lambda run: evaluation.report.write_report(folder),
-        )
-    page, data = evaluation.report.write_report(folder)
+        hooks: dict[str, Any] = dict(on_poll=show, should_stop=is_stopped, on_finish=lambda run: write_report(folder))
+        status = execute_runs(runs, folder, build_command, gpus=gpus, retry=retry, **hooks)
+    page, data = write_report(folder)
     print(data.read_text() if as_json else page.read_text(), end="")
     print_note(format_line(status), style="")
     print_note(f"wrote {page} and {data}")
@@ -126,8 +109,7 @@ def _format_status(status: EvalStatus, workers: int) -> str:
     parts = [f"{status.done} of {status.runs} runs done", f"{len(status.running)} running"]
     if status.failed:
         parts.append(f"{status.failed} failed")
-    left_s = status.estimate_left(workers)
-    if left_s:
+    if left_s := status.estimate_left(workers):
         parts.append(f"about {format_time(left_s)} left")
     running = [f"{run.model} {run.method} {run.size} {run.task}" for run in list(status.running.values())]
     return "  ".join([*parts, *running])
@@ -149,8 +131,7 @@ def _show_plan(plan: dict[str, Any]) -> None:
         *(["", "Download first:"] if plan["missing"] else []),
         *(f"  {download['get']}" for download in plan["missing"]),
     ]
-    for line in lines:
-        print_line(line)
+    print_line("\n".join(lines))
 
 
 def _format_row(runs: list[dict[str, Any]]) -> list[str]:

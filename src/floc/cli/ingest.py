@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -51,25 +51,14 @@ def ingest(
         ratio = DEFAULT_RATIO
     options.parse_budget(ratio, None, coverage, names="--ratio or --coverage")
     spec = floc.methods.parse(method)
-    block_option = {} if block is None else {"block": options.parse_block(block)}
+    method_options = {"method": spec.method, **spec.options, **options.parse_block(block)}
+    reading = {"encoder": encoder or "auto", "fps": options.parse_fps(fps), "device": device}
+    settings: dict[str, Any] = {"ratio": ratio, "coverage": coverage, **method_options, **reading}
+    settings |= {"engine": engine, "workers": workers, "address": address}
     from floc.archive.ingest import ingest as ingest_videos
 
     with show_status(_format_line) as show:
-        status = ingest_videos(
-            sources,
-            store,
-            encoder=encoder or "auto",
-            ratio=ratio,
-            coverage=coverage,
-            method=spec.method,
-            fps=options.parse_fps(fps),
-            device=device,
-            engine=engine,
-            workers=workers,
-            address=address,
-            show=show,
-            **{**spec.options, **block_option},
-        )
+        status = ingest_videos(sources, store, show=show, **settings)
     if as_json:
         print(json.dumps({**status.summary(), "store": clean_text(store)}))
     _print_result(status, store)

@@ -21,13 +21,10 @@ def methods(
     elif name is not None:
         results.print(floc.methods.format_manual(name), markup=False)
     else:
-        names = floc.methods.list_methods()
-        facts = map(floc.methods.get_info, names)
-        print_table(
-            ["method", "kind", "budget", "smallest budget", "what it does"],
-            [
-                [name, fact.kind, "exact" if fact.exact else "at most", fact.floor or "-", floc.methods.describe(name)]
-                for name, fact in zip(names, facts, strict=True)
-            ],
-        )
+        rows = []
+        for name in floc.methods.list_methods():
+            facts = floc.methods.get_info(name)
+            budget = "exact" if facts.exact else "at most"
+            rows.append([name, facts.kind, budget, facts.floor or "-", floc.methods.describe(name)])
+        print_table(["method", "kind", "budget", "smallest budget", "what it does"], rows)
         print_note("`floc methods NAME` describes its paper, its options and its differences from the original.")

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their values are parsed and checked."""
+"""Options that several commands share, how their values are parsed and checked, and how they read a video."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ import typer
 
 from floc._checks import parse_fraction, shorten
 from floc.budget import Budget
+from floc.cli.output import print_note, print_warning, show_progress
 
 if TYPE_CHECKING:
     from floc.blocks import BlockSpec
+    from floc.encoders.load import EncodedVideo
 
 DEFAULT_RATIO = "1/8"
 MAX_DIGITS = 9  # of a number of frames
 MIN_SECONDS, MAX_SECONDS = 0.001, 1e9
+Text = str | None
 BUDGET, METHOD, VIDEO = "Budget", "Method", "Video"  # panels of the help
 
 
@@ -60,12 +63,8 @@ METHOD_NAME = option(
 BLOCK = option("FRAMES", "Frames per block, 'scene' or 'none'. (floc: 32)", METHOD)
 FPS = option("N", "Frames per second, or 'all'. (default: 1)", VIDEO)
 MAX_FRAMES = option("N", "Read at most N frames, evenly spaced. (default: 7200)", VIDEO)
-ENCODER = option(
-    "NAME",
-    "pixels, mobilenet, hf:MODEL, or auto: the best installed. (default: auto)",
-    VIDEO,
-    complete=complete_encoder,
-)
+_ENCODERS = "pixels, mobilenet, hf:MODEL, or auto: the best installed. (default: auto)"
+ENCODER = option("NAME", _ENCODERS, VIDEO, complete=complete_encoder)
 DEVICE = option("DEVICE", "Device of the model: cpu, cuda:0. (default: a GPU if there is one)", VIDEO)
 AS_JSON = flag("--json", "Print the result as JSON to stdout.")
 
@@ -81,16 +80,16 @@ def parse_budget(ratio: str | None, budget: int | None, coverage: float | None =
     return Budget.parse(ratio, budget, coverage)
 
 
-def parse_block(text: str) -> BlockSpec:
-    """Parse --block."""
-    if text.lower() == "none":
-        return None
-    if text.lower() == "scene":
-        return "scene"
+def parse_block(text: str | None) -> dict[str, BlockSpec]:
+    """Parse --block; return it as an option of a method, or no option if it was not given."""
+    if text is None:
+        return {}
+    if text.lower() in ("none", "scene"):
+        return {"block": "scene" if text.lower() == "scene" else None}
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS and int(text) > 0):
         expected = "a number of frames, at least 1, 'scene', or 'none' for the whole video"
         raise ValueError(f"--block must be {expected}; got {shorten(text)}")
-    return int(text)
+    return {"block": int(text)}
 
 
 def parse_fps(text: str | None, default: float | None = 1.0) -> float | None:
@@ -125,6 +124,21 @@ def frame_limit(max_frames: int | None) -> int:
     from floc.encoders.load import MAX_FRAMES
 
     return MAX_FRAMES if max_frames is None else max_frames
+
+
+def encode_video(
+    source: Path, fps: Text, max_frames: int | None, encoder: Text, device: Text, **settings: bool
+) -> EncodedVideo:
+    """Read and encode a video with `load_tokens`; print the encoder that "auto" selects, and warnings."""
+    from floc.encoders.load import load_tokens
+
+    sampling: dict[str, Any] = {"fps": parse_fps(fps), "max_frames": frame_limit(max_frames)}
+    with show_progress(f"reading {source.name}") as update:
+        video = load_tokens(source, **sampling, encoder=encoder or "auto", device=device, progress=update, **settings)
+    if encoder in (None, "auto"):
+        print_note(f"encoder: {video.encoder.name}")
+    print_warning(*video.video.warnings)
+    return video
 
 
 def parse_time(text: str | None) -> float | None:
@@ -168,29 +182,30 @@ def check_unused(output: Path) -> Path:
     return output
 
 
-def check_output(output: Path, source: Path, suffix: str | None = None) -> None:
-    """Check, before any work is done, that a file can be written, and is not the `source`.
+def check_output(output: Path | None, source: Path, suffix: str | None = None) -> None:
+    """Check, before any work is done, that a file, if one is given, can be written, and is not the `source`.
 
     Missing folders are created later.
     """
     from floc.files import check_writable
 
+    if output is None:
+        return
     if output.is_dir():
         raise ValueError(f"{output}: this is a folder; name a file")
     if suffix is not None and output.suffix != suffix:
         raise ValueError(f"{output}: the output is a {suffix} file; name it {output.with_suffix(suffix)}")
     if output.exists() and source.exists() and output.samefile(source):
         raise ValueError(f"{output}: this would overwrite the input; name another file")
-    check_writable(_find_folder(output.parent, output) / output.name)
+    check_writable(check_folder(output.parent, output) / output.name)
 
 
-def check_folder(folder: Path) -> None:
-    """Check, before any work is done, that files can be written to a folder. A missing folder is created later."""
-    _find_folder(folder, folder)
+def check_folder(folder: Path, path: Path | None = None) -> Path:
+    """Check, before any work is done, that files can be written to a folder, or else raise an error about `path`.
 
-
-def _find_folder(folder: Path, path: Path) -> Path:
-    """Return the nearest folder that exists, to create `folder` in; raise if it cannot be written."""
+    A missing folder is created later; returns the nearest one that exists.
+    """
+    path = path or folder
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     if not existing.is_dir():
         raise ValueError(f"{path}: {existing} is a file; name a folder")

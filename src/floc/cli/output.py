@@ -26,15 +26,11 @@ _ALWAYS = Console(stderr=True, highlight=False)  # for errors and warnings
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _ADDRESS = re.compile(r"\w+:/{1,2}[^\s'\"]*[^\s'\":;,.)]")  # pathlib drops the second slash
 
-_is_verbose = False
-
 
 def set_verbosity(*, quiet: bool, verbose: bool) -> None:
     """Print less (results, warnings and errors only) or more (log messages, tracebacks)."""
-    global _is_verbose
     screen.quiet = quiet
-    _is_verbose = verbose
-    signals.set_verbose(verbose)
+    signals.is_verbose = verbose
     logger = logging.getLogger("floc")
     logger.handlers.clear()
     if verbose:
@@ -42,11 +38,6 @@ def set_verbosity(*, quiet: bool, verbose: bool) -> None:
 
         logger.addHandler(RichHandler(console=_ALWAYS, show_path=False))
         logger.setLevel(logging.DEBUG)
-
-
-def is_verbose() -> bool:
-    """Return True if --verbose was given."""
-    return _is_verbose
 
 
 def clean_text(text: object) -> str:
@@ -74,9 +65,10 @@ def print_error(message: str) -> None:
     _print(_ALWAYS, f"floc: {message}".replace("\n", "\\n"), "red")
 
 
-def print_warning(message: str) -> None:
-    """Print a warning to stderr."""
-    _print(_ALWAYS, message, "yellow")
+def print_warning(*messages: str) -> None:
+    """Print warnings to stderr."""
+    for message in messages:
+        _print(_ALWAYS, message, "yellow")
 
 
 def print_note(message: str, style: str = "dim") -> None:
@@ -97,8 +89,8 @@ def print_summary(rows: Iterable[tuple[str, str]]) -> None:
     """Print labels with their values to stderr, one row each; values may contain rich markup."""
     table = Table(box=None, show_header=False, padding=(0, 1))
     table.add_column(style="dim")
-    for row in rows:
-        table.add_row(*row)
+    for label, value in rows:
+        table.add_row(escape_markup(label), value)
     screen.print(table)
 
 
@@ -135,17 +127,18 @@ def show_progress(title: str) -> Iterator[Callable[..., None]]:
     On a terminal a bar appears once the work takes more than a second. Elsewhere a line is printed now and then.
     """
     if not screen.is_terminal:
-        yield _line_printer(title)
+        started = time.monotonic()
+
+        def format_share(share: float, title: str = title) -> str:
+            left = f", about {(time.monotonic() - started) * (1 - share) / share:.0f} s left" if share > 0 else ""
+            return f"{title}: {share:.0%}{left}"
+
+        yield _limit_rate(format_share, started + LINE_EVERY_S)
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f}%"),
-        TimeRemainingColumn(),
-    )
-    bar = Progress(*columns, console=screen, transient=True)
+    name, percent = TextColumn("{task.description}", markup=False), TextColumn("{task.percentage:3.0f}%")
+    bar = Progress(name, BarColumn(), percent, TimeRemainingColumn(), console=screen, transient=True)
     # pulses until the first update: the first call may compile for a while
     task = bar.add_task(clean_text(title), total=None)
     timer = threading.Timer(1, bar.start)
@@ -159,38 +152,26 @@ def show_progress(title: str) -> Iterator[Callable[..., None]]:
             bar.stop()
 
 
-def _line_printer(title: str) -> Callable[..., None]:
-    """Return an `update` function for `show_progress` that prints a line every LINE_EVERY_S seconds."""
-    started = time.monotonic()
-    next_s = started + LINE_EVERY_S
+def _limit_rate(format_line: Callable[..., str], next_s: float = 0.0) -> Callable[..., None]:
+    """Return a function that prints a line from `next_s` on, at most every LINE_EVERY_S seconds."""
 
-    def update(share: float, title: str = title) -> None:
+    def show(*arguments: Any) -> None:
         nonlocal next_s
-        now = time.monotonic()
-        if now >= next_s:
-            left = f", about {(now - started) * (1 - share) / share:.0f} s left" if share > 0 else ""
-            print_note(f"{title}: {share:.0%}{left}", style="")
-            next_s = now + LINE_EVERY_S
+        if time.monotonic() >= next_s:
+            print_note(format_line(*arguments), style="")
+            next_s = time.monotonic() + LINE_EVERY_S
 
-    return update
+    return show
 
 
 @contextlib.contextmanager
 def show_status(format_line: Callable[[Any], str]) -> Iterator[Callable[[Any], None]]:
     """Yield a function that shows a status: one line that changes on a terminal, a line now and then elsewhere."""
-    if screen.is_terminal:
-        from rich.live import Live
-        from rich.text import Text
-
-        with Live(console=screen, transient=True) as live:
-            yield lambda status: live.update(Text(clean_text(format_line(status)), overflow="ellipsis", no_wrap=True))
+    if not screen.is_terminal:
+        yield _limit_rate(format_line)
         return
-    next_s = 0.0
+    from rich.live import Live
+    from rich.text import Text
 
-    def show(status: Any) -> None:
-        nonlocal next_s
-        if time.monotonic() >= next_s:
-            print_note(format_line(status), style="")
-            next_s = time.monotonic() + LINE_EVERY_S
-
-    yield show
+    with Live(console=screen, transient=True) as live:
+        yield lambda status: live.update(Text(clean_text(format_line(status)), overflow="ellipsis", no_wrap=True))

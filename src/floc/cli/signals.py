@@ -19,7 +19,7 @@ RETRY_S = 0.02  # until an interrupt that was lost in a callback is sent again
 
 _received = 0  # number of the signal that stopped the command
 _is_lost = False  # whether the interrupt was raised where Python cannot pass it on
-_is_verbose = False
+is_verbose = False  # whether errors that end no command, such as those in destructors, print a traceback
 _exit_code: int | None = None
 
 
@@ -30,13 +30,7 @@ def install_handlers() -> None:
     _set_handlers(_interrupt)
     atexit.register(leave)  # registered first, runs last
     sys.unraisablehook = _handle_unraisable
-    threading.excepthook = _handle_thread_error
-
-
-def set_verbose(verbose: bool) -> None:
-    """Choose whether errors that end no command, such as those in destructors, print a traceback."""
-    global _is_verbose
-    _is_verbose = verbose
+    threading.excepthook = lambda arguments: threading.__excepthook__(arguments) if is_verbose else None
 
 
 def is_stopped() -> bool:
@@ -126,10 +120,5 @@ def _handle_unraisable(unraisable: Any) -> None:
     if issubclass(unraisable.exc_type, KeyboardInterrupt):
         _is_lost = True
         threading.Timer(RETRY_S, os.kill, (os.getpid(), _received or signal.SIGINT)).start()
-    elif _is_verbose:
+    elif is_verbose:
         sys.__unraisablehook__(unraisable)
-
-
-def _handle_thread_error(arguments: Any) -> None:
-    if _is_verbose:
-        threading.__excepthook__(arguments)

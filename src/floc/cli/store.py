@@ -15,10 +15,8 @@ from floc.cli.application import Group, app, command
 from floc.cli.options import AS_JSON, OUTPUT, check_input, check_output, option
 from floc.cli.output import escape_markup, print_line, print_note, print_table, show_progress
 
-group = typer.Typer(
-    cls=Group, help="List, search and maintain a store that `floc ingest` created.", no_args_is_help=True
-)
-app.add_typer(group, name="store")
+group = typer.Typer(cls=Group, no_args_is_help=True)
+app.add_typer(group, name="store", help="List, search and maintain a store that `floc ingest` created.")
 
 STORE = typer.Argument(help="The store: a folder or a URI.")
 VIDEO = typer.Argument(help="A video: its id or the start of its id, its URI, or its file name.")
@@ -89,10 +87,8 @@ def check(store: str = STORE, as_json: bool = AS_JSON) -> None:
 def compact(store: str = STORE) -> None:
     """Merge small files, drop unused data, and index the store for fast opening."""
     result = floc.Store(store).compact()
-    print_note(
-        f"removed  {result.videos} superseded videos, {result.rows} rows without a video, {result.files} files, "
-        f"{format_bytes(result.bytes)}"
-    )
+    removed = f"{result.videos} superseded videos, {result.rows} rows without a video, {result.files} files"
+    print_note(f"removed  {removed}, {format_bytes(result.bytes)}")
 
 
 @command("floc store index archive", group=group)

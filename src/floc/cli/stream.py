@@ -13,12 +13,15 @@ import typer
 from floc._text import format_bytes, format_time
 from floc.cli import options
 from floc.cli.application import command
-from floc.cli.options import BUDGET, VIDEO, flag, option
+from floc.cli.options import BUDGET, OUTPUT, VIDEO, flag, option
 from floc.cli.output import format_stages, print_note, print_warning, show_status
 from floc.cli.signals import catch_stop
 
 if TYPE_CHECKING:
     from floc.streaming.recorder import StreamRecorder, StreamStatus
+
+FOLDER = Path("floc-stream")
+Seconds = float | None
 
 
 @command(
@@ -27,14 +30,10 @@ if TYPE_CHECKING:
 )
 def stream(
     source: str = typer.Argument(help="A video, a camera (/dev/video0), or an rtsp:// or http:// address."),
-    output: Path = option(
-        "FOLDER", "Folder of the segments; created if missing.", None, *options.OUTPUT, default=Path("floc-stream")
-    ),
+    output: Path = option("FOLDER", "Folder of the segments; created if missing.", None, *OUTPUT, default=FOLDER),
     ratio: str | None = option("RATIO", "Share of the tokens to keep; grows with the video.", BUDGET),
     budget: int | None = option("N", "Number of tokens to keep of the whole video, in bounded memory.", BUDGET),
-    half_life: float | None = option(
-        "SECONDS", "With --budget: halve the weight of the past. (default: never)", BUDGET
-    ),
+    half_life: Seconds = option("SECONDS", "With --budget: halve the weight of the past. (default: never)", BUDGET),
     block: str | None = options.BLOCK,
     encoder: str | None = options.ENCODER,
     fps: str | None = options.FPS,
@@ -42,7 +41,7 @@ def stream(
     state: Path | None = option("FILE", "Save the stream here; resume from it if it exists."),
     follow: bool = flag("--follow", "Wait for more of a file that still grows (MPEG-TS, Matroska).", VIDEO),
     patience: float = option("SECONDS", "With --follow: stop after this long without growth.", VIDEO, default=10),
-    seconds: float | None = option("SECONDS", "Stop after this much video. (default: never)", VIDEO),
+    seconds: Seconds = option("SECONDS", "Stop after this much video. (default: never)", VIDEO),
     device: str | None = options.DEVICE,
     as_json: bool = options.AS_JSON,
 ) -> None:
@@ -58,8 +57,7 @@ def stream(
     target = options.parse_budget(ratio, budget, names="--ratio or --budget")
     options.check_seconds(segment=segment, seconds=seconds, patience=patience, half_life=half_life)
     stream_options: dict[str, Any] = {"fps": options.parse_fps(fps), "segment_s": segment, "folder": output}
-    if block is not None:
-        stream_options["block"] = options.parse_block(block)
+    stream_options |= options.parse_block(block)
     if half_life is not None:
         stream_options["half_life_s"] = half_life
     live.check_source(source, follow=follow)
@@ -75,15 +73,9 @@ def stream(
         print_note(f"resuming {state}: {recorder.stream.frames} frames until {format_time(recorder.read_s)}")
     started = time.perf_counter()
     with catch_stop() as is_stopped, show_status(_format_status) as show:
-        recorder.run(
-            follow=follow,
-            patience_s=patience,
-            seconds=math.inf if seconds is None else seconds,
-            stopped=is_stopped,
-            show=show,
-            wrote=lambda path: print_note(f"written  {path}"),
-            warn=print_warning,
-        )
+        limits: dict[str, Any] = {"patience_s": patience, "seconds": math.inf if seconds is None else seconds}
+        note: dict[str, Any] = {"wrote": lambda path: print_note(f"written  {path}"), "warn": print_warning}
+        recorder.run(follow=follow, stopped=is_stopped, show=show, **limits, **note)
     stages = {"read": time.perf_counter() - started - sum(recorder.seconds.values()), **recorder.seconds}
     if as_json:
         summary = {} if recorder.kept is None else files.summarize(recorder.kept)
@@ -95,16 +87,10 @@ def stream(
 
 
 def _format_status(status: StreamStatus) -> str:
-    parts = [
-        format_time(status.time_s),
-        f"{status.frames:,} {'frame' if status.frames == 1 else 'frames'}",
-        f"{status.tokens:,} tokens",
-        f"kept {status.kept:,} (1 in {status.tokens / status.kept:.3g})",
-        f"{status.pushes_per_s:.1f} pushes/s",
-    ]
-    if status.memory_bytes is not None:
-        parts.append(format_bytes(status.memory_bytes))
-    return "  ".join(parts)
+    read = f"{format_time(status.time_s)}  {status.frames:,} {'frame' if status.frames == 1 else 'frames'}"
+    kept = f"{status.tokens:,} tokens  kept {status.kept:,} (1 in {status.tokens / status.kept:.3g})"
+    memory = "" if status.memory_bytes is None else f"  {format_bytes(status.memory_bytes)}"
+    return f"{read}  {kept}  {status.pushes_per_s:.1f} pushes/s{memory}"
 
 
 def _print_summary(recorder: StreamRecorder) -> None:

@@ -26,10 +26,7 @@ FULL = "full"  # no compression
 # model arguments that `floc eval` sets
 OWN = {"pretrained", "ratio", "budget", "coverage", "method", "block", "max_frames", "fps"}
 # arguments of lmms-eval that `floc eval` sets, or that would change the run
-LMMS_OWN = (
-    *("--config", "--model", "--model_args", "--tasks", "--limit", "--offset"),
-    *("--batch_size", "--device", "--output_path", "--log_samples"),
-)
+LMMS_OWN = "--config --model --model_args --tasks --limit --offset --batch_size --device --output_path --log_samples"
 # values of --paper -> tables
 PAPER = {"supp": ("table4", "table5"), **{name: (name,) for name in sorted(paper.ACCURACY)}}
 
@@ -132,7 +129,7 @@ class PlanOptions:
             words = shlex.split(self.lmms)
         except ValueError as error:
             raise ValueError(f"--lmms: {error}; got {self.lmms!r}") from None
-        for word, own in itertools.product(words, LMMS_OWN):
+        for word, own in itertools.product(words, LMMS_OWN.split()):
             if word.startswith("--") and own.startswith(word.partition("=")[0]):  # lmms-eval accepts abbreviations
                 raise ValueError(f"--lmms: floc eval sets {own} itself, see floc eval --help; got {self.lmms!r}")
 
@@ -186,20 +183,11 @@ def _create_run(
     if method == FULL:
         ratio, budget = "1", None
     frames, fps = _get_paper_sampling(models.get(name), budget)
-    return EvalRun(
-        model=name,
-        weights=folder or models.get(name).repository,
-        method=method,
-        task=task,
-        max_frames=options.max_frames or frames,
-        ratio=None if ratio is None else str(Fraction(ratio)),
-        budget=budget,
-        block=_get_block(method, options.block),
-        fps=options.fps or fps,
-        limit=options.limit,
-        more=options.more,
-        lmms=options.lmms,
-    )
+    weights, ratio = folder or models.get(name).repository, None if ratio is None else str(Fraction(ratio))
+    sampling: dict[str, Any] = {"max_frames": options.max_frames or frames, "fps": options.fps or fps}
+    size: dict[str, Any] = {"ratio": ratio, "budget": budget, "block": _get_block(method, options.block)}
+    shared: dict[str, Any] = {"limit": options.limit, "more": options.more, "lmms": options.lmms}
+    return EvalRun(name, weights, method, task, **sampling, **size, **shared)
 
 
 def _get_paper_sampling(model: models.VideoModel, budget: int | None) -> tuple[int, float | None]:

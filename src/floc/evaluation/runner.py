@@ -7,7 +7,6 @@ with its reason and its log, and the other runs go on.
 import importlib.metadata
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
+from subprocess import PIPE, STDOUT, Popen
 
 from floc.evaluation.command import CommandBuilder, split_gpus
 from floc.evaluation.plan import EvalRun
@@ -80,7 +80,7 @@ def execute_runs(
             command(run, folder.path, ())
         done = sum(folder.get_state(run) == "done" for run in runs)
         status = EvalStatus(len(runs), done, failed=len(runs) - done - len(pending))
-        processes: dict[str, tuple[subprocess.Popen, float]] = {}  # by GPUs, with their start
+        processes: dict[str, tuple[Popen, float]] = {}  # by GPUs, with their start
         try:
             while (pending or processes) and not should_stop():
                 for worker in gpus:
@@ -102,24 +102,19 @@ def execute_runs(
         return status
 
 
-def _start_process(run: EvalRun, folder: ResultFolder, command: CommandBuilder, gpus: list[str]) -> subprocess.Popen:
+def _start_process(run: EvalRun, folder: ResultFolder, command: CommandBuilder, gpus: list[str]) -> Popen:
     output, log = folder.get_output(run), folder.get_log(run)
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)  # raises if files of an earlier run are left
     log.parent.mkdir(parents=True, exist_ok=True)
+    arguments = [sys.executable, str(WATCHDOG), *command(run, output, gpus)]
+    environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
     with log.open("wb") as file:
-        return subprocess.Popen(
-            [sys.executable, str(WATCHDOG), *command(run, output, gpus)],
-            stdin=subprocess.PIPE,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=os.environ | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}),
-            start_new_session=True,
-        )
+        return Popen(arguments, stdin=PIPE, stdout=file, stderr=STDOUT, env=environment, start_new_session=True)
 
 
 def _save_outcome(
-    run: EvalRun, folder: ResultFolder, status: EvalStatus, process: subprocess.Popen, *, gpus: str, seconds: float
+    run: EvalRun, folder: ResultFolder, status: EvalStatus, process: Popen, *, gpus: str, seconds: float
 ) -> None:
     date = datetime.now(UTC).isoformat(timespec="seconds")
     command = process.args[2:]  # type: ignore[index]  # without the watchdog

@@ -15,8 +15,9 @@ import pytest
 lmms_eval = pytest.importorskip("lmms_eval", reason="needs lmms-eval: run make test-lmms")
 pytestmark = [pytest.mark.lmms, pytest.mark.filterwarnings("ignore")]  # other packages' warnings
 
-from floc.evaluation import PlanOptions, ResultFolder, execute_runs, plan_grid  # noqa: E402
-from floc.evaluation.results import score_answers  # noqa: E402
+from floc.evaluation.plan import PlanOptions, plan_grid  # noqa: E402
+from floc.evaluation.results import ResultFolder, score_answers  # noqa: E402
+from floc.evaluation.runner import execute_runs  # noqa: E402
 from floc.evaluation.tasks import TASKS, Task  # noqa: E402
 from tests.integrations.lmms_eval.process import STAND_INS, needs_stand_in  # noqa: E402
 

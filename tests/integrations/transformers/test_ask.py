@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 import floc
-from floc.cli import app
+from floc.cli.application import load_app
 from floc.cli.output import escape_controls
 from floc.integrations.transformers import ask as asking
 from tests.integrations.transformers.checkpoints import PROCESSORS, save
@@ -46,7 +46,7 @@ def models(tmp_path_factory) -> Any:
 
 
 def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["ask", *map(str, arguments)])
+    return CliRunner().invoke(load_app(), ["ask", *map(str, arguments)])
 
 
 @pytest.mark.parametrize("kind", PROCESSORS)

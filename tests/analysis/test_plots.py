@@ -7,7 +7,7 @@ import pytest
 
 import floc
 from floc import analysis
-from floc.analysis.pictures import GREEN
+from floc.analysis.plots import GREEN
 
 
 @pytest.mark.parametrize(("height", "width"), [(90, 160), (91, 163), (9, 16)])
