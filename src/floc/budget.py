@@ -66,13 +66,9 @@ def _parse_ratio(ratio: float | str) -> Fraction:
             raise TypeError
         value = _to_fraction(ratio if isinstance(ratio, str) else float(ratio))
     except (ValueError, TypeError, OverflowError):
-        raise ValueError(
-            f"ratio must be a number such as 0.125 or a fraction such as '1/8', got {shorten(ratio)}"
-        ) from None
+        raise ValueError(f"ratio must be a number such as 0.125 or a fraction '1/8', got {shorten(ratio)}") from None
     if not 0 < value <= 1:
-        raise ValueError(
-            f"ratio must be in (0, 1], kept / total; got {shorten(ratio)}; pass budget= to keep a fixed count"
-        )
+        raise ValueError(f"ratio must be in (0, 1], kept / total; got {shorten(ratio)}; pass budget= for a fixed count")
     return value
 
 

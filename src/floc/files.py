@@ -16,6 +16,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +70,7 @@ def read_tokens(path: Path, tensor: str | None = None) -> Array:
 
 
 def write_kept(
-    kept: Kept,
-    path: Path,
-    source: str = "",
-    *,
-    times_s: np.ndarray | None = None,
-    made_from: Mapping[str, Any] | None = None,
+    kept: Kept, path: Path, source: str = "", *, times_s: np.ndarray | None = None, made_from: Mapping[str, Any] = {}
 ) -> None:
     """Write a kept-tokens file atomically.
 
@@ -88,14 +84,13 @@ def write_kept(
 
     from floc._version import __version__
 
-    names = list(ARRAYS if kept.representation.represents is not None else ARRAYS[:-1])
-    if kept.times_s is not None:
-        names.append("times_s")
+    missing = {"represents": kept.representation.represents is None, "times_s": kept.times_s is None}
+    names = [name for name in (*ARRAYS, "times_s") if not missing.get(name)]
     tensors = {name: torch.as_tensor(getattr(kept, name)).cpu().contiguous() for name in names}
     if times_s is not None:
         tensors["frame_times_s"] = torch.from_numpy(np.array(times_s, np.float64))
         tensors["times_s"] = tensors["frame_times_s"][tensors["positions"][:, 0]]
-    metadata = {"format": FORMAT, **summarize(kept), "source": source, "version": __version__, **(made_from or {})}
+    metadata = {"format": FORMAT, **summarize(kept), "source": source, "version": __version__, **made_from}
     write_atomic(path, lambda temporary: save_file(tensors, temporary, {"floc": json.dumps(metadata)}))
 
 
@@ -125,20 +120,15 @@ def read_kept(path: Path) -> Kept:
         for name, value in {"tokens": n, "kept": k, "ratio": k / n, "dim": features.shape[1]}.items():
             if metadata.values.get(name, value) != value:
                 raise ValueError(f"{name} must be {value}, got {shorten(metadata.values[name])}")
+        gains, settings = file.tensor("gains", (k,), "float"), metadata.section("settings").values
         bound = metadata.number("bound", 0, 1) if metadata.has("bound") else None
-        return Kept(
-            features=features,
-            indices=indices,
-            positions=positions,
-            order=order,
-            gains=file.tensor("gains", (k,), "float"),
-            shape=shape,
-            method=method,
-            settings=metadata.section("settings").values,
+        representation = KnownRepresentation(represents, metadata.number("coverage", -1.01, 1.01), bound)
+        kept = Kept(indices, features, positions, order, gains, shape, method, settings, representation=representation)
+        return replace(
+            kept,
             seconds=metadata.number("seconds", 0),
             times_s=_read_times(file, positions[:, 0], shape[0]),
             span_s=None if span_s is None else (span_s[0], span_s[1]),
-            representation=KnownRepresentation(represents, metadata.number("coverage", -1.01, 1.01), bound),
         )
 
 
@@ -160,19 +150,10 @@ def _read_times(file: CheckedFile, frame: torch.Tensor, frames: int) -> torch.Te
 
 def summarize(kept: Kept) -> dict[str, Any]:
     """Return the JSON-serializable metadata of a result."""
-    return {
-        "tokens": kept.n,
-        "kept": len(kept),
-        "ratio": kept.ratio,
-        "shape": list(kept.shape),
-        "dim": kept.features.shape[-1],
-        "coverage": kept.coverage,
-        "bound": kept.bound,
-        "method": kept.method,
-        "settings": dict(kept.settings),
-        "seconds": kept.seconds,
-        **({} if kept.span_s is None else {"span_s": list(kept.span_s)}),
-    }
+    sizes = {"tokens": kept.n, "kept": len(kept), "ratio": kept.ratio, "shape": list(kept.shape)}
+    quality = {"dim": kept.features.shape[-1], "coverage": kept.coverage, "bound": kept.bound}
+    made = {"method": kept.method, "settings": dict(kept.settings), "seconds": kept.seconds}
+    return sizes | quality | made | ({} if kept.span_s is None else {"span_s": list(kept.span_s)})
 
 
 def check_writable(path: Path) -> None:
@@ -249,7 +230,7 @@ def _lock_folder(folder: Path, *, wait: bool) -> Iterator[bool]:
     try:
         is_locked = True
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise
         except OSError:  # such as a network drive without locks

@@ -108,10 +108,8 @@ class NearestRepresentation(_Base):
     @cached_property
     def _nearest(self) -> tuple[np.ndarray, float]:
         if self.tokens is None:
-            raise ValueError(
-                "representatives are computed from all tokens, which were released after the selection to save GPU "
-                "memory; compress them with floc.compress, or with backend='torch', to get representatives"
-            )
+            problem = "representatives need all tokens, which were released after the selection to save GPU memory"
+            raise ValueError(f"{problem}; compress them with floc.compress, or with backend='torch'")
         rows = self.tokens.reshape(-1, self.tokens.shape[-1])
         sizes = np.array([len(rows)]) if self.ranking is None else self.ranking.group_sizes
         indices = to_numpy(self.indices)

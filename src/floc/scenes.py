@@ -68,10 +68,8 @@ def split_scenes(tokens: Array, *, shortest: int = SHORTEST, longest: int = LONG
     """
     check_count("shortest", shortest, "frames")
     if not (is_positive_int(longest) and longest >= 2 * shortest - 1):
-        raise ValueError(
-            f"longest must be a whole number of frames, at least {2 * shortest - 1}, so that half of a longer scene is "
-            f"not below shortest={shortest}; got {longest!r}"
-        )
+        least = f"at least {2 * shortest - 1}, so that half of a longer scene is not below shortest={shortest}"
+        raise ValueError(f"longest must be a whole number of frames, {least}; got {longest!r}")
     return _split(TokenGrid.from_array(tokens).tokens, shortest, longest)
 
 

@@ -158,20 +158,18 @@ def join_pieces(pieces: Sequence[Captured], frames: FrameLog, seconds: dict[str,
     if times is not None and fps is None:
         fps = (len(times) - 1) / float(times[-1] - times[0]) if len(times) > 1 else 1.0
         duration_s = float(times[-1]) + 1 / fps
-    last = None if times is None else np.minimum(np.arange(1, slices + 1) * per_slice, len(times)) - 1
-    return Captured(
-        torch.cat([piece.features for piece in pieces]),
-        torch.cat(indices),
-        torch.cat(order)[merged],
-        torch.cat([piece.gains.cpu() for piece in pieces])[merged],
-        tuple(torch.cat(layer) for layer in zip(*(piece.deep for piece in pieces), strict=True)),
-        (slices, *pieces[0].shape[1:]),
-        pieces[0].model,
-        {**pieces[0].made, "coverage": coverage, "seconds": seconds, **frames.about},
-        all(piece.nested for piece in pieces),
-        None if times is None else times[::per_slice],
-        None if times is None else times[last],
-        per_slice,
-        fps,
-        duration_s,
+    first_s = last_s = None
+    if times is not None:
+        first_s, last_s = times[::per_slice], times[np.minimum(np.arange(1, slices + 1) * per_slice, len(times)) - 1]
+    joined = replace(
+        pieces[0],
+        features=torch.cat([piece.features for piece in pieces]),
+        indices=torch.cat(indices),
+        order=torch.cat(order)[merged],
+        gains=torch.cat([piece.gains.cpu() for piece in pieces])[merged],
+        deep=tuple(torch.cat(layer) for layer in zip(*(piece.deep for piece in pieces), strict=True)),
+        shape=(slices, *pieces[0].shape[1:]),
+        made={**pieces[0].made, "coverage": coverage, "seconds": seconds, **frames.about},
+        nested=all(piece.nested for piece in pieces),
     )
+    return replace(joined, times_s=first_s, last_s=last_s, frames_per_slice=per_slice, fps=fps, duration_s=duration_s)

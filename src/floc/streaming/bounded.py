@@ -34,9 +34,7 @@ class _SurvivorBuffer:
     """Survivors in one contiguous buffer, which grows to its limit and is then reused."""
 
     def __init__(self, survivors: Survivors, limit: int) -> None:
-        self.limit = limit
-        self.count = 0
-        self.memory = survivors
+        self.limit, self.count, self.memory = limit, 0, survivors
         self.replace(survivors)
 
     def view(self) -> Survivors:
@@ -140,16 +138,10 @@ class BoundedPast:
         picked = index[selection.picks]
         places = selection.picks[np.argsort(picked)]
         kept = take_rows(held["features"], places)
-        features = to_input_type(kept, numpy_dtype)
-        return Kept.from_host(
-            features,
-            picked,
-            selection.gains,
-            (self.frames, *cells),
-            nested=True,
-            representation=SummedRepresentation(*selection.targets, self.counted, selector.crop(kept)),
-            times_s=convert_like(features, held["time_s"].numpy()[places]),
-        )
+        features, shape = to_input_type(kept, numpy_dtype), (self.frames, *cells)
+        representation = SummedRepresentation(*selection.targets, self.counted, selector.crop(kept))
+        fields = dict(times_s=convert_like(features, held["time_s"].numpy()[places]), representation=representation)
+        return Kept.from_host(features, picked, selection.gains, shape, nested=True, **fields)
 
     def _copy_with(self, selector: Selector, block: StreamBlock) -> BoundedPast:
         """Return a copy of the past with one more block, without a reduction."""
@@ -166,7 +158,7 @@ class BoundedPast:
 
     def metadata(self) -> dict[str, Any]:
         """Return the JSON-serialisable part of the state to save."""
-        return {name: getattr(self, name) for name in _NUMBERS}
+        return {name: getattr(self, name) for name in ("frames", "counted", "bar", "until_s", "reductions")}
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the tensors to save; none before the first block."""
@@ -192,9 +184,8 @@ class BoundedPast:
         places, times = index.numpy()[by_index], time_s.numpy()[by_index]
         require(is_within(places, total) and (np.diff(places) > 0).all(), f"index must differ and be below {total}")
         frame = places // saved.cells
-        require(
-            (np.sign(np.diff(frame)) == np.sign(np.diff(times))).all(), "time_s must ascend with the frames of index"
-        )
+        ascends = (np.sign(np.diff(frame)) == np.sign(np.diff(times))).all()
+        require(ascends, "time_s must ascend with the frames of index")
         require(frame[0] > 0 or times[0] == saved.first_s, "time_s of the first frame must be the first time")
         saved.require_order("time_s", times)
         # a sum of normalized tokens is no longer than their number
@@ -203,9 +194,6 @@ class BoundedPast:
         features = saved.read_features(file, count)
         held = {"features": features, "sums": sums.to(saved.device), "index": index, "time_s": time_s}
         self.buffer = _SurvivorBuffer(held, self._limit())
-
-
-_NUMBERS = ("frames", "counted", "bar", "until_s", "reductions")  # that are saved
 
 
 def _reduce(selector: Selector, held: Survivors, count: int) -> tuple[Survivors, float]:

@@ -75,10 +75,9 @@ class SceneCutter(EvenCutter):
 
     def find_block(self, waiting: int) -> int:
         candidates = self._find_candidates()
-        if candidates and (waiting > max(candidates) + SHORTEST or waiting == self.capacity):
-            cuts = scenes.space_cuts(candidates, waiting, SHORTEST)
-            if cuts:
-                return cuts[0]
+        is_due = bool(candidates) and (waiting > max(candidates) + SHORTEST or waiting == self.capacity)
+        if is_due and (cuts := scenes.space_cuts(candidates, waiting, SHORTEST)):
+            return cuts[0]
         return self.capacity // 2 if waiting == self.capacity else 0
 
     def discard(self, frames: int) -> None:
@@ -90,7 +89,8 @@ class SceneCutter(EvenCutter):
 
     def metadata(self) -> dict[str, Any]:
         total = None if self.total is None else self.total.tolist()
-        return {**{name: getattr(self, name) for name in _SAVED}, "recent": [*self.recent], "total": total}
+        saved = {name: getattr(self, name) for name in ("frames", "apart", "squares", "cells")}
+        return {**saved, "recent": [*self.recent], "total": total}
 
     def restore(self, metadata: Fields, saved: SavedStream) -> None:
         frames = saved.frames + saved.waiting
@@ -128,5 +128,4 @@ class SceneCutter(EvenCutter):
         return scenes.find_clearest(self._measure_breaks(), (median + spread) / 2)
 
 
-_SAVED = ("frames", "apart", "squares", "cells")
 _DIFFERENCES = (-0.01, 2.01)  # range of differences 1 - cos, with rounding errors

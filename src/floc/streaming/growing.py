@@ -57,15 +57,9 @@ class GrowingPast:
         places = by_index[np.searchsorted(flat[by_index], indices)]
         features = to_input_type(take_rows(torch.cat([block.features for block in picked]), places), numpy_dtype)
         times = np.concatenate([block.times for block in picked])
-        return Kept.from_host(
-            features,
-            ranking.picks,
-            ranking.gains,
-            (len(times), *cells),
-            nested=True,
-            representation=RankedRepresentation(ranking, count),
-            times_s=convert_like(features, times[indices // frame_tokens]),
-        )
+        times_s, shape = convert_like(features, times[indices // frame_tokens]), (len(times), *cells)
+        fields = dict(times_s=times_s, representation=RankedRepresentation(ranking, count))
+        return Kept.from_host(features, ranking.picks, ranking.gains, shape, nested=True, **fields)
 
     def metadata(self) -> dict[str, Any]:
         return {"next_gains": [block.solution.next_gain for block in self.blocks]}
@@ -73,8 +67,8 @@ class GrowingPast:
     def tensors(self) -> dict[str, torch.Tensor]:
         if not self.blocks:
             return {}
-        rows = [_to_columns(block) for block in self.blocks]
-        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        rows = [(b.solution.picks, b.solution.gains, b.times, *(b.solution.history or ())) for b in self.blocks]
+        columns: Any = dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True))
         tensors = {name: torch.from_numpy(np.concatenate(parts)) for name, parts in columns.items()}
         tensors |= {f"{name}.lengths": torch.tensor([len(part) for part in parts]) for name, parts in columns.items()}
         return {**tensors, "features": torch.cat([block.features for block in self.blocks])}
@@ -102,14 +96,8 @@ class GrowingPast:
 
 
 # the arrays of a block, by the names under which they are saved; the last three are its history
-_COLUMNS = {
-    "picks": torch.int64,
-    "gains": torch.float64,
-    "block_times": torch.float64,
-    "token": torch.int64,
-    "rank": torch.int64,
-    "cosine": torch.float64,
-}
+_COLUMNS = {"picks": torch.int64, "gains": torch.float64, "block_times": torch.float64}
+_COLUMNS |= {"token": torch.int64, "rank": torch.int64, "cosine": torch.float64}
 
 
 def _read_column(file: CheckedFile, name: str, dtype: torch.dtype, blocks: int) -> list[np.ndarray]:
@@ -123,9 +111,8 @@ def _read_column(file: CheckedFile, name: str, dtype: torch.dtype, blocks: int) 
 def _check_solution(name: str, solution: Solution, n: int, budget: Budget) -> None:
     """Raise ValueError unless a block of `n` tokens can have this solution."""
     picks, gains = solution.picks, np.append(solution.gains, solution.next_gain or 0)
-    assert solution.history is not None
-    token, rank, cosine = solution.history
-    assert cosine is not None
+    history: Any = solution.history
+    token, rank, cosine = history
     count = min(n, budget.count(n) + 1)
     require(len(picks) == len(gains) - 1 == count, f"{name} must have {count} picks and gains, got {len(picks)}")
     require(is_within(picks, n) and len(np.unique(picks)) == count, f"the picks of {name} must differ and be below {n}")
@@ -139,11 +126,3 @@ def _check_solution(name: str, solution: Solution, n: int, budget: Budget) -> No
     require(len(np.unique(token[rank == 0])) == n, f"the first pick of {name} must represent every token")
     own = np.isin(picks * count + np.arange(count), token * count + rank)
     require(own.all(), f"every pick of {name} must represent itself")
-
-
-def _to_columns(block: _PickedBlock) -> dict[str, np.ndarray]:
-    """Return the arrays of a block by the names under which they are saved."""
-    history = block.solution.history
-    assert history is not None
-    arrays: tuple[Any, ...] = (block.solution.picks, block.solution.gains, block.times, *history)
-    return dict(zip(_COLUMNS, arrays, strict=True))
