@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from floc._arrays import require_dense, to_tensor
+from floc._arrays import Array, require_dense, to_tensor
 from floc._checks import is_int
 from floc._system import restore_interrupts
 from floc.selection.backends import create_engine
@@ -15,17 +15,12 @@ from floc.selection.objective import SCALE
 class Selection(NamedTuple):
     """The picked candidates, in the order they were picked, and the gain of each."""
 
-    picks: torch.Tensor | np.ndarray  # [k] int64
-    gains: torch.Tensor | np.ndarray  # [k] int64, in units of 2**-14 of similarity x weight
+    picks: Array  # [k] int64
+    gains: Array  # [k] int64, in units of 2**-14 of similarity x weight
 
 
 @restore_interrupts()
-def select(
-    similarity: torch.Tensor | np.ndarray,
-    k: int,
-    weights: torch.Tensor | np.ndarray | None = None,
-    backend: str = "auto",
-) -> Selection:
+def select(similarity: Array, k: int, weights: Array | None = None, backend: str = "auto") -> Selection:
     """Pick the `k` candidates that together represent all tokens best, by exact greedy facility location.
 
     All backends return the same picks and gains for the same input, bit for bit. Ties go to the lowest index.
@@ -54,7 +49,7 @@ def select(
     return Selection(picks.cpu().numpy(), gains.cpu().numpy())
 
 
-def _to_fixed_point(similarity: torch.Tensor | np.ndarray) -> torch.Tensor:
+def _to_fixed_point(similarity: Array) -> torch.Tensor:
     """Check the similarity matrix and convert it to [M, N] int16 fixed point."""
     require_dense(similarity, "similarity")
     dtype = similarity.dtype
@@ -80,7 +75,7 @@ def _to_fixed_point(similarity: torch.Tensor | np.ndarray) -> torch.Tensor:
     return matrix.to(torch.int16)
 
 
-def _check_weights(weights: torch.Tensor | np.ndarray, n: int) -> np.ndarray:
+def _check_weights(weights: Array, n: int) -> np.ndarray:
     """Check the weights and convert them to [n] int64."""
     if isinstance(weights, torch.Tensor):
         require_dense(weights, "weights")
