@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from floc._checks import shorten
+from floc._checks import require, shorten
 
 HEADER_BYTES = 16 << 20  # names, shapes and metadata; files of floc have a few KB
 LARGEST = 2**53  # integers up to it are exact in float64, too
@@ -101,8 +101,7 @@ class CheckedFile:
 
     def fields(self, entry: str) -> Fields:
         """Parse a metadata entry, which is a JSON object."""
-        if entry not in self.entries:
-            raise ValueError(f"it has no metadata called {entry!r}")
+        require(entry in self.entries, f"it has no metadata called {entry!r}")
         try:
             return Fields(json.loads(self.entries[entry]))
         except RecursionError:
@@ -116,8 +115,7 @@ class CheckedFile:
         Args:
             dtype: A dtype, or "float" for any floating-point dtype; its values must be finite.
         """
-        if name not in self.names:
-            raise ValueError(f"tensor {name} is missing")
+        require(name in self.names, f"tensor {name} is missing")
         found = tuple(self._file.get_slice(name).get_shape())
         if len(found) != len(shape) or any(want not in (None, got) for want, got in zip(shape, found, strict=True)):
             expected = "x".join("any" if size is None else str(size) for size in shape)
@@ -149,8 +147,7 @@ def check_regular_file(path: Path, what: str) -> None:
     """Raise OSError or ValueError unless `path` is a file; opening a pipe would wait forever."""
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file")
-    if not path.is_file():
-        raise ValueError(f"{path}: not a regular file; give {what}")
+    require(path.is_file(), f"{path}: not a regular file; give {what}")
 
 
 @contextmanager

@@ -56,6 +56,12 @@ def check_choice(kind: str, name: object, known: Iterable[str]) -> None:
     raise ValueError(f"unknown {kind} {shorten(name)}; {hint} one of: {', '.join(names)}")
 
 
+def require(condition: object, message: str) -> None:
+    """Raise ValueError unless a condition holds; for messages that are cheap to build."""
+    if not condition:
+        raise ValueError(message)
+
+
 def is_int(value: object) -> bool:
     """Return whether a value is an integer; True and False are not."""
     return isinstance(value, Integral) and not isinstance(value, bool)

@@ -25,7 +25,7 @@ import torch
 
 from floc._arrays import Array
 from floc._checked_file import CheckedFile, check_regular_file, check_selection, open_checked
-from floc._checks import shorten
+from floc._checks import require, shorten
 from floc.kept import Kept
 from floc.representatives import KnownRepresentation
 
@@ -52,8 +52,7 @@ def read_tokens(path: Path, tensor: str | None = None) -> Array:
         got = repr(path.suffix or "no suffix")
         raise ValueError(f"{path}: tokens are read from .npy and .safetensors files, got {got}")
     if path.suffix == ".npy":
-        if tensor is not None:
-            raise ValueError(f"{path}: a .npy file has one array, so there is no tensor {tensor!r} to select")
+        require(tensor is None, f"{path}: a .npy file has one array, so there is no tensor {tensor!r} to select")
         try:
             with np.errstate(all="ignore"):  # a product of sizes that overflows is an error later
                 return np.lib.format.open_memmap(path, mode="r")
@@ -102,8 +101,7 @@ def read_kept(path: Path) -> Kept:
         shape, method = metadata.shape("shape"), metadata.text("method")
         features = file.tensor("features", (None, None), "float")
         k, n = len(features), math.prod(shape)
-        if not features.numel():
-            raise ValueError("features must not be empty")
+        require(features.numel() > 0, "features must not be empty")
         indices, order = (file.tensor(name, (k,), torch.int64) for name in ("indices", "order"))
         check_selection(indices, order, n)
         positions = file.tensor("positions", (k, 3), torch.int64)
@@ -112,11 +110,9 @@ def read_kept(path: Path) -> Kept:
         represents = None
         if method != "stream" or "represents" in file.names:
             represents = file.tensor("represents", (n,), torch.int64).numpy()
-            if represents.min() < 0 or represents.max() >= k:
-                raise ValueError(f"represents must be within 0..{k - 1}")
-        span_s = metadata.numbers("span_s", 2) if metadata.has("span_s") else None
-        if span_s is not None and span_s[0] > span_s[1]:
-            raise ValueError(f"span_s must ascend, got {span_s}")
+            require(represents.min() >= 0 and represents.max() < k, f"represents must be within 0..{k - 1}")
+        span_s: Any = tuple(metadata.numbers("span_s", 2)) if metadata.has("span_s") else None
+        require(span_s is None or span_s[0] <= span_s[1], f"span_s must ascend, got {span_s}")
         for name, value in {"tokens": n, "kept": k, "ratio": k / n, "dim": features.shape[1]}.items():
             if metadata.values.get(name, value) != value:
                 raise ValueError(f"{name} must be {value}, got {shorten(metadata.values[name])}")
@@ -124,12 +120,8 @@ def read_kept(path: Path) -> Kept:
         bound = metadata.number("bound", 0, 1) if metadata.has("bound") else None
         representation = KnownRepresentation(represents, metadata.number("coverage", -1.01, 1.01), bound)
         kept = Kept(indices, features, positions, order, gains, shape, method, settings, representation=representation)
-        return replace(
-            kept,
-            seconds=metadata.number("seconds", 0),
-            times_s=_read_times(file, positions[:, 0], shape[0]),
-            span_s=None if span_s is None else (span_s[0], span_s[1]),
-        )
+        times_s = _read_times(file, positions[:, 0], shape[0])
+        return replace(kept, seconds=metadata.number("seconds", 0), times_s=times_s, span_s=span_s)
 
 
 def _read_times(file: CheckedFile, frame: torch.Tensor, frames: int) -> torch.Tensor | None:

@@ -22,8 +22,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from floc._arrays import Array, to_numpy
-from floc._tiles import TILE_BYTES, iterate_tiles
+from floc._arrays import TILE_BYTES, Array, iterate_tiles, to_numpy
 from floc.ranking import DeviceRanking, Ranking, find_nearest_place
 
 

@@ -18,9 +18,8 @@ import numpy as np
 import torch
 
 from floc import blocks
-from floc._arrays import Array
+from floc._arrays import Array, iterate_tiles
 from floc._checks import check_count, is_positive_int
-from floc._tiles import iterate_tiles
 from floc.blocks import BlockSpec
 from floc.representatives import normalize
 from floc.tokens import TokenGrid

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 
 from floc.budget import Budget
 from floc.captured.identity import Identity
-from floc.captured.prompts import build_prompt
+from floc.captured.prompts import Turns, build_prompt
 from floc.families.locate import Shape
 from floc.families.writers import SampledVideo
 
@@ -76,9 +76,7 @@ class Captured:
         made = {**self.made, "coverage": None, "bound": None}
         return replace(self, **arrays, order=order, deep=deep, made=made)
 
-    def inputs(
-        self, model: Any, tokenizer: Any, question: str, history: Sequence[tuple[str, str]] = ()
-    ) -> dict[str, Any]:
+    def inputs(self, model: Any, tokenizer: Any, question: str, history: Turns = ()) -> dict[str, Any]:
         """Build the inputs of a question about this video, for `model.generate` inside `floc.replay`.
 
         Args:

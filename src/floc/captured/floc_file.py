@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from floc._checked_file import Fields, check_selection, open_checked
+from floc._checks import require
 from floc._version import __version__
 from floc.captured.captured import Captured
 from floc.captured.identity import Identity
@@ -89,17 +90,14 @@ def require_consistent(video: Captured) -> None:
         raise ValueError("some values are not finite")
     check_selection(video.indices, video.order, video.n)
     for name in _TIMES:
-        if (times := getattr(video, name)) is not None:
-            _check_times(name, np.asarray(times), slices)
+        if getattr(video, name) is None:
+            continue
+        times = np.asarray(getattr(video, name))
+        if times.shape != (slices,) or times.dtype.kind != "f" or not (abs(times) <= _LARGEST_TIME_S).all():
+            raise ValueError(f"{name} must have a time for each of {slices} slices, within {_LARGEST_TIME_S:g} s")
+        require(not (times[1:] < times[:-1]).any(), f"{name} must be ascending")
     if video.times_s is not None and video.last_s is not None and (video.last_s < video.times_s).any():
         raise ValueError("last_s must not be before times_s")
-
-
-def _check_times(name: str, times: np.ndarray, slices: int) -> None:
-    if times.shape != (slices,) or times.dtype.kind != "f" or not (abs(times) <= _LARGEST_TIME_S).all():
-        raise ValueError(f"{name} must have a time for each of {slices} slices, within {_LARGEST_TIME_S:g} s")
-    if (times[1:] < times[:-1]).any():
-        raise ValueError(f"{name} must be ascending")
 
 
 def _check_made(made: Fields) -> None:

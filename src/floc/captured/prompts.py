@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import chain, cycle
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -17,6 +17,7 @@ from floc.families import FAMILIES
 from floc.families.pretrained import load_part, read_json
 from floc.families.writers import SampledVideo
 
+Turns: TypeAlias = Sequence[tuple[str, str]]  # questions about a video with their answers, oldest first
 MOST_TOKENS = 1 << 24  # in a prompt: ten times an hour of video, and the text of more would fill the memory
 VIDEO_LLAMA_3_MERGE = 2  # patches on a side of a video token; only its video processor knows it
 
@@ -34,12 +35,7 @@ def load_tokenizer(source: str) -> Any:
 
 
 def build_prompt(
-    model_type: str,
-    tokenizer: Any,
-    config: Any,
-    video: SampledVideo,
-    question: str,
-    history: Sequence[tuple[str, str]] = (),
+    model_type: str, tokenizer: Any, config: Any, video: SampledVideo, question: str, history: Turns = ()
 ) -> dict[str, torch.Tensor]:
     """Build the inputs for a question about a video, without pixels.
 
@@ -91,7 +87,7 @@ def build_prompt(
     return inputs
 
 
-def _apply_template(model_type: str, tokenizer: Any, question: str, history: Sequence[tuple[str, str]]) -> str:
+def _apply_template(model_type: str, tokenizer: Any, question: str, history: Turns) -> str:
     from jinja2 import TemplateError
 
     texts = zip(cycle(("user", "assistant")), [*chain(*history), question], strict=False)

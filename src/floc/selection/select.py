@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from floc._arrays import Array, require_dense, to_tensor
-from floc._checks import is_int
+from floc._checks import is_int, require
 from floc._system import restore_interrupts
 from floc.selection.backends import create_engine
 from floc.selection.objective import SCALE
@@ -40,8 +40,7 @@ def select(similarity: Array, k: int, weights: Array | None = None, backend: str
     """
     matrix = _to_fixed_point(similarity)
     m, n = matrix.shape
-    if not (is_int(k) and 1 <= k <= m):
-        raise ValueError(f"k must be a whole number in 1..{m}, the number of candidates; got {k!r}")
+    require(is_int(k) and 1 <= k <= m, f"k must be a whole number in 1..{m}, the number of candidates; got {k!r}")
     counts = None if weights is None else _check_weights(weights, n)
     picks, gains = create_engine(backend, matrix.device).select([matrix], [int(k)], counts)
     if isinstance(similarity, torch.Tensor):
@@ -82,8 +81,7 @@ def _check_weights(weights: Array, n: int) -> np.ndarray:
         weights = weights.detach().cpu()
         weights = (weights.double() if weights.is_floating_point() else weights).numpy()
     values = np.asarray(weights)
-    if values.shape != (n,):
-        raise ValueError(f"weights must be [{n}], one for each token; got {list(values.shape)}")
+    require(values.shape == (n,), f"weights must be [{n}], one for each token; got {list(values.shape)}")
     if values.dtype.kind not in "fiub" or not ((values >= 0) & (values < 2**62) & (values == np.rint(values))).all():
         raise ValueError("weights must be whole numbers >= 0, so that gains stay exact; scale and round them first")
     return values.astype(np.int64)

@@ -12,12 +12,13 @@ import torch
 
 from floc._arrays import convert_like, copy_rows, take_rows, to_input_type
 from floc._checked_file import LARGEST, CheckedFile, Fields
+from floc._checks import require
 from floc._system import release_memory
 from floc.kept import Kept
 from floc.representatives import SummedRepresentation
-from floc.second_pass import SurvivorSelection, select_survivors
+from floc.second_pass import select_survivors
 from floc.selection.objective import SCALE
-from floc.streaming.past import SavedStream, Selector, StreamBlock, is_within, require
+from floc.streaming.past import SavedStream, Selector, StreamBlock, is_within
 
 DEDUPE = 1.25  # less than for `floc.compress`: every survivor of a block adds to the cost of a reduction
 # Survivors that are stored before a reduction, per survivor that remains. A reduction costs the square of their number,
@@ -60,15 +61,13 @@ class BoundedPast:
 
     def __init__(self, budget: int, dedupe: float, half_life_s: float | None) -> None:
         self.budget = min(budget, LARGEST)  # the counts below stay exact; no stream has more tokens
-        self.dedupe = dedupe
-        self.half_life_s = half_life_s
+        self.dedupe, self.half_life_s = dedupe, half_life_s
         self.most = math.ceil(ROOM * budget)  # survivors that are stored before a reduction
         self.buffer: _SurvivorBuffer | None = None
-        self.frames = 0
+        self.frames = self.reductions = 0
         self.counted = 0.0  # tokens so far, less what has decayed
         self.bar = 0.0  # the smallest gain in the last reduction, less what has decayed
         self.until_s = 0.0
-        self.reductions = 0
 
     def add(self, selector: Selector, block: StreamBlock) -> None:
         """Add a complete block."""
@@ -134,7 +133,8 @@ class BoundedPast:
         assert self.buffer is not None
         held = self.buffer.view()
         index = held["index"].numpy()
-        selection = _select_again(selector, held, min(self.budget, len(index)))
+        count = min(self.budget, len(index))
+        selection = select_survivors(*selector[:2], held["features"], held["sums"], count)
         picked = index[selection.picks]
         places = selection.picks[np.argsort(picked)]
         kept = take_rows(held["features"], places)
@@ -197,17 +197,10 @@ class BoundedPast:
 
 
 def _reduce(selector: Selector, held: Survivors, count: int) -> tuple[Survivors, float]:
-    """Select `count` survivors, and add the sums of the others to those of their representatives.
-
-    Returns these survivors, and the smallest gain.
-    """
-    selection = _select_again(selector, held, count)
+    """Select `count` survivors, add the sums of the others to their representatives', return also the smallest gain."""
+    selection = select_survivors(*selector[:2], held["features"], held["sums"], count)
     representatives = torch.from_numpy(selection.representatives).to(held["sums"].device)
     sums = held["sums"].new_zeros(count, held["sums"].shape[1]).index_add(0, representatives, held["sums"])
     by_index = np.argsort(held["index"].numpy()[selection.picks])
     remaining = {name: take_rows(held[name], selection.picks[by_index]) for name in ("features", "index", "time_s")}
     return remaining | {"sums": take_rows(sums, by_index)}, float(selection.gains.min())
-
-
-def _select_again(selector: Selector, held: Survivors, count: int) -> SurvivorSelection:
-    return select_survivors(selector.engine, selector.similarity, held["features"], held["sums"], count)

@@ -9,8 +9,9 @@ import torch
 
 from floc import scenes
 from floc._checked_file import Fields
+from floc._checks import require
 from floc.scenes import LONGEST, SHORTEST
-from floc.streaming.past import SavedStream, require
+from floc.streaming.past import SavedStream
 
 RECENT = 1024  # frames whose breaks the median is taken over
 
@@ -53,13 +54,12 @@ class SceneCutter(EvenCutter):
     def __init__(self, dim: int | None = None) -> None:
         super().__init__(LONGEST)
         self.dim = dim  # number of features to compare, the first ones; None: all
-        self.frames = 0
+        self.frames = self.cells = 0
         # differences of each waiting frame to the previous one and to the last but one
         self.apart: list[tuple[float, float]] = []
         self.recent: deque[float] = deque(maxlen=RECENT)  # breaks, not divided by the spread
         self.total: np.ndarray | None = None  # [D] sum of all normalized tokens
         self.squares = 0.0
-        self.cells = 0
 
     def observe(self, waiting: torch.Tensor) -> None:
         latest = waiting[-3:, ..., : self.dim]

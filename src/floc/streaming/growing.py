@@ -9,13 +9,14 @@ import torch
 
 from floc._arrays import convert_like, take_rows, to_input_type
 from floc._checked_file import CheckedFile, Fields
+from floc._checks import require
 from floc.budget import Budget
 from floc.kept import Kept
 from floc.ranking import Ranking
 from floc.representatives import RankedRepresentation
 from floc.selection.engine import History, Solution
 from floc.selection.objective import SCALE
-from floc.streaming.past import SavedStream, Selector, StreamBlock, is_within, require
+from floc.streaming.past import SavedStream, Selector, StreamBlock, is_within
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ import torch
 
 from floc._arrays import Array, copy_rows, require_dense
 from floc._checked_file import LARGEST, CheckedFile, Fields, open_checked
-from floc._checks import check_at_least, check_choice, check_count, is_number, is_positive_int, shorten
+from floc._checks import check_at_least, check_choice, check_count, is_number, is_positive_int, require, shorten
 from floc._system import check_memory, restore_interrupts
 from floc.budget import Budget
 from floc.files import write_atomic
@@ -36,7 +36,7 @@ from floc.selection.torch.engine import TorchEngine
 from floc.streaming.bounded import DEDUPE, BoundedPast
 from floc.streaming.cutting import EvenCutter, SceneCutter
 from floc.streaming.growing import GrowingPast
-from floc.streaming.past import SavedStream, Selector, StreamBlock, require, require_float32_range
+from floc.streaming.past import SavedStream, Selector, StreamBlock, require_float32_range
 from floc.tokens import TokenGrid
 
 FORMAT = 2
@@ -94,17 +94,12 @@ class Stream:
         check_at_least("detail", detail, 1)
         if half_life_s is not None and not (is_number(half_life_s) and 0 < half_life_s < LONGEST_S):
             raise ValueError(f"half_life_s must be a number of seconds above 0, or None; got {shorten(half_life_s)}")
-        self._settings: dict[str, Any] = dict(
-            ratio=None if ratio is None else str(self._budget.ratio),
-            budget=self._budget.budget,
-            block=block if by_scene else int(block),
-            dedupe=float(dedupe) if budget is not None else None,
-            detail=float(detail),
-            metric=metric,
-            half_life_s=None if half_life_s is None else float(half_life_s),
-            dim=None if dim is None else int(dim),
-            backend=backend,
+        settings: dict[str, Any] = dict(
+            ratio=self._budget.ratio and str(self._budget.ratio), budget=self._budget.budget
         )
+        settings |= dict(block=block if by_scene else int(block), dedupe=None if budget is None else float(dedupe))
+        settings |= dict(detail=float(detail), metric=metric, half_life_s=half_life_s and float(half_life_s))
+        self._settings = settings | dict(dim=dim and int(dim), backend=backend)
         self._similarity = Similarity(metric, detail)
         self._engine: TorchEngine | None = None
         self._cutter = SceneCutter(dim) if by_scene else EvenCutter(int(block))
@@ -148,8 +143,7 @@ class Stream:
             time_s: When the frame is shown, later than the one before; for several frames, one per frame. If never
                 given, frames are counted.
         """
-        if self._is_closed:
-            raise ValueError("the stream is closed; open a new one")
+        require(not self._is_closed, "the stream is closed; open a new one")
         frames = self._check_frames(tokens)
         times = self._check_times(time_s, len(frames))
         if self._waiting is None:
@@ -172,8 +166,7 @@ class Stream:
     @restore_interrupts()
     def kept(self) -> Kept:
         """Return the kept tokens of all frames so far, including those of the incomplete block."""
-        if not self.frames:
-            raise ValueError("no frame was pushed yet")
+        require(self.frames > 0, "no frame was pushed yet")
         assert self._waiting is not None
         ends = itertools.accumulate(self._cutter.split_rest(len(self._times)), initial=0)
         rest = [self._get_block(slice(*span)) for span in itertools.pairwise(ends)]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from floc._arrays import iterate_tiles
 from floc._system import count_threads, single_threaded_blas
-from floc._tiles import iterate_tiles
 from floc.selection import engine
 from floc.selection.cpu import greedy, matrix_tiles, rows
 from floc.selection.engine import Job, Matrices, Raises, Solution, Targets, Tick, TokenSets, no_tick

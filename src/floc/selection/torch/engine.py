@@ -11,8 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from floc._arrays import take_rows
-from floc._tiles import TILE_BYTES, iterate_tiles
+from floc._arrays import TILE_BYTES, iterate_tiles, take_rows
 from floc.selection import engine, reference
 from floc.selection.engine import Choice, History, Job, Matrices, Raises, Solution, Targets, Tick, TokenSets, no_tick
 from floc.selection.objective import SCALE, Similarity
