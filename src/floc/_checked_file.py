@@ -110,10 +110,9 @@ class CheckedFile:
             raise ValueError(f"its metadata {entry!r} is not JSON ({error})") from None
 
     def tensor(self, name: str, shape: tuple[int | None, ...], dtype: torch.dtype | str) -> torch.Tensor:
-        """Load a tensor of a known shape; None matches any length.
+        """Load a tensor of a known shape and dtype; None matches any length, "float" any floating-point dtype.
 
-        Args:
-            dtype: A dtype, or "float" for any floating-point dtype; its values must be finite.
+        Floating-point values must be finite.
         """
         require(name in self.names, f"tensor {name} is missing")
         found = tuple(self._file.get_slice(name).get_shape())
@@ -154,8 +153,7 @@ def check_regular_file(path: Path, what: str) -> None:
 def open_checked(path: Path, what: str) -> Iterator[CheckedFile]:
     """Open a safetensors file; turn every error inside the block into ValueError that starts with the path.
 
-    Args:
-        what: What the file should be, such as "a .floc file"; part of the error.
+    The error also says `what` the file should be, such as "a .floc file".
     """
     from safetensors import SafetensorError, safe_open
 

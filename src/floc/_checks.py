@@ -4,6 +4,7 @@ import difflib
 import re
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from fractions import Fraction
 from numbers import Integral, Real
 
@@ -21,10 +22,8 @@ def parse_fraction(text: str) -> Fraction:
     ValueError: '1e99999999' is not a number such as 0.125 or a fraction such as 1/8
     """
     if len(text) <= 100 and _FRACTION.fullmatch(text.strip()):
-        try:
+        with suppress(ValueError, ZeroDivisionError):  # such as 1/0
             return Fraction(text)
-        except (ValueError, ZeroDivisionError):
-            pass  # such as 1/0
     raise ValueError(f"{shorten(text)} is not a number such as 0.125 or a fraction such as 1/8")
 
 

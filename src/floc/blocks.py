@@ -44,14 +44,10 @@ def check_block(block: object) -> None:
 
 
 def share_budget(sizes: Counts, budget: int, room: Counts | None = None) -> np.ndarray:
-    """Split `budget` in proportion to `sizes`, by largest remainder; ties go to the earlier block.
+    """Split `budget` in proportion to the [B] sizes of blocks, by largest remainder; ties go to the earlier block.
 
-    Args:
-        sizes: [B] tokens in each block.
-        room: [B] upper limit of each share; what does not fit goes to the next largest remainders. Default: `sizes`.
-
-    Returns:
-        [B] int64 shares that sum to `budget`.
+    `room` is the [B] upper limit of each share, by default `sizes`; what does not fit goes to the next largest
+    remainders. Returns [B] int64 shares that sum to `budget`.
 
     >>> share_budget([1920, 1920, 360], 525).tolist()
     [240, 240, 45]
@@ -86,10 +82,8 @@ def merge_by_gain(gains: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Order the picks of all blocks as greedy selection over all blocks at once would make them.
 
     Blocks share no tokens, so the best next pick overall is the best next pick of some block. Ties go to the lower
-    rank, so that blocks without further gains fill up evenly, then to the earlier block.
-
-    Returns:
-        [P] the block and [P] the rank in its block of each pick, first to last.
+    rank, so that blocks without further gains fill up evenly, then to the earlier block. Returns the [P] block and the
+    [P] rank in its block of each pick, first to last.
 
     >>> merge_by_gain([np.array([5, 9]), np.array([7, 5])])[0].tolist()
     [1, 0, 0, 1]

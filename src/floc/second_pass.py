@@ -178,9 +178,8 @@ def select_survivors(
 ) -> SurvivorSelection:
     """Select `count` of a stream's survivors; many of them in windows of consecutive survivors, merged by gain.
 
-    Args:
-        survivors: [M, D or more] tokens; the first D features are compared.
-        sums: [M, D] of the normalized tokens that each survivor represents.
+    Takes [M, D or more] tokens, of which the first D features are compared, and the [M, D] sums of the normalized
+    tokens that each represents.
     """
     total, dim = sums.shape
     norms = torch.linalg.vector_norm(sums, dim=1)

@@ -62,8 +62,7 @@ class History(NamedTuple):
     def representatives(self, n: int, kept: int | np.ndarray) -> np.ndarray:
         """Return [n] int64, the rank of each token's representative; -1 if it has none.
 
-        Args:
-            kept: The number of picks to use, the first ones, or [P] bool for each pick.
+        `kept` is the number of picks to use, the first ones, or [P] bool for each pick.
         """
         last = np.full(n, -1, np.int64)
         used = self.rank < kept if isinstance(kept, int) else kept[self.rank]
@@ -142,7 +141,7 @@ def build_solution(
     picks, gains, next_gain = choice
     token, rank, cover = raises
     if similarity.detail > 1:
-        picks = _replace_useless_picks(picks, gains, History(token, rank, None), len(own), cosines)
+        picks = _replace_useless(picks, gains, History(token, rank, None), len(own), cosines)
     # a pick represents itself from its own turn on; if it was fully covered before, `raises` does not contain that
     rank = np.concatenate([rank, np.arange(len(picks))])
     by_rank = np.argsort(rank, kind="stable")
@@ -155,9 +154,7 @@ def build_solution(
     return Solution(picks, gains, next_gain, History(token, rank, cosine))
 
 
-def _replace_useless_picks(
-    picks: np.ndarray, gains: np.ndarray, history: History, n: int, cosines: Cosines
-) -> np.ndarray:
+def _replace_useless(picks: np.ndarray, gains: np.ndarray, history: History, n: int, cosines: Cosines) -> np.ndarray:
     """Replace the picks that gain nothing by the tokens that are covered worst.
 
     With detail > 1 all similarities near 1 round to 1. On static video the fixed-point gains are then 0 although tokens

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,7 +27,6 @@ ROOM = 2.0
 # Survivors are columns of one length: features [M, D], sums [M, D] float32 of the normalized tokens that each
 # represents, and on the host index [M] int64 in the whole video and time_s [M] float64.
 Survivors: TypeAlias = dict[str, torch.Tensor]
-COLUMNS = ("features", "sums", "index", "time_s")
 
 
 class _SurvivorBuffer:
@@ -107,12 +105,10 @@ class BoundedPast:
         cluster = solution.history.representatives(n, count)
         directions, lengths = selector.engine.sum_by_cluster([(compared, cluster)], count, unit=True)
         picks = solution.picks[:count]
-        return {
-            "features": take_rows(flat, picks),
-            "sums": directions.to(flat.device) * torch.from_numpy(lengths).to(flat.device, torch.float32)[:, None],
-            "index": torch.from_numpy(self.frames * block.cells + picks),
-            "time_s": torch.from_numpy(block.times[picks // block.cells]),
-        }
+        sums = directions.to(flat.device) * torch.from_numpy(lengths).to(flat.device, torch.float32)[:, None]
+        index, time_s = self.frames * block.cells + picks, block.times[picks // block.cells]
+        host = {"index": torch.from_numpy(index), "time_s": torch.from_numpy(time_s)}
+        return {"features": take_rows(flat, picks), "sums": sums, **host}
 
     def _limit(self) -> int:
         return max(self.most, self.budget + math.ceil(min(self.dedupe * self.budget, LARGEST)))
@@ -124,12 +120,13 @@ class BoundedPast:
         # a selection that failed for lack of memory is repeated: the past has decayed already
         return 0.5 ** (max(0.0, float(block.times[-1]) - self.until_s) / self.half_life_s)
 
-    def keep(
-        self, selector: Selector, rest: Sequence[StreamBlock], cells: tuple[int, int], numpy_dtype: np.dtype | None
-    ) -> Kept:
-        """Return the kept tokens of all blocks and of `rest`, which is not added; `cells` are rows and columns."""
+    def keep(self, selector: Selector, rest: list[StreamBlock], cells: tuple[int, int], dtype: np.dtype | None) -> Kept:
+        """Return the kept tokens of all blocks and of `rest`, which is not added.
+
+        `cells` are rows and columns, `dtype` that of the caller's numpy arrays; None for torch.
+        """
         if rest:
-            return self._copy_with(selector, rest[0]).keep(selector, rest[1:], cells, numpy_dtype)
+            return self._copy_with(selector, rest[0]).keep(selector, rest[1:], cells, dtype)
         assert self.buffer is not None
         held = self.buffer.view()
         index = held["index"].numpy()
@@ -138,7 +135,7 @@ class BoundedPast:
         picked = index[selection.picks]
         places = selection.picks[np.argsort(picked)]
         kept = take_rows(held["features"], places)
-        features, shape = to_input_type(kept, numpy_dtype), (self.frames, *cells)
+        features, shape = to_input_type(kept, dtype), (self.frames, *cells)
         representation = SummedRepresentation(*selection.targets, self.counted, selector.crop(kept))
         fields = dict(times_s=convert_like(features, held["time_s"].numpy()[places]), representation=representation)
         return Kept.from_host(features, picked, selection.gains, shape, nested=True, **fields)
@@ -149,7 +146,7 @@ class BoundedPast:
         if self.buffer is not None:
             held = self.buffer.view()
             held["sums"] = held["sums"] * decay
-            both = {name: torch.cat([held[name], both[name]]) for name in COLUMNS}
+            both = {name: torch.cat([held[name], both[name]]) for name in held}
         past = copy.copy(self)
         past.buffer = _SurvivorBuffer(both, len(both["index"]))
         past._decay(block, decay)
@@ -191,8 +188,12 @@ class BoundedPast:
         # a sum of normalized tokens is no longer than their number
         weight = float(torch.linalg.vector_norm(sums.double(), dim=1).sum())
         require(weight <= 1.01 * self.counted, f"sums of {self.counted:g} tokens have a length of {weight:g}")
-        features = saved.read_features(file, count)
-        held = {"features": features, "sums": sums.to(saved.device), "index": index, "time_s": time_s}
+        held = {
+            "features": saved.read_features(file, count),
+            "sums": sums.to(saved.device),
+            "index": index,
+            "time_s": time_s,
+        }
         self.buffer = _SurvivorBuffer(held, self._limit())
 
 

@@ -1,6 +1,5 @@
 """The past of a stream with a ratio: all blocks, each with its own picks."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,9 +42,7 @@ class GrowingPast:
         solution = selector.select(selector.crop(block.flat), depth, with_cosines=True)
         return _PickedBlock(solution.scale(SCALE), take_rows(block.flat, solution.picks), block.times)
 
-    def keep(
-        self, selector: Selector, rest: Sequence[StreamBlock], cells: tuple[int, int], numpy_dtype: np.dtype | None
-    ) -> Kept:
+    def keep(self, selector: Selector, rest: list[StreamBlock], cells: tuple[int, int], dtype: np.dtype | None) -> Kept:
         picked = [*self.blocks, *(self._select(selector, block) for block in rest)]
         frame_tokens = cells[0] * cells[1]
         sizes = np.array([len(block.times) * frame_tokens for block in picked])
@@ -56,7 +53,7 @@ class GrowingPast:
         flat = np.concatenate([start + s.picks for start, s in zip(sizes.cumsum() - sizes, solutions, strict=True)])
         by_index = np.argsort(flat)
         places = by_index[np.searchsorted(flat[by_index], indices)]
-        features = to_input_type(take_rows(torch.cat([block.features for block in picked]), places), numpy_dtype)
+        features = to_input_type(take_rows(torch.cat([block.features for block in picked]), places), dtype)
         times = np.concatenate([block.times for block in picked])
         times_s, shape = convert_like(features, times[indices // frame_tokens]), (len(times), *cells)
         fields = dict(times_s=times_s, representation=RankedRepresentation(ranking, count))

@@ -215,8 +215,7 @@ class Stream:
     def _restore(self, file: CheckedFile, metadata: Fields, device: torch.device) -> None:
         """Restore a saved state; raise ValueError if no stream can have it."""
         times = file.tensor("times", (None,), torch.float64).numpy()
-        largest = sys.float_info.max
-        self._first_s, self._last_s = metadata.numbers("span_s", 2, -largest, largest)
+        self._first_s, self._last_s = metadata.numbers("span_s", 2, -sys.float_info.max, sys.float_info.max)
         self._is_timed, self._is_closed = metadata.flag("timed"), metadata.flag("closed")
         self.note = metadata.section("note").values
         past, cutter = metadata.section("past"), metadata.section("cutter")

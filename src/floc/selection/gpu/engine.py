@@ -1,7 +1,5 @@
 """The gpu backend for callers that work on the host; those that stay on the device use floc.selection.gpu.run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -120,7 +120,6 @@ def select_survivors(rows: Rows, window: DeviceWindow, detail: float) -> WindowS
 
 
 def _concatenate(parts: list[Picks]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the picks and the gains of all parts."""
     picks, gains = [part.picks for part in parts], [part.gains for part in parts]
     return (picks[0], gains[0]) if len(parts) == 1 else (torch.cat(picks), torch.cat(gains))
 
@@ -175,12 +174,8 @@ class _PickLists:
     def merge(self, gains: torch.Tensor, count: int, *, firsts: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Select the best picks of all groups, in the order of `blocks.merge_by_gain`.
 
-        Args:
-            gains: [P], in each group never rising from the second on.
-            firsts: Whether the first pick of every group comes before all others.
-
-        Returns:
-            [count] int64 places of these picks, and [G] int64 the place that follows them in each group.
+        Takes [P] gains, in each group never rising from the second on. With `firsts` every group's first pick comes
+        before all others. Returns [count] int64 places of these picks, and [G] int64 the place after them in each group.
         """
         due = torch.minimum(gains, gains.index_select(0, self.first))
         if firsts:
@@ -203,12 +198,8 @@ def _build_ranking(
 ) -> DeviceRanking:
     """Build a ranking that stays on the device; it keeps `plan` alive, whose tensors a CUDA graph reads when replayed.
 
-    Args:
-        sizes: [G] tokens in each block or window.
-        flat: [K] int64 flat token index of the picks.
-        gains: [P] fixed-point gains of the picks of all groups.
-        order: [K] int64 places of the picks in `gains`.
-        following: [G] int64, the place that follows a group's picks.
+    Takes the [G] tokens in each block or window, the [K] int64 flat token indices of the picks, the [P] fixed-point
+    gains of all groups, the [K] int64 places of the picks in these, and the [G] int64 place after each group's picks.
     """
     shared = isinstance(plan, BlockPlan)
     unit = SCALE if shared else SCALE * WEIGHT_SCALE

@@ -36,7 +36,7 @@ class TorchEngine:
         """Select from each set in turn; `with_cosines` requests the cosines of the history."""
         for batch in _batch_jobs(jobs):
             computed = [compute_symmetric_matrix(job.tokens, similarity) for job in batch]
-            choices = self._select_budgets([matrix for matrix, _ in computed], [job.budget for job in batch])
+            choices = self._select_budgets([matrix for matrix, _ in computed], [job.budget for job in batch], None)
             for job, (matrix, sigma), choice in zip(batch, computed, choices, strict=True):
                 raises, own = self._trace_history(matrix, choice[0]), matrix.diagonal().cpu().numpy()
 
@@ -141,9 +141,7 @@ class TorchEngine:
         picks, gains = (torch.cat([row[:n] for row, n in zip(rows, depths, strict=True)]) for rows in result)
         return picks, gains
 
-    def _select_budgets(
-        self, matrices: Matrices, budgets: Sequence[int], weights: np.ndarray | None = None
-    ) -> list[Choice]:
+    def _select_budgets(self, matrices: Matrices, budgets: Sequence[int], weights: np.ndarray | None) -> list[Choice]:
         depths = [min(budget + 1, len(matrix)) for matrix, budget in zip(matrices, budgets, strict=True)]
         ends = np.cumsum(depths)[:-1]
         picks, gains = (np.split(column.cpu().numpy(), ends) for column in self.select(matrices, depths, weights))
