@@ -60,8 +60,7 @@ def read_tokens(path: Path, tensor: str | None = None) -> Array:
             raise ValueError(f"{path}: not a readable .npy file ({error}); write it with numpy.save") from error
     with open_checked(path, "a safetensors file") as file:
         names = sorted(file.names)
-        if tensor is None:
-            tensor = names[0] if len(names) == 1 else "tokens"
+        tensor = tensor if tensor is not None else names[0] if len(names) == 1 else "tokens"
         if tensor in names:
             return file.any_tensor(tensor)
     listed = ", ".join(names[:20]) + ", ..." * (len(names) > 20)

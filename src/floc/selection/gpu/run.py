@@ -175,7 +175,7 @@ class _PickLists:
         """Select the best picks of all groups, in the order of `blocks.merge_by_gain`.
 
         Takes [P] gains, in each group never rising from the second on. With `firsts` every group's first pick comes
-        before all others. Returns [count] int64 places of these picks, and [G] int64 the place after them in each group.
+        before all others. Returns [count] int64 places of these picks, and [G] int64 places after them in each group.
         """
         due = torch.minimum(gains, gains.index_select(0, self.first))
         if firsts:
