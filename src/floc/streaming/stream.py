@@ -94,9 +94,8 @@ class Stream:
         check_at_least("detail", detail, 1)
         if half_life_s is not None and not (is_number(half_life_s) and 0 < half_life_s < LONGEST_S):
             raise ValueError(f"half_life_s must be a number of seconds above 0, or None; got {shorten(half_life_s)}")
-        settings: dict[str, Any] = dict(
-            ratio=self._budget.ratio and str(self._budget.ratio), budget=self._budget.budget
-        )
+        size = self._budget
+        settings: dict[str, Any] = dict(ratio=size.ratio and str(size.ratio), budget=size.budget)
         settings |= dict(block=block if by_scene else int(block), dedupe=None if budget is None else float(dedupe))
         settings |= dict(detail=float(detail), metric=metric, half_life_s=half_life_s and float(half_life_s))
         self._settings = settings | dict(dim=dim and int(dim), backend=backend)
@@ -256,9 +255,8 @@ class Stream:
         engine, capacity = create_engine(self._settings["backend"], frames.device), self._cutter.capacity
         n, dim = capacity * frames.shape[1] * frames.shape[2], frames.shape[3]
         needed = engine.estimate_bytes(n, self._settings["dim"] or dim, self._similarity)
-        check_memory(
-            n, needed + n * dim * frames.element_size(), frames.device, f"block= with fewer than {capacity} frames"
-        )
+        needed += n * dim * frames.element_size()
+        check_memory(n, needed, frames.device, f"block= with fewer than {capacity} frames")
         self._engine = engine
         return frames.new_empty(capacity, *frames.shape[1:])
 
