@@ -38,8 +38,8 @@ def render_cli() -> str:
 
     parts = [
         "# Command line\n\nGenerated from the code. Results go to stdout, messages to stderr; the exit code is 0, "
-        "1 if a part failed (ingest, eval, store check), 2 for an error that the message explains, or 130 after "
-        "Ctrl-C.\n"
+        "1 if a part failed (ingest, eval, store check) or floc has a defect, 2 for an error that the message "
+        "explains, 130 after Ctrl-C, or 143 after SIGTERM.\n"
     ]
     root: Any = get_command(app)
     for name, command in root.commands.items():

@@ -23,6 +23,7 @@ pytest.importorskip("lance", reason="Lance is not installed: pip install 'floc-v
 
 from floc import Store
 from floc.archive import StoreError
+from floc.archive.schema import DamagedStoreError
 from tests.archive.builders import add_video, make_piece, make_pieces, make_video
 
 PROCESSES = multiprocessing.get_context("spawn")
@@ -213,9 +214,11 @@ def test_unreachable_store_error_says_what_to_do(store: Store) -> None:
     written = store.write_piece("v", 0, make_piece())
     os.rename(store.path, store.path + ".gone")
     Path(store.path).write_text("not a folder")
-    with pytest.raises(StoreError, match="check that the store exists and is writable"):
+    with pytest.raises(
+        DamagedStoreError, match=r"this table cannot be read .*; if files were changed or lost, restore"
+    ):
         store.write_piece("v", 1, make_piece())
-    with pytest.raises(StoreError):
+    with pytest.raises((StoreError, DamagedStoreError)):
         store.commit([written])
 
 

@@ -98,6 +98,8 @@ def test_ratio_of_a_sparse_range_returns_what_was_kept(store: Store) -> None:
         (dict(start_s=20, end_s=20), "start_s must be before end_s"),
         (dict(start_s=20, end_s=10), "start_s must be before end_s"),
         (dict(end_s=0), "start_s must be before end_s"),
+        (dict(start_s=10**400), "must be numbers of seconds"),
+        (dict(end_s="10"), "must be numbers of seconds"),
         (dict(start_s=math.nan, end_s=10), "must be numbers of seconds"),
         (dict(start_s=1, end_s=math.nan), "must be numbers of seconds"),
         (dict(start_s=math.inf), "must be numbers of seconds"),

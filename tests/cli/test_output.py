@@ -85,3 +85,8 @@ def test_tracebacks_hide_secrets(monkeypatch, capsys) -> None:
     error = capsys.readouterr().err
     assert "Traceback" in error
     assert "secret" not in error
+
+
+def test_an_error_is_one_line(capsys) -> None:
+    output.print_error("two\nlines.floc: no such file")
+    assert capsys.readouterr().err == "floc: two\\nlines.floc: no such file\n"

@@ -168,7 +168,7 @@ def test_rejects_invalid_options(given, message: str) -> None:
 def test_rejects_names_that_a_table_does_not_have() -> None:
     with pytest.raises(ValueError, match="unknown --paper 'table3'"):
         plan_paper("table3", PlanOptions())
-    with pytest.raises(ValueError, match=r"model of --paper table1, 'qwen2-vl-2b': .*qwen2\.5-vl-7b, internvl3-8b"):
+    with pytest.raises(ValueError, match=r"model of --paper table1, 'qwen2-vl-2b'; .*qwen2\.5-vl-7b, internvl3-8b"):
         plan_paper("table1", PlanOptions(models=["internvl3-8b", "qwen2-vl-2b"]))
     with pytest.raises(ValueError, match="unknown task of --paper table2, 'egoschema_subset'"):
         plan_paper("table2", PlanOptions(tasks=["videomme", "egoschema_subset"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import re
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -102,6 +103,8 @@ def _is_raised_by_package(error: BaseException) -> bool:
         trace = trace.tb_next
     if trace is None:
         return False
+    if isinstance(error, TypeError) and re.search(r"\(\) (missing|got an unexpected|got multiple|takes) ", str(error)):
+        return True  # Python names the argument, also inside a decorator of the package
     if PACKAGE not in trace.tb_frame.f_code.co_filename:
-        return isinstance(error, TypeError) and "fuzz" in trace.tb_frame.f_code.co_filename
+        return False
     return trace.tb_frame.f_code.co_code[trace.tb_lasti] in (dis.opmap["RAISE_VARARGS"], dis.opmap["RERAISE"])

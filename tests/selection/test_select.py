@@ -180,3 +180,10 @@ def test_lazy_greedy_evaluates_fewer_gains() -> None:
 def test_rejects_bad_input(arguments: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         floc.select(**arguments)
+
+
+def test_weights_may_be_a_negated_view() -> None:
+    values = torch.view_as_complex(-torch.tensor([[0.0, 3.0], [0.0, 1.0], [0.0, 2.0]])).conj().imag
+    assert values.is_neg()
+    chosen = floc.select(np.eye(3, dtype=np.float32), 2, weights=values)
+    assert chosen.picks.tolist() == [0, 2]

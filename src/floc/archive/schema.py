@@ -104,7 +104,7 @@ _TYPES = {
 
 
 def _list_columns(record: type) -> list[tuple[str, pa.DataType]]:
-    """Return the column of each field, by the text of its annotation. All others are text; mappings are stored as JSON."""
+    """Return the column of each field, by the text of its annotation. All others are text; mappings are JSON."""
     return [(column.name, _TYPES.get(str(column.type), pa.string())) for column in fields(record)]
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from floc._checks import is_number, shorten
 from floc._text import redact_source
 from floc._version import __version__
 from floc.archive import schema
@@ -278,10 +279,11 @@ def _parse_range(video: StoredVideo, start_s: float | None, end_s: float | None)
     """Validate a time range of a video; None means the whole video."""
     if start_s is None and end_s is None:
         return None
+    for seconds in (start_s, end_s):
+        if seconds is not None and not (is_number(seconds) and (abs(seconds) < 1e15 or (seconds == math.inf and seconds is end_s))):
+            raise ValueError(f"start_s and end_s must be numbers of seconds, got {shorten(seconds)}")
     start, end = 0.0 if start_s is None else start_s, video.duration_s if end_s is None else end_s
     given = f"got {start:g} s to {end:g} s of video {video.id}, which lasts {video.duration_s:g} s"
-    if not math.isfinite(start) or math.isnan(end):
-        raise ValueError(f"start_s and end_s must be numbers of seconds; {given}")
     if not start < end:
         raise ValueError(f"start_s must be before end_s; {given}")
     if not 0 <= start < video.duration_s:

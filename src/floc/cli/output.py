@@ -70,8 +70,8 @@ def escape_markup(text: object) -> str:
 
 
 def print_error(message: str) -> None:
-    """Print an error to stderr."""
-    _print(_ALWAYS, f"floc: {message}", "red")
+    """Print an error to stderr, in one line."""
+    _print(_ALWAYS, f"floc: {message}".replace("\n", "\\n"), "red")
 
 
 def print_warning(message: str) -> None:

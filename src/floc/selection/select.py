@@ -78,7 +78,7 @@ def _check_weights(weights: Array, n: int) -> np.ndarray:
     """Check the weights and convert them to [n] int64."""
     if isinstance(weights, torch.Tensor):
         require_dense(weights, "weights")
-        weights = weights.detach().cpu()
+        weights = weights.detach().cpu().resolve_neg()
         weights = (weights.double() if weights.is_floating_point() else weights).numpy()
     values = np.asarray(weights)
     require(values.shape == (n,), f"weights must be [{n}], one for each token; got {list(values.shape)}")

@@ -99,7 +99,7 @@ def test_table_fits_a_narrow_screen(clip: Path, models, monkeypatch) -> None:
 
 
 def test_method_with_its_own_parameters(clip: Path, models) -> None:
-    method = "sttm:spatial_threshold=0.85,temporal_threshold=0.75"
+    method = "sttm:spatial_threshold=0.85:temporal_threshold=0.75"
     done = run(clip, "?", "--model", models["qwen2_5_vl"], "--max-new-tokens", 1, "--json", "--method", method)
     assert done.exit_code == 0, done.stderr
 
