@@ -1,12 +1,14 @@
-"""Conversions between numpy and torch. A function's output has the type, dtype and device of the caller's input."""
+"""Conversions between numpy and torch, and tiles of rows. Outputs have the type, dtype and device of the input."""
 
 import warnings
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
 import torch
 
 Array: TypeAlias = torch.Tensor | np.ndarray
+TILE_BYTES = 1 << 26  # of temporaries at a time: large enough for a fast matrix product
 
 
 def require_dense(array: object, name: str = "tokens") -> None:
@@ -79,3 +81,14 @@ def _view_bits(tensor: torch.Tensor) -> np.ndarray:
     """View a CPU tensor as integers of the same width: numpy has no bfloat16, but it can copy the bits."""
     same_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
     return tensor.detach().view(same_size).numpy()
+
+
+def iterate_tiles(count: int, row_bytes: int, tile_bytes: int = TILE_BYTES) -> Iterator[slice]:
+    """Yield slices that cover `count` rows of `row_bytes`, each of at most `tile_bytes` and of at least one row.
+
+    >>> list(iterate_tiles(5, row_bytes=100, tile_bytes=250))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    step = max(1, tile_bytes // row_bytes)
+    for start in range(0, count, step):
+        yield slice(start, min(start + step, count))

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from floc._checks import shorten
+from floc._checks import require, shorten
 
 HEADER_BYTES = 16 << 20  # names, shapes and metadata; files of floc have a few KB
 LARGEST = 2**53  # integers up to it are exact in float64, too
@@ -31,39 +31,30 @@ class Fields:
         self.prefix = "" if name == "metadata" else f"{name}."
 
     def has(self, name: str) -> bool:
-        """Return whether a value is present."""
         return self.values.get(name) is not None
 
     def integer(self, name: str, least: int = 0, most: int = LARGEST) -> int:
-        """Return an integer within [least, most]."""
         value: Any = self.values.get(name)
-        if type(value) is not int or not least <= value <= most:
-            self._fail(name, f"a whole number from {least} to {most}")
-        return value
+        is_valid = type(value) is int and least <= value <= most
+        return value if is_valid else self._fail(name, f"a whole number from {least} to {most}")
 
     def number(self, name: str, least: float = -1e15, most: float = 1e15) -> float:
         """Return a finite number within [least, most]."""
         value: Any = self.values.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:  # also NaN
-            self._fail(name, f"a number from {least:g} to {most:g}")
-        return float(value)
+        is_valid = isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+        return float(value) if is_valid else self._fail(name, f"a number from {least:g} to {most:g}")
 
     def flag(self, name: str) -> bool:
-        """Return True or False."""
         value: Any = self.values.get(name)
-        if type(value) is not bool:
-            self._fail(name, "true or false")
-        return value
+        return value if type(value) is bool else self._fail(name, "true or false")
 
     def text(self, name: str, longest: int = 10_000) -> str:
         """Return a string of at most `longest` characters."""
         value: Any = self.values.get(name)
-        if type(value) is not str or len(value) > longest:
-            self._fail(name, f"text of at most {longest} characters")
-        return value
+        is_valid = type(value) is str and len(value) <= longest
+        return value if is_valid else self._fail(name, f"text of at most {longest} characters")
 
     def section(self, name: str) -> Fields:
-        """Return a JSON object."""
         return Fields(self.values.get(name), f"{self.prefix}{name}")
 
     def integers(self, name: str, count: int | None, least: int = 0, most: int = LARGEST) -> list[int]:
@@ -92,7 +83,7 @@ class Fields:
     def sequence(self, name: str, count: int | None) -> Fields:
         """Return a list of `count` values as fields "0", "1" and so on; None matches any count."""
         values: Any = self.values.get(name)
-        if type(values) is not list or len(values) != (len(values) if count is None else count):
+        if type(values) is not list or count not in (None, len(values)):
             self._fail(name, f"a list of {'some' if count is None else count} values")
         return Fields({str(i): value for i, value in enumerate(values)}, f"{self.prefix}{name}")
 
@@ -110,8 +101,7 @@ class CheckedFile:
 
     def fields(self, entry: str) -> Fields:
         """Parse a metadata entry, which is a JSON object."""
-        if entry not in self.entries:
-            raise ValueError(f"it has no metadata called {entry!r}")
+        require(entry in self.entries, f"it has no metadata called {entry!r}")
         try:
             return Fields(json.loads(self.entries[entry]))
         except RecursionError:
@@ -120,13 +110,11 @@ class CheckedFile:
             raise ValueError(f"its metadata {entry!r} is not JSON ({error})") from None
 
     def tensor(self, name: str, shape: tuple[int | None, ...], dtype: torch.dtype | str) -> torch.Tensor:
-        """Load a tensor of a known shape; None matches any length.
+        """Load a tensor of a known shape and dtype; None matches any length, "float" any floating-point dtype.
 
-        Args:
-            dtype: A dtype, or "float" for any floating-point dtype; its values must be finite.
+        Floating-point values must be finite.
         """
-        if name not in self.names:
-            raise ValueError(f"tensor {name} is missing")
+        require(name in self.names, f"tensor {name} is missing")
         found = tuple(self._file.get_slice(name).get_shape())
         if len(found) != len(shape) or any(want not in (None, got) for want, got in zip(shape, found, strict=True)):
             expected = "x".join("any" if size is None else str(size) for size in shape)
@@ -135,10 +123,9 @@ class CheckedFile:
         if not (tensor.is_floating_point() if dtype == "float" else tensor.dtype == dtype):
             expected = "a floating-point dtype" if dtype == "float" else f"dtype {dtype}"
             raise ValueError(f"tensor {name} must have {expected}, got {tensor.dtype}")
-        if tensor.is_floating_point():
-            values = tensor if tensor.element_size() > 1 else tensor.float()
-            if not bool(values.isfinite().all()):
-                raise ValueError(f"tensor {name} has values that are not finite")
+        values = tensor if tensor.element_size() > 1 else tensor.float()  # torch cannot test 8-bit floats
+        if tensor.is_floating_point() and not bool(values.isfinite().all()):
+            raise ValueError(f"tensor {name} has values that are not finite")
         return tensor
 
     def any_tensor(self, name: str) -> torch.Tensor:
@@ -159,34 +146,26 @@ def check_regular_file(path: Path, what: str) -> None:
     """Raise OSError or ValueError unless `path` is a file; opening a pipe would wait forever."""
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file")
-    if not path.is_file():
-        raise ValueError(f"{path}: not a regular file; give {what}")
+    require(path.is_file(), f"{path}: not a regular file; give {what}")
 
 
 @contextmanager
 def open_checked(path: Path, what: str) -> Iterator[CheckedFile]:
     """Open a safetensors file; turn every error inside the block into ValueError that starts with the path.
 
-    Args:
-        what: What the file should be, such as "a .floc file"; part of the error.
+    The error also says `what` the file should be, such as "a .floc file".
     """
     from safetensors import SafetensorError, safe_open
 
     check_regular_file(path, what)
     try:
-        _check_header(path)
+        with path.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            rest = os.fstat(opened.fileno()).st_size - 8
+        if not 0 < length <= min(rest, HEADER_BYTES):
+            raise ValueError(f"its header should have {length} bytes, but has {max(rest, 0)} of at most {HEADER_BYTES}")
         with safe_open(path, framework="pt") as file:
             yield CheckedFile(file)
     except (SafetensorError, OSError, ValueError, TypeError, LookupError, OverflowError, RuntimeError) as error:
         reason = str(error) or type(error).__name__
         raise ValueError(f"{path}: not {what}, or damaged: {reason}; write the file again") from error
-
-
-def _check_header(path: Path) -> None:
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        rest = os.fstat(file.fileno()).st_size - 8
-    if not 0 < length <= min(rest, HEADER_BYTES):
-        raise ValueError(
-            f"its header should have {length} bytes, the file has {max(rest, 0)} of at most {HEADER_BYTES}"
-        )

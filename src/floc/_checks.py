@@ -4,6 +4,7 @@ import difflib
 import re
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from fractions import Fraction
 from numbers import Integral, Real
 
@@ -21,10 +22,8 @@ def parse_fraction(text: str) -> Fraction:
     ValueError: '1e99999999' is not a number such as 0.125 or a fraction such as 1/8
     """
     if len(text) <= 100 and _FRACTION.fullmatch(text.strip()):
-        try:
+        with suppress(ValueError, ZeroDivisionError):  # such as 1/0
             return Fraction(text)
-        except (ValueError, ZeroDivisionError):
-            pass  # such as 1/0
     raise ValueError(f"{shorten(text)} is not a number such as 0.125 or a fraction such as 1/8")
 
 
@@ -54,6 +53,12 @@ def check_choice(kind: str, name: object, known: Iterable[str]) -> None:
     near = difflib.get_close_matches(str(name), names, n=1)
     hint = f"did you mean {near[0]!r}? Choose" if near else "choose"
     raise ValueError(f"unknown {kind} {shorten(name)}; {hint} one of: {', '.join(names)}")
+
+
+def require(condition: object, message: str) -> None:
+    """Raise ValueError unless a condition holds; for messages that are cheap to build."""
+    if not condition:
+        raise ValueError(message)
 
 
 def is_int(value: object) -> bool:

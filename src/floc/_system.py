@@ -116,11 +116,8 @@ single_threaded_blas = _SingleThreadedBlas()
 def available_bytes(device: torch.device) -> int | None:
     """Return the free memory of a device, or None if it is unknown."""
     if device.type == "cuda":
-        return (
-            torch.cuda.mem_get_info(device)[0]
-            + torch.cuda.memory_reserved(device)
-            - torch.cuda.memory_allocated(device)
-        )
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
     limits = (_system_available(), _cgroup_available()) if device.type == "cpu" else ()
     return min((limit for limit in limits if limit is not None), default=None)
 
@@ -131,10 +128,8 @@ def check_memory(n: int, needed_bytes: int, device: torch.device, remedy: str) -
         return  # any supported GPU has that much, and querying it takes longer than the selection
     available = available_bytes(device)
     if available is not None and needed_bytes > available:
-        raise MemoryError(
-            f"selecting from {n} tokens at once needs {format_bytes(needed_bytes)}, but only "
-            f"{format_bytes(available)} are free; pass {remedy}"
-        )
+        needs, free = format_bytes(needed_bytes), format_bytes(available)
+        raise MemoryError(f"selecting from {n} tokens at once needs {needs}, but only {free} are free; pass {remedy}")
 
 
 def _system_available() -> int | None:

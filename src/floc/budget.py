@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from floc._checks import check_count, is_number, parse_fraction, shorten
+from floc._checks import check_count, is_number, parse_fraction, require, shorten
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,7 @@ class Budget:
 def find_fewest(coverage_of: Callable[[int], float], most: int, coverage: float) -> int:
     """Return the smallest count, at most `most`, that reaches a coverage; more tokens must never cover less."""
     reached = coverage_of(most)
-    if reached < coverage:
-        raise ValueError(f"coverage {coverage:g} cannot be reached: {most} tokens give {reached:.6f}")
+    require(reached >= coverage, f"coverage {coverage:g} cannot be reached: {most} tokens give {reached:.6f}")
     return 1 + bisect_left(range(1, most), coverage, key=coverage_of)
 
 
@@ -66,13 +65,9 @@ def _parse_ratio(ratio: float | str) -> Fraction:
             raise TypeError
         value = _to_fraction(ratio if isinstance(ratio, str) else float(ratio))
     except (ValueError, TypeError, OverflowError):
-        raise ValueError(
-            f"ratio must be a number such as 0.125 or a fraction such as '1/8', got {shorten(ratio)}"
-        ) from None
+        raise ValueError(f"ratio must be a number such as 0.125 or a fraction '1/8', got {shorten(ratio)}") from None
     if not 0 < value <= 1:
-        raise ValueError(
-            f"ratio must be in (0, 1], kept / total; got {shorten(ratio)}; pass budget= to keep a fixed count"
-        )
+        raise ValueError(f"ratio must be in (0, 1], kept / total; got {shorten(ratio)}; pass budget= for a fixed count")
     return value
 
 

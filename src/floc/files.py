@@ -16,6 +16,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import torch
 
 from floc._arrays import Array
 from floc._checked_file import CheckedFile, check_regular_file, check_selection, open_checked
-from floc._checks import shorten
+from floc._checks import require, shorten
 from floc.kept import Kept
 from floc.representatives import KnownRepresentation
 
@@ -51,8 +52,7 @@ def read_tokens(path: Path, tensor: str | None = None) -> Array:
         got = repr(path.suffix or "no suffix")
         raise ValueError(f"{path}: tokens are read from .npy and .safetensors files, got {got}")
     if path.suffix == ".npy":
-        if tensor is not None:
-            raise ValueError(f"{path}: a .npy file has one array, so there is no tensor {tensor!r} to select")
+        require(tensor is None, f"{path}: a .npy file has one array, so there is no tensor {tensor!r} to select")
         try:
             with np.errstate(all="ignore"):  # a product of sizes that overflows is an error later
                 return np.lib.format.open_memmap(path, mode="r")
@@ -60,8 +60,7 @@ def read_tokens(path: Path, tensor: str | None = None) -> Array:
             raise ValueError(f"{path}: not a readable .npy file ({error}); write it with numpy.save") from error
     with open_checked(path, "a safetensors file") as file:
         names = sorted(file.names)
-        if tensor is None:
-            tensor = names[0] if len(names) == 1 else "tokens"
+        tensor = tensor if tensor is not None else names[0] if len(names) == 1 else "tokens"
         if tensor in names:
             return file.any_tensor(tensor)
     listed = ", ".join(names[:20]) + ", ..." * (len(names) > 20)
@@ -69,12 +68,7 @@ def read_tokens(path: Path, tensor: str | None = None) -> Array:
 
 
 def write_kept(
-    kept: Kept,
-    path: Path,
-    source: str = "",
-    *,
-    times_s: np.ndarray | None = None,
-    made_from: Mapping[str, Any] | None = None,
+    kept: Kept, path: Path, source: str = "", *, times_s: np.ndarray | None = None, made_from: Mapping[str, Any] = {}
 ) -> None:
     """Write a kept-tokens file atomically.
 
@@ -88,14 +82,13 @@ def write_kept(
 
     from floc._version import __version__
 
-    names = list(ARRAYS if kept.representation.represents is not None else ARRAYS[:-1])
-    if kept.times_s is not None:
-        names.append("times_s")
+    missing = {"represents": kept.representation.represents is None, "times_s": kept.times_s is None}
+    names = [name for name in (*ARRAYS, "times_s") if not missing.get(name)]
     tensors = {name: torch.as_tensor(getattr(kept, name)).cpu().contiguous() for name in names}
     if times_s is not None:
         tensors["frame_times_s"] = torch.from_numpy(np.array(times_s, np.float64))
         tensors["times_s"] = tensors["frame_times_s"][tensors["positions"][:, 0]]
-    metadata = {"format": FORMAT, **summarize(kept), "source": source, "version": __version__, **(made_from or {})}
+    metadata = {"format": FORMAT, **summarize(kept), "source": source, "version": __version__, **made_from}
     write_atomic(path, lambda temporary: save_file(tensors, temporary, {"floc": json.dumps(metadata)}))
 
 
@@ -107,8 +100,7 @@ def read_kept(path: Path) -> Kept:
         shape, method = metadata.shape("shape"), metadata.text("method")
         features = file.tensor("features", (None, None), "float")
         k, n = len(features), math.prod(shape)
-        if not features.numel():
-            raise ValueError("features must not be empty")
+        require(features.numel() > 0, "features must not be empty")
         indices, order = (file.tensor(name, (k,), torch.int64) for name in ("indices", "order"))
         check_selection(indices, order, n)
         positions = file.tensor("positions", (k, 3), torch.int64)
@@ -117,29 +109,18 @@ def read_kept(path: Path) -> Kept:
         represents = None
         if method != "stream" or "represents" in file.names:
             represents = file.tensor("represents", (n,), torch.int64).numpy()
-            if represents.min() < 0 or represents.max() >= k:
-                raise ValueError(f"represents must be within 0..{k - 1}")
-        span_s = metadata.numbers("span_s", 2) if metadata.has("span_s") else None
-        if span_s is not None and span_s[0] > span_s[1]:
-            raise ValueError(f"span_s must ascend, got {span_s}")
+            require(represents.min() >= 0 and represents.max() < k, f"represents must be within 0..{k - 1}")
+        span_s: Any = tuple(metadata.numbers("span_s", 2)) if metadata.has("span_s") else None
+        require(span_s is None or span_s[0] <= span_s[1], f"span_s must ascend, got {span_s}")
         for name, value in {"tokens": n, "kept": k, "ratio": k / n, "dim": features.shape[1]}.items():
             if metadata.values.get(name, value) != value:
                 raise ValueError(f"{name} must be {value}, got {shorten(metadata.values[name])}")
+        gains, settings = file.tensor("gains", (k,), "float"), metadata.section("settings").values
         bound = metadata.number("bound", 0, 1) if metadata.has("bound") else None
-        return Kept(
-            features=features,
-            indices=indices,
-            positions=positions,
-            order=order,
-            gains=file.tensor("gains", (k,), "float"),
-            shape=shape,
-            method=method,
-            settings=metadata.section("settings").values,
-            seconds=metadata.number("seconds", 0),
-            times_s=_read_times(file, positions[:, 0], shape[0]),
-            span_s=None if span_s is None else (span_s[0], span_s[1]),
-            representation=KnownRepresentation(represents, metadata.number("coverage", -1.01, 1.01), bound),
-        )
+        representation = KnownRepresentation(represents, metadata.number("coverage", -1.01, 1.01), bound)
+        kept = Kept(indices, features, positions, order, gains, shape, method, settings, representation=representation)
+        times_s = _read_times(file, positions[:, 0], shape[0])
+        return replace(kept, seconds=metadata.number("seconds", 0), times_s=times_s, span_s=span_s)
 
 
 def _read_times(file: CheckedFile, frame: torch.Tensor, frames: int) -> torch.Tensor | None:
@@ -160,19 +141,10 @@ def _read_times(file: CheckedFile, frame: torch.Tensor, frames: int) -> torch.Te
 
 def summarize(kept: Kept) -> dict[str, Any]:
     """Return the JSON-serializable metadata of a result."""
-    return {
-        "tokens": kept.n,
-        "kept": len(kept),
-        "ratio": kept.ratio,
-        "shape": list(kept.shape),
-        "dim": kept.features.shape[-1],
-        "coverage": kept.coverage,
-        "bound": kept.bound,
-        "method": kept.method,
-        "settings": dict(kept.settings),
-        "seconds": kept.seconds,
-        **({} if kept.span_s is None else {"span_s": list(kept.span_s)}),
-    }
+    sizes = {"tokens": kept.n, "kept": len(kept), "ratio": kept.ratio, "shape": list(kept.shape)}
+    quality = {"dim": kept.features.shape[-1], "coverage": kept.coverage, "bound": kept.bound}
+    made = {"method": kept.method, "settings": dict(kept.settings), "seconds": kept.seconds}
+    return sizes | quality | made | ({} if kept.span_s is None else {"span_s": list(kept.span_s)})
 
 
 def check_writable(path: Path) -> None:
@@ -249,7 +221,7 @@ def _lock_folder(folder: Path, *, wait: bool) -> Iterator[bool]:
     try:
         is_locked = True
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise
         except OSError:  # such as a network drive without locks

@@ -47,15 +47,10 @@ class Kept:
         The arrays get the type and device of `features`; `fields` are other fields of `Kept`.
         """
         indices = np.sort(picks)
-        return cls(
-            indices=convert_like(features, indices),
-            features=features,
-            positions=convert_like(features, np.stack(np.unravel_index(indices, shape), 1)),
-            order=convert_like(features, np.searchsorted(indices, picks)),
-            gains=convert_like(features, gains),
-            shape=shape,
-            **fields,
-        )
+        host = {"indices": indices, "positions": np.stack(np.unravel_index(indices, shape), 1), "gains": gains}
+        host["order"] = np.searchsorted(indices, picks)
+        arrays: Any = {name: convert_like(features, array) for name, array in host.items()}
+        return cls(features=features, shape=shape, **arrays, **fields)
 
     @cached_property
     def represents(self) -> Array:
@@ -122,9 +117,8 @@ class Kept:
         else:
             count = find_fewest(lambda count: self._shrink(count).coverage, len(self), target.coverage)
         if count > len(self):
-            raise ValueError(
-                f"{target} needs {count} tokens, {len(self)} were kept; call floc.compress with a larger budget"
-            )
+            remedy = "call floc.compress with a larger budget"
+            raise ValueError(f"{target} needs {count} tokens, {len(self)} were kept; {remedy}")
         return self._shrink(count)
 
     def _shrink(self, count: int) -> Kept:
@@ -139,13 +133,8 @@ class Kept:
             gains = convert_like(self.features, ranking.gains[kept])
         places = np.sort(picks)
         taken = convert_like(self.features, places)
-        return replace(
-            self,
-            indices=self.indices[taken],
-            features=self.features[taken],
-            positions=self.positions[taken],
-            order=convert_like(self.features, np.searchsorted(places, picks)),
-            gains=gains,
-            times_s=None if self.times_s is None else self.times_s[taken],
-            representation=self.representation.shrink(places, ranking),
-        )
+        arrays: Any = {name: getattr(self, name)[taken] for name in ("indices", "features", "positions")}
+        order = convert_like(self.features, np.searchsorted(places, picks))
+        times_s = None if self.times_s is None else self.times_s[taken]
+        representation = self.representation.shrink(places, ranking)
+        return replace(self, **arrays, order=order, gains=gains, times_s=times_s, representation=representation)

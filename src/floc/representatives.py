@@ -22,8 +22,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from floc._arrays import Array, to_numpy
-from floc._tiles import TILE_BYTES, iterate_tiles
+from floc._arrays import TILE_BYTES, Array, iterate_tiles, to_numpy
 from floc.ranking import DeviceRanking, Ranking, find_nearest_place
 
 
@@ -108,10 +107,8 @@ class NearestRepresentation(_Base):
     @cached_property
     def _nearest(self) -> tuple[np.ndarray, float]:
         if self.tokens is None:
-            raise ValueError(
-                "representatives are computed from all tokens, which were released after the selection to save GPU "
-                "memory; compress them with floc.compress, or with backend='torch', to get representatives"
-            )
+            problem = "representatives need all tokens, which were released after the selection to save GPU memory"
+            raise ValueError(f"{problem}; compress them with floc.compress, or with backend='torch'")
         rows = self.tokens.reshape(-1, self.tokens.shape[-1])
         sizes = np.array([len(rows)]) if self.ranking is None else self.ranking.group_sizes
         indices = to_numpy(self.indices)
@@ -168,17 +165,14 @@ class SummedRepresentation(_Base):
         return replace(self, kept=self.kept[torch.from_numpy(places).to(self.kept.device)])
 
 
+Nearest: TypeAlias = tuple[torch.Tensor, torch.Tensor]  # [n] cosines, and [n] int64 places among the kept tokens
 Representation: TypeAlias = (
     KnownRepresentation | RankedRepresentation | NearestRepresentation | AssignedRepresentation | SummedRepresentation
 )
 
 
-def find_nearest(tokens: torch.Tensor, kept: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Find the kept token with the highest cosine to each token: [n] cosines, and [n] int64 places in `kept`.
-
-    Args:
-        tokens: [..., D], n in all.
-        kept: [K, D].
+def find_nearest(tokens: torch.Tensor, kept: torch.Tensor) -> Nearest:
+    """Find which of [K, D] kept tokens has the highest cosine to each of n tokens, [..., D]; see `Nearest`.
 
     >>> find_nearest(torch.tensor([[1.0, 0.0], [1.0, 3.0]]), torch.eye(2))[1].tolist()
     [0, 1]
@@ -186,9 +180,7 @@ def find_nearest(tokens: torch.Tensor, kept: torch.Tensor) -> tuple[torch.Tensor
     return find_nearest_of_prefixes(tokens, kept, [len(kept)])[0]
 
 
-def find_nearest_of_prefixes(
-    tokens: torch.Tensor, kept: torch.Tensor, ends: Sequence[int]
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def find_nearest_of_prefixes(tokens: torch.Tensor, kept: torch.Tensor, ends: Sequence[int]) -> list[Nearest]:
     """Run `find_nearest` on kept[:end] for each of some ascending ends, at the cost of the last."""
     rows = tokens.reshape(-1, tokens.shape[-1])
     columns = normalize(kept[: ends[-1]]).T.contiguous()  # [D, K]
@@ -239,6 +231,5 @@ def describe_non_finite(tokens: torch.Tensor) -> str | None:
         wrong = torch.nonzero(~(frame.double().abs() <= largest))
         if len(wrong):
             y, x, feature = wrong[0].tolist()
-            value = float(frame[y, x, feature])
-            return f"{value:g} in frame {t}, row {y}, column {x}; drop or repair that frame first"
+            return f"{float(frame[y, x, feature]):g} in frame {t}, row {y}, column {x}; drop or repair that frame first"
     return None

@@ -18,9 +18,8 @@ import numpy as np
 import torch
 
 from floc import blocks
-from floc._arrays import Array
+from floc._arrays import Array, iterate_tiles
 from floc._checks import check_count, is_positive_int
-from floc._tiles import iterate_tiles
 from floc.blocks import BlockSpec
 from floc.representatives import normalize
 from floc.tokens import TokenGrid
@@ -68,10 +67,8 @@ def split_scenes(tokens: Array, *, shortest: int = SHORTEST, longest: int = LONG
     """
     check_count("shortest", shortest, "frames")
     if not (is_positive_int(longest) and longest >= 2 * shortest - 1):
-        raise ValueError(
-            f"longest must be a whole number of frames, at least {2 * shortest - 1}, so that half of a longer scene is "
-            f"not below shortest={shortest}; got {longest!r}"
-        )
+        least = f"at least {2 * shortest - 1}, so that half of a longer scene is not below shortest={shortest}"
+        raise ValueError(f"longest must be a whole number of frames, {least}; got {longest!r}")
     return _split(TokenGrid.from_array(tokens).tokens, shortest, longest)
 
 

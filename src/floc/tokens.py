@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,9 +49,8 @@ class TokenGrid:
         """Check [T, H, W, D] or [T, N, D] tokens, if wanted also that they are finite; wrap them without a copy."""
         require_dense(tokens)
         if tokens.ndim not in (3, 4):
-            raise ValueError(
-                f"tokens must be [T, H, W, D] or [T, N, D], frames first, features last; got {tuple(tokens.shape)}"
-            )
+            layout = "[T, H, W, D] or [T, N, D], frames first, features last"
+            raise ValueError(f"tokens must be {layout}; got {tuple(tokens.shape)}")
         if 0 in tokens.shape:
             raise ValueError(f"tokens must not be empty, got shape {tuple(tokens.shape)}")
         if isinstance(tokens, np.ndarray) and (tokens.dtype.kind != "f" or tokens.dtype.itemsize > 8):
@@ -101,15 +101,12 @@ class TokenGrid:
             return self._keep_on_device(ranking)
         ranking = ranking.truncate(count)
         kept = ranking.mask(count)
-        picks = ranking.picks[kept]
-        return Kept.from_host(
-            to_input_type(self.gather(np.sort(picks)), self.numpy_dtype),
-            picks,
-            ranking.gains[kept],
-            self.shape,
-            nested=True,
-            representation=RankedRepresentation(ranking, count),
-        )
+        picks, representation = ranking.picks[kept], RankedRepresentation(ranking, count)
+        features = self.gather(np.sort(picks))
+        return self._keep_on_host(features, picks, ranking.gains[kept], nested=True, representation=representation)
+
+    def _keep_on_host(self, features: torch.Tensor, picks: np.ndarray, gains: np.ndarray, **fields: Any) -> Kept:
+        return Kept.from_host(to_input_type(features, self.numpy_dtype), picks, gains, self.shape, **fields)
 
     def _keep_on_device(self, ranking: DeviceRanking) -> Kept:
         picks, (_, rows, columns) = ranking.picks, self.shape
@@ -118,21 +115,14 @@ class TokenGrid:
         order = marks.cumsum(0).index_select(0, picks) - 1
         indices = torch.empty_like(picks).scatter_(0, order, picks)
         frame, cell = indices // (rows * columns), indices % (rows * columns)
+        positions = torch.stack([frame, cell // columns, cell % columns], 1)
         kept = self.tokens.reshape(-1, self.dim).index_select(0, indices)
-
-        def convert(values: torch.Tensor) -> Array:
-            return values if self.numpy_dtype is None else to_numpy(values)
-
-        return Kept(
-            indices=convert(indices),
-            features=to_input_type(kept, self.numpy_dtype),
-            positions=convert(torch.stack([frame, cell // columns, cell % columns], 1)),
-            order=convert(order),
-            gains=convert(ranking.gains),
-            shape=self.shape,
-            nested=True,
-            representation=NearestRepresentation(self.tokens, kept, indices, ranking),
-        )
+        features = to_input_type(kept, self.numpy_dtype)
+        representation = NearestRepresentation(self.tokens, kept, indices, ranking)
+        arrays: Any = dict(indices=indices, positions=positions, order=order, gains=ranking.gains)
+        if self.numpy_dtype is not None:
+            arrays = {name: to_numpy(array) for name, array in arrays.items()}
+        return Kept(features=features, shape=self.shape, nested=True, representation=representation, **arrays)
 
     def keep(self, picks: torch.Tensor | np.ndarray, *, nested: bool = False) -> Kept:
         """Keep the tokens at [K] distinct flat indices, most important first.
@@ -143,28 +133,16 @@ class TokenGrid:
         picks = to_numpy(picks)
         indices = np.sort(picks)
         kept = self.gather(indices)
-        return Kept.from_host(
-            to_input_type(kept, self.numpy_dtype),
-            picks,
-            np.zeros(len(picks)),
-            self.shape,
-            nested=nested,
-            representation=NearestRepresentation(self.tokens, kept, indices),
-        )
+        representation = NearestRepresentation(self.tokens, kept, indices)
+        return self._keep_on_host(kept, picks, np.zeros(len(picks)), nested=nested, representation=representation)
 
     def merge(self, indices: np.ndarray, merged: torch.Tensor, represents: np.ndarray) -> Kept:
         """Keep [K, D] merged tokens at [K] ascending flat indices; token i of n went into number `represents[i]`."""
         features = merged.to(self.tokens.dtype)
         if not bool(features.isfinite().all()):
             raise ValueError("the tokens are too large to average: their sums overflow; divide all by the same number")
-        return Kept.from_host(
-            to_input_type(features, self.numpy_dtype),
-            indices,
-            np.zeros(len(indices)),
-            self.shape,
-            merged=True,
-            representation=AssignedRepresentation(self.tokens, merged, represents),
-        )
+        representation = AssignedRepresentation(self.tokens, merged, represents)
+        return self._keep_on_host(features, indices, np.zeros(len(indices)), merged=True, representation=representation)
 
     def keep_all(self) -> Kept:
         """Keep every token, as merging methods do if the budget allows it."""

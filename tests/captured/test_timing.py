@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from floc.captured.timing import StageTimer
+from floc.captured.pieces import StageTimer
 
 
 def test_stages_add_up_even_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

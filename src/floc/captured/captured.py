@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 
 from floc.budget import Budget
 from floc.captured.identity import Identity
-from floc.captured.prompts import build_prompt
+from floc.captured.prompts import Turns, build_prompt
 from floc.families.locate import Shape
 from floc.families.writers import SampledVideo
 
@@ -67,24 +67,16 @@ class Captured:
         if not self.nested:
             raise ValueError(f"method {self.made.get('method')!r} keeps no nested order; capture again at {target}")
         if count > len(self):
-            raise ValueError(
-                f"{target} needs {count} tokens, but only {len(self)} were kept; capture again with a larger budget"
-            )
+            kept = f"only {len(self)} were kept"
+            raise ValueError(f"{target} needs {count} tokens, but {kept}; capture again with a larger budget")
         first = self.order[:count]
         places = first.sort().values
-        return replace(
-            self,
-            features=self.features[places],
-            indices=self.indices[places],
-            order=torch.searchsorted(places, first),
-            gains=self.gains[:count],
-            deep=tuple(layer[places] for layer in self.deep),
-            made={**self.made, "coverage": None, "bound": None},
-        )
+        arrays: Any = dict(features=self.features[places], indices=self.indices[places], gains=self.gains[:count])
+        order, deep = torch.searchsorted(places, first), tuple(layer[places] for layer in self.deep)
+        made = {**self.made, "coverage": None, "bound": None}
+        return replace(self, **arrays, order=order, deep=deep, made=made)
 
-    def inputs(
-        self, model: Any, tokenizer: Any, question: str, history: Sequence[tuple[str, str]] = ()
-    ) -> dict[str, Any]:
+    def inputs(self, model: Any, tokenizer: Any, question: str, history: Turns = ()) -> dict[str, Any]:
         """Build the inputs of a question about this video, for `model.generate` inside `floc.replay`.
 
         Args:
@@ -93,9 +85,7 @@ class Captured:
             history: earlier questions with their answers, oldest first.
         """
         if self.times_s is None or self.fps is None:
-            raise ValueError(
-                "its times are unknown; build the prompt with the model's processor, and remove the pixels"
-            )
+            raise ValueError("its times are unknown; build the prompt with the model's processor, and remove pixels")
         duration_s = self.duration_s or 0.0
         video = SampledVideo(self.shape, self.times_s, self.frames_per_slice, self.fps, duration_s, self.last_s)
         inputs = build_prompt(model.config.model_type, tokenizer, model.config, video, question, history)

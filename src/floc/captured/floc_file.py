@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from floc._checked_file import Fields, check_selection, open_checked
+from floc._checks import require
 from floc._version import __version__
 from floc.captured.captured import Captured
 from floc.captured.identity import Identity
@@ -36,15 +37,9 @@ def save(video: Captured, path: Path) -> None:
     for name in _TIMES:
         if (times := getattr(video, name)) is not None:
             tensors[name] = torch.from_numpy(np.array(times, np.float64))
-    metadata = {
-        "format": FORMAT,
-        "version": __version__,
-        "shape": list(video.shape),
-        "model": asdict(video.model),
-        "layers": len(video.deep),
-        "made": dict(video.made),
-        **{name: getattr(video, name) for name in _VALUES},
-    }
+    metadata = {"format": FORMAT, "version": __version__, "shape": list(video.shape), "model": asdict(video.model)}
+    metadata |= {"layers": len(video.deep), "made": dict(video.made)}
+    metadata |= {name: getattr(video, name) for name in _VALUES}
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     write_atomic(path, lambda temporary: save_file(tensors, temporary, {"floc": json.dumps(metadata)}))
 
@@ -61,17 +56,11 @@ def load(path: str | Path) -> Captured:
         shape = metadata.shape("shape")
         values: dict[str, Any] = {name: metadata.values.get(name) for name in _VALUES}
         values |= {name: file.tensor(name, (shape[0],), torch.float64).numpy() for name in _TIMES if name in file.names}
-        video = Captured(
-            features=features,
-            indices=file.tensor("indices", (len(features),), torch.int64),
-            order=file.tensor("order", (len(features),), torch.int64),
-            gains=file.tensor("gains", (len(features),), "float"),
-            deep=tuple(file.tensor(name, tuple(features.shape), features.dtype) for name in layers),
-            shape=shape,
-            model=Identity.from_fields(metadata.section("model")),
-            made=metadata.section("made").values,
-            **values,
-        )
+        indices, order = (file.tensor(name, (len(features),), torch.int64) for name in ("indices", "order"))
+        gains = file.tensor("gains", (len(features),), "float")
+        deep = tuple(file.tensor(name, tuple(features.shape), features.dtype) for name in layers)
+        model, made = Identity.from_fields(metadata.section("model")), metadata.section("made").values
+        video = Captured(features, indices, order, gains, deep, shape, model, made, **values)
         require_consistent(video)
     return video
 
@@ -101,17 +90,14 @@ def require_consistent(video: Captured) -> None:
         raise ValueError("some values are not finite")
     check_selection(video.indices, video.order, video.n)
     for name in _TIMES:
-        if (times := getattr(video, name)) is not None:
-            _check_times(name, np.asarray(times), slices)
+        if getattr(video, name) is None:
+            continue
+        times = np.asarray(getattr(video, name))
+        if times.shape != (slices,) or times.dtype.kind != "f" or not (abs(times) <= _LARGEST_TIME_S).all():
+            raise ValueError(f"{name} must have a time for each of {slices} slices, within {_LARGEST_TIME_S:g} s")
+        require(not (times[1:] < times[:-1]).any(), f"{name} must be ascending")
     if video.times_s is not None and video.last_s is not None and (video.last_s < video.times_s).any():
         raise ValueError("last_s must not be before times_s")
-
-
-def _check_times(name: str, times: np.ndarray, slices: int) -> None:
-    if times.shape != (slices,) or times.dtype.kind != "f" or not (abs(times) <= _LARGEST_TIME_S).all():
-        raise ValueError(f"{name} must have a time for each of {slices} slices, within {_LARGEST_TIME_S:g} s")
-    if (times[1:] < times[:-1]).any():
-        raise ValueError(f"{name} must be ascending")
 
 
 def _check_made(made: Fields) -> None:

@@ -6,9 +6,11 @@ twice the budget. Otherwise each piece is compressed alone, with its share of th
 """
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +25,7 @@ from floc.kept import Kept
 from floc.representatives import AssignedRepresentation, NearestRepresentation
 from floc.streaming.stream import Stream
 
+T = TypeVar("T")
 PIECE_TOKENS = 65_536
 PIECE_FRAMES = 32  # pieces are multiples of it, so that blocks of the usual length do not cross pieces
 
@@ -130,6 +133,34 @@ def count_piece_frames(cells: int, planned: int) -> int:
     return whole if whole <= most else most // PIECE_FRAMES * PIECE_FRAMES or most
 
 
+class StageTimer:
+    """Adds up the seconds of each stage; waits for the GPU at the end of a stage."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def measure(self, stage: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - started
+
+    def measure_items(self, stage: str, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items; time how long it takes to get them, not how long they are used."""
+        source, end = iter(items), object()
+        while True:
+            with self.measure(stage):
+                item = next(source, end)
+            if item is end:
+                return
+            yield item  # type: ignore[misc]  # an item, not `end`
+
+
 @dataclass(eq=False)
 class FrameLog:
     """What was noted about a video's frames while they were read."""
@@ -158,20 +189,14 @@ def join_pieces(pieces: Sequence[Captured], frames: FrameLog, seconds: dict[str,
     if times is not None and fps is None:
         fps = (len(times) - 1) / float(times[-1] - times[0]) if len(times) > 1 else 1.0
         duration_s = float(times[-1]) + 1 / fps
-    last = None if times is None else np.minimum(np.arange(1, slices + 1) * per_slice, len(times)) - 1
-    return Captured(
-        torch.cat([piece.features for piece in pieces]),
-        torch.cat(indices),
-        torch.cat(order)[merged],
-        torch.cat([piece.gains.cpu() for piece in pieces])[merged],
-        tuple(torch.cat(layer) for layer in zip(*(piece.deep for piece in pieces), strict=True)),
-        (slices, *pieces[0].shape[1:]),
-        pieces[0].model,
-        {**pieces[0].made, "coverage": coverage, "seconds": seconds, **frames.about},
-        all(piece.nested for piece in pieces),
-        None if times is None else times[::per_slice],
-        None if times is None else times[last],
-        per_slice,
-        fps,
-        duration_s,
-    )
+    first_s = last_s = None
+    if times is not None:
+        first_s, last_s = times[::per_slice], times[np.minimum(np.arange(1, slices + 1) * per_slice, len(times)) - 1]
+    features = torch.cat([piece.features for piece in pieces])
+    gains = torch.cat([piece.gains.cpu() for piece in pieces])[merged]
+    deep = tuple(torch.cat(layer) for layer in zip(*(piece.deep for piece in pieces), strict=True))
+    shape, nested = (slices, *pieces[0].shape[1:]), all(piece.nested for piece in pieces)
+    made = {**pieces[0].made, "coverage": coverage, "seconds": seconds, **frames.about}
+    arrays = features, torch.cat(indices), torch.cat(order)[merged], gains
+    joined = Captured(*arrays, deep, shape, pieces[0].model, made, nested)
+    return replace(joined, times_s=first_s, last_s=last_s, frames_per_slice=per_slice, fps=fps, duration_s=duration_s)

@@ -26,10 +26,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         method = methods.make(self.method, dict(self.options))  # raises if a name is unknown
-        if isinstance(self.options.get("block"), list | tuple):
-            raise ValueError(
-                f"block={self.options['block']!r} lists first frames, which fit only one video; pass a count or 'scene'"
-            )
+        if isinstance(block := self.options.get("block"), list | tuple):
+            raise ValueError(f"block={block!r} lists first frames, which fit only one video; pass a count or 'scene'")
         has_budget = (self.ratio, self.budget, self.coverage) != (None, None, None)
         if has_budget or not isinstance(method, methods.SelfSizing):
             Budget.parse(self.ratio, self.budget, self.coverage)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from floc import blocks, scenes
-from floc._tiles import TILE_BYTES, iterate_tiles
+from floc._arrays import TILE_BYTES, iterate_tiles
 from floc.blocks import BlockSpec
 from floc.kept import Kept
 from floc.methods.registry import register

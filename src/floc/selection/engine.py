@@ -16,6 +16,11 @@ import torch
 from floc.selection.objective import SCALE, Similarity
 
 Tick = Callable[[float], None]  # called with the multiply-adds done since the last call
+Matrices = Sequence[torch.Tensor]  # [M, N] int16 similarities of each set
+TokenSets = Sequence[tuple[torch.Tensor, np.ndarray]]  # [n, D] tokens of each set, and the [n] cluster of each token
+Choice = tuple[np.ndarray, np.ndarray, int]  # picks, gains, and the gain of the next pick
+Raises = tuple[np.ndarray, np.ndarray, np.ndarray]  # every time a pick raised a token's cover: [E] token, rank, cover
+Cosines = Callable[[np.ndarray, np.ndarray], np.ndarray]  # computes the cosines of tokens i and j of a set
 
 
 def no_tick(_: float) -> None:
@@ -57,8 +62,7 @@ class History(NamedTuple):
     def representatives(self, n: int, kept: int | np.ndarray) -> np.ndarray:
         """Return [n] int64, the rank of each token's representative; -1 if it has none.
 
-        Args:
-            kept: The number of picks to use, the first ones, or [P] bool for each pick.
+        `kept` is the number of picks to use, the first ones, or [P] bool for each pick.
         """
         last = np.full(n, -1, np.int64)
         used = self.rank < kept if isinstance(kept, int) else kept[self.rank]
@@ -117,59 +121,40 @@ def check_matrices(matrices: Sequence[torch.Tensor], depths: Sequence[int], weig
         raise ValueError(f"weights must be one int64 of at least 0 for each of {tokens} tokens of one matrix")
     largest = float(weights.sum(dtype=np.float64)) * (1 << 18) * (1 << max(1, (candidates - 1).bit_length()))
     if largest >= 2.0**63:
-        raise ValueError(
-            f"weights add up to {weights.sum(dtype=np.float64):.3g}, too much for exact 64-bit gains with {candidates} "
-            "candidates; scale them down"
-        )
+        total = f"weights add up to {weights.sum(dtype=np.float64):.3g}"
+        raise ValueError(f"{total}, too much for exact 64-bit gains with {candidates} candidates; scale them down")
 
 
-def split_next_gain(picks: np.ndarray, gains: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray, int]:
+def split_next_gain(picks: np.ndarray, gains: np.ndarray, budget: int) -> Choice:
     """Cut `min(budget + 1, candidates)` picks and gains at the budget; also returns the gain that follows, or 0."""
     return picks[:budget], gains[:budget], int(gains[budget]) if len(gains) > budget else 0
 
 
 def build_solution(
-    selection: tuple[np.ndarray, np.ndarray, int],
-    raises: tuple[np.ndarray, np.ndarray, np.ndarray],
-    own_cover: np.ndarray,
-    similarity: Similarity,
-    sigma: float | None,
-    compute_cosines: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    *,
-    with_cosines: bool,
+    choice: Choice, raises: Raises, own: np.ndarray, similarity: Similarity, cosines: Cosines, *, with_cosines: bool
 ) -> Solution:
     """Build the solution for greedy's picks from one set; all engines share it.
 
-    Args:
-        selection: Picks, gains and the next gain.
-        raises: For every time a pick raised the cover of a token: [E] token, [E] rank of the pick, [E] new cover.
-        own_cover: [n] int16, the similarity of each token to itself.
-        compute_cosines: Computes the cosines of tokens i and j of the set.
-        with_cosines: Whether the history needs cosines; those that can be read off the matrix are always included.
+    `own` is [n] int16, the similarity of each token to itself. `with_cosines` says whether the history needs cosines;
+    those that can be read off the matrix are always included.
     """
-    picks, gains, next_gain = selection
+    picks, gains, next_gain = choice
     token, rank, cover = raises
     if similarity.detail > 1:
-        picks = _replace_useless_picks(picks, gains, History(token, rank, None), len(own_cover), compute_cosines)
+        picks = _replace_useless(picks, gains, History(token, rank, None), len(own), cosines)
     # a pick represents itself from its own turn on; if it was fully covered before, `raises` does not contain that
     rank = np.concatenate([rank, np.arange(len(picks))])
     by_rank = np.argsort(rank, kind="stable")
     token, rank = np.concatenate([token, picks])[by_rank], rank[by_rank]
     cosine = None
     if similarity.is_plain_cosine:
-        cosine = np.concatenate([cover, own_cover[picks]])[by_rank] / SCALE
+        cosine = np.concatenate([cover, own[picks]])[by_rank] / SCALE
     elif with_cosines:
-        cosine = compute_cosines(token, picks[rank])
-    return Solution(picks, gains, next_gain, History(token, rank, cosine), sigma)
+        cosine = cosines(token, picks[rank])
+    return Solution(picks, gains, next_gain, History(token, rank, cosine))
 
 
-def _replace_useless_picks(
-    picks: np.ndarray,
-    gains: np.ndarray,
-    history: History,
-    n: int,
-    compute_cosines: Callable[[np.ndarray, np.ndarray], np.ndarray],
-) -> np.ndarray:
+def _replace_useless(picks: np.ndarray, gains: np.ndarray, history: History, n: int, cosines: Cosines) -> np.ndarray:
     """Replace the picks that gain nothing by the tokens that are covered worst.
 
     With detail > 1 all similarities near 1 round to 1. On static video the fixed-point gains are then 0 although tokens
@@ -181,7 +166,7 @@ def _replace_useless_picks(
     is_left = np.ones(n, bool)
     is_left[picks[:useful]] = False
     rest = np.flatnonzero(is_left)
-    cosine = compute_cosines(rest, picks[history.representatives(n, useful)[rest]])
+    cosine = cosines(rest, picks[history.representatives(n, useful)[rest]])
     # a cosine of 0 or less belongs to a zero token, which would gain nothing either: those come last
     worst_first = rest[np.argsort(np.where(cosine > 0, cosine, 2), kind="stable")]
     return np.concatenate([picks[:useful], worst_first[: len(picks) - useful]])

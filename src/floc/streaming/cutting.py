@@ -9,8 +9,9 @@ import torch
 
 from floc import scenes
 from floc._checked_file import Fields
+from floc._checks import require
 from floc.scenes import LONGEST, SHORTEST
-from floc.streaming.past import SavedStream, require
+from floc.streaming.past import SavedStream
 
 RECENT = 1024  # frames whose breaks the median is taken over
 
@@ -53,13 +54,12 @@ class SceneCutter(EvenCutter):
     def __init__(self, dim: int | None = None) -> None:
         super().__init__(LONGEST)
         self.dim = dim  # number of features to compare, the first ones; None: all
-        self.frames = 0
+        self.frames = self.cells = 0
         # differences of each waiting frame to the previous one and to the last but one
         self.apart: list[tuple[float, float]] = []
         self.recent: deque[float] = deque(maxlen=RECENT)  # breaks, not divided by the spread
         self.total: np.ndarray | None = None  # [D] sum of all normalized tokens
         self.squares = 0.0
-        self.cells = 0
 
     def observe(self, waiting: torch.Tensor) -> None:
         latest = waiting[-3:, ..., : self.dim]
@@ -75,10 +75,9 @@ class SceneCutter(EvenCutter):
 
     def find_block(self, waiting: int) -> int:
         candidates = self._find_candidates()
-        if candidates and (waiting > max(candidates) + SHORTEST or waiting == self.capacity):
-            cuts = scenes.space_cuts(candidates, waiting, SHORTEST)
-            if cuts:
-                return cuts[0]
+        is_due = bool(candidates) and (waiting > max(candidates) + SHORTEST or waiting == self.capacity)
+        if is_due and (cuts := scenes.space_cuts(candidates, waiting, SHORTEST)):
+            return cuts[0]
         return self.capacity // 2 if waiting == self.capacity else 0
 
     def discard(self, frames: int) -> None:
@@ -90,7 +89,8 @@ class SceneCutter(EvenCutter):
 
     def metadata(self) -> dict[str, Any]:
         total = None if self.total is None else self.total.tolist()
-        return {**{name: getattr(self, name) for name in _SAVED}, "recent": [*self.recent], "total": total}
+        saved = {name: getattr(self, name) for name in ("frames", "apart", "squares", "cells")}
+        return {**saved, "recent": [*self.recent], "total": total}
 
     def restore(self, metadata: Fields, saved: SavedStream) -> None:
         frames = saved.frames + saved.waiting
@@ -128,5 +128,4 @@ class SceneCutter(EvenCutter):
         return scenes.find_clearest(self._measure_breaks(), (median + spread) / 2)
 
 
-_SAVED = ("frames", "apart", "squares", "cells")
 _DIFFERENCES = (-0.01, 2.01)  # range of differences 1 - cos, with rounding errors

@@ -1,6 +1,5 @@
 """The past of a stream with a ratio: all blocks, each with its own picks."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +8,14 @@ import torch
 
 from floc._arrays import convert_like, take_rows, to_input_type
 from floc._checked_file import CheckedFile, Fields
+from floc._checks import require
 from floc.budget import Budget
 from floc.kept import Kept
 from floc.ranking import Ranking
 from floc.representatives import RankedRepresentation
 from floc.selection.engine import History, Solution
 from floc.selection.objective import SCALE
-from floc.streaming.past import SavedStream, Selector, StreamBlock, is_within, require
+from floc.streaming.past import SavedStream, Selector, StreamBlock, is_within
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +42,7 @@ class GrowingPast:
         solution = selector.select(selector.crop(block.flat), depth, with_cosines=True)
         return _PickedBlock(solution.scale(SCALE), take_rows(block.flat, solution.picks), block.times)
 
-    def keep(
-        self, selector: Selector, rest: Sequence[StreamBlock], cells: tuple[int, int], numpy_dtype: np.dtype | None
-    ) -> Kept:
+    def keep(self, selector: Selector, rest: list[StreamBlock], cells: tuple[int, int], dtype: np.dtype | None) -> Kept:
         picked = [*self.blocks, *(self._select(selector, block) for block in rest)]
         frame_tokens = cells[0] * cells[1]
         sizes = np.array([len(block.times) * frame_tokens for block in picked])
@@ -55,17 +53,11 @@ class GrowingPast:
         flat = np.concatenate([start + s.picks for start, s in zip(sizes.cumsum() - sizes, solutions, strict=True)])
         by_index = np.argsort(flat)
         places = by_index[np.searchsorted(flat[by_index], indices)]
-        features = to_input_type(take_rows(torch.cat([block.features for block in picked]), places), numpy_dtype)
+        features = to_input_type(take_rows(torch.cat([block.features for block in picked]), places), dtype)
         times = np.concatenate([block.times for block in picked])
-        return Kept.from_host(
-            features,
-            ranking.picks,
-            ranking.gains,
-            (len(times), *cells),
-            nested=True,
-            representation=RankedRepresentation(ranking, count),
-            times_s=convert_like(features, times[indices // frame_tokens]),
-        )
+        times_s, shape = convert_like(features, times[indices // frame_tokens]), (len(times), *cells)
+        fields = dict(times_s=times_s, representation=RankedRepresentation(ranking, count))
+        return Kept.from_host(features, ranking.picks, ranking.gains, shape, nested=True, **fields)
 
     def metadata(self) -> dict[str, Any]:
         return {"next_gains": [block.solution.next_gain for block in self.blocks]}
@@ -73,8 +65,8 @@ class GrowingPast:
     def tensors(self) -> dict[str, torch.Tensor]:
         if not self.blocks:
             return {}
-        rows = [_to_columns(block) for block in self.blocks]
-        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        rows = [(b.solution.picks, b.solution.gains, b.times, *(b.solution.history or ())) for b in self.blocks]
+        columns: Any = dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True))
         tensors = {name: torch.from_numpy(np.concatenate(parts)) for name, parts in columns.items()}
         tensors |= {f"{name}.lengths": torch.tensor([len(part) for part in parts]) for name, parts in columns.items()}
         return {**tensors, "features": torch.cat([block.features for block in self.blocks])}
@@ -102,14 +94,8 @@ class GrowingPast:
 
 
 # the arrays of a block, by the names under which they are saved; the last three are its history
-_COLUMNS = {
-    "picks": torch.int64,
-    "gains": torch.float64,
-    "block_times": torch.float64,
-    "token": torch.int64,
-    "rank": torch.int64,
-    "cosine": torch.float64,
-}
+_COLUMNS = {"picks": torch.int64, "gains": torch.float64, "block_times": torch.float64}
+_COLUMNS |= {"token": torch.int64, "rank": torch.int64, "cosine": torch.float64}
 
 
 def _read_column(file: CheckedFile, name: str, dtype: torch.dtype, blocks: int) -> list[np.ndarray]:
@@ -123,9 +109,8 @@ def _read_column(file: CheckedFile, name: str, dtype: torch.dtype, blocks: int) 
 def _check_solution(name: str, solution: Solution, n: int, budget: Budget) -> None:
     """Raise ValueError unless a block of `n` tokens can have this solution."""
     picks, gains = solution.picks, np.append(solution.gains, solution.next_gain or 0)
-    assert solution.history is not None
-    token, rank, cosine = solution.history
-    assert cosine is not None
+    history: Any = solution.history
+    token, rank, cosine = history
     count = min(n, budget.count(n) + 1)
     require(len(picks) == len(gains) - 1 == count, f"{name} must have {count} picks and gains, got {len(picks)}")
     require(is_within(picks, n) and len(np.unique(picks)) == count, f"the picks of {name} must differ and be below {n}")
@@ -139,11 +124,3 @@ def _check_solution(name: str, solution: Solution, n: int, budget: Budget) -> No
     require(len(np.unique(token[rank == 0])) == n, f"the first pick of {name} must represent every token")
     own = np.isin(picks * count + np.arange(count), token * count + rank)
     require(own.all(), f"every pick of {name} must represent itself")
-
-
-def _to_columns(block: _PickedBlock) -> dict[str, np.ndarray]:
-    """Return the arrays of a block by the names under which they are saved."""
-    history = block.solution.history
-    assert history is not None
-    arrays: tuple[Any, ...] = (block.solution.picks, block.solution.gains, block.times, *history)
-    return dict(zip(_COLUMNS, arrays, strict=True))

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from floc._checked_file import CheckedFile
+from floc._checks import require
 from floc.selection.engine import Job, Solution
 from floc.selection.objective import Similarity
 from floc.selection.torch.engine import TorchEngine
@@ -70,12 +71,6 @@ class SavedStream(NamedTuple):
         """Raise ValueError unless ascending times of complete blocks are between the first and the waiting frames."""
         fits = self.first_s <= times[0] and times[-1] < self.end_s
         require(fits, f"{name} must be in the span of the stream, before the times of the waiting frames")
-
-
-def require(condition: bool | np.bool_, message: str) -> None:
-    """Raise ValueError unless a condition on a saved stream holds."""
-    if not condition:
-        raise ValueError(message)
 
 
 def require_float32_range(name: str, tensor: torch.Tensor) -> None:

@@ -141,17 +141,16 @@ class StreamRecorder:
     def _skip_read(self, frames: Iterator[tuple[np.ndarray, float]]) -> Iterator[tuple[np.ndarray, float]]:
         """Yield the frames that the stream does not have yet, with their time in the stream."""
         note, before_s = self.stream.note, self.read_s
-        name = _identify(self.source)
+        is_file = live.classify_source(self.source) == "file"  # a later run recognises it by its full path
+        name = str(Path(self.source).resolve()) if is_file else live.redact_source(self.source)
         if not self.resumes:
             note["start_s"] = 0.0
-        elif not (note["source"] == name and live.classify_source(self.source) == "file"):
+        elif not (note["source"] == name and is_file):
             # a camera does not report the length of a pause, and a new file follows the one before
             note["start_s"] = before_s + (UNKNOWN_STEP_S if self.fps is None else 1 / self.fps)
         note["source"] = name
-        for pixels, shown_s in frames:
-            time_s = note["start_s"] + shown_s
-            if time_s > before_s:
-                yield pixels, time_s
+        timed = ((pixels, note["start_s"] + shown_s) for pixels, shown_s in frames)
+        yield from (frame for frame in timed if frame[1] > before_s)
 
     def _find_segment_end(self, time_s: float) -> float:
         return (math.floor(max(0.0, time_s) / self.segment_s) + 1) * self.segment_s
@@ -160,9 +159,7 @@ class StreamRecorder:
         spent_s = pushed_at[-1] - pushed_at[0]
         frames, tokens = self.stream.frames * self.encoder.frames_per_token, self.stream.frames * cells
         pushes_per_s = (len(pushed_at) - 1) / spent_s if spent_s else 0.0
-        return StreamStatus(
-            self.read_s, frames, tokens, self.budget.count(tokens), pushes_per_s, memory_bytes=resident_bytes()
-        )
+        return StreamStatus(self.read_s, frames, tokens, self.budget.count(tokens), pushes_per_s, resident_bytes())
 
     def _write(self) -> Path:
         """Write a segment, its copy as the latest one, and the state, in this order: the state counts the segment."""
@@ -200,21 +197,18 @@ def open_recorder(
 ) -> StreamRecorder:
     """Open a recorder with a new stream of these options or, if the state file exists, with the saved one."""
     stream = Stream(ratio=None if budget.ratio is None else str(budget.ratio), budget=budget.budget, **options)
-    resumes = False
-    if folder.is_dir():
-        files.check_writable(folder / LATEST)
-    if state is not None:
-        files.check_writable(state)
-    if state is not None and state.exists():
-        resumes, stream = True, _load_stream(state, stream, encoder, device)
+    for path in (folder / LATEST if folder.is_dir() else None, state):
+        if path is not None:
+            files.check_writable(path)
+    if resumes := state is not None and state.exists():
+        assert state is not None
+        stream = _load_stream(state, stream, encoder, device)
     else:
         stream.note = {"encoder": encoder.name, "segments": 0, "first_segment": 0}
         if before := sorted(folder.glob("segment-*.safetensors")):
             missing = "" if state is None else f", but {state}, the state to resume from, does not exist"
-            raise ValueError(
-                f"{folder} has segments already, such as {before[-1].name}{missing}; name another folder with -o, or "
-                "the state to resume from with --state"
-            )
+            remedy = "name another folder with -o, or the state to resume from with --state"
+            raise ValueError(f"{folder} has segments already, such as {before[-1].name}{missing}; {remedy}")
     return StreamRecorder(source, encoder, stream, budget, folder, state, fps, segment_s, resumes)
 
 
@@ -223,28 +217,20 @@ def _load_stream(state: Path, wanted: Stream, encoder: Encoder, device: str | No
     stream = Stream.load(state, device=device)
     note = Fields(stream.note, "note")
     try:
-        for name in ("encoder", "source"):
-            note.text(name)
+        note.text("encoder")
+        note.text("source")
         note.integer("segments", 0, LAST_SEGMENT)
         if note.has("first_segment"):
             note.integer("first_segment", 0, 1)
         note.number("start_s")
         note.number("read_s", least=stream.span_s[1])
     except ValueError as error:
-        raise ValueError(
-            f"{state}: a stream that `floc stream` did not save ({error}); name another file with --state"
-        ) from error
+        problem = f"{state}: a stream that `floc stream` did not save ({error})"
+        raise ValueError(f"{problem}; name another file with --state") from error
     saved = {"encoder": stream.note["encoder"], **stream.settings}
     given = {"encoder": encoder.name, **wanted.settings}
     if different := [name for name in given if saved[name] != given[name]]:
         before, now = (", ".join(f"{name}={each[name]!r}" for name in different) for each in (saved, given))
-        raise ValueError(
-            f"{state}: saved with {before}, and cannot resume with {now}; give the same settings, or name another file "
-            "with --state"
-        )
+        problem = f"{state}: saved with {before}, and cannot resume with {now}"
+        raise ValueError(f"{problem}; give the same settings, or name another file with --state")
     return stream
-
-
-def _identify(source: str) -> str:
-    """Return the name by which a later run recognises a source."""
-    return str(Path(source).resolve()) if live.classify_source(source) == "file" else live.redact_source(source)

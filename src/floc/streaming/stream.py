@@ -25,7 +25,7 @@ import torch
 
 from floc._arrays import Array, copy_rows, require_dense
 from floc._checked_file import LARGEST, CheckedFile, Fields, open_checked
-from floc._checks import check_at_least, check_choice, check_count, is_number, is_positive_int, shorten
+from floc._checks import check_at_least, check_choice, check_count, is_number, is_positive_int, require, shorten
 from floc._system import check_memory, restore_interrupts
 from floc.budget import Budget
 from floc.files import write_atomic
@@ -36,7 +36,7 @@ from floc.selection.torch.engine import TorchEngine
 from floc.streaming.bounded import DEDUPE, BoundedPast
 from floc.streaming.cutting import EvenCutter, SceneCutter
 from floc.streaming.growing import GrowingPast
-from floc.streaming.past import SavedStream, Selector, StreamBlock, require, require_float32_range
+from floc.streaming.past import SavedStream, Selector, StreamBlock, require_float32_range
 from floc.tokens import TokenGrid
 
 FORMAT = 2
@@ -78,19 +78,14 @@ class Stream:
         check_choice("backend", backend, BACKENDS)
         by_scene = isinstance(block, str) and block == "scene"
         if not (by_scene or is_positive_int(block)):
-            raise ValueError(
-                f"block of a stream must be a whole number of frames, at least 1, or 'scene'; got {shorten(block)}"
-            )
+            expected = "a whole number of frames, at least 1, or 'scene'"
+            raise ValueError(f"block of a stream must be {expected}; got {shorten(block)}")
         for name, given in (("dedupe", None if dedupe == 1 else dedupe), ("half_life_s", half_life_s)):
             if budget is None and given is not None:
-                raise ValueError(
-                    f"{name} needs a budget: with a ratio every block keeps its own share; "
-                    f"got {name}={shorten(given)}; leave it out, or pass budget="
-                )
+                reason = f"{name} needs a budget: with a ratio every block keeps its own share"
+                raise ValueError(f"{reason}; got {name}={shorten(given)}; leave it out, or pass budget=")
         if budget is not None and metric != "cosine":
-            raise ValueError(
-                f"with a budget the metric must be 'cosine', whose sums can be stored; got {shorten(metric)}"
-            )
+            raise ValueError(f"with a budget the metric must be 'cosine', whose sums are stored; got {shorten(metric)}")
         check_choice("metric", metric, METRICS)
         if dim is not None:
             check_count("dim", dim, "features")
@@ -99,17 +94,11 @@ class Stream:
         check_at_least("detail", detail, 1)
         if half_life_s is not None and not (is_number(half_life_s) and 0 < half_life_s < LONGEST_S):
             raise ValueError(f"half_life_s must be a number of seconds above 0, or None; got {shorten(half_life_s)}")
-        self._settings: dict[str, Any] = dict(
-            ratio=None if ratio is None else str(self._budget.ratio),
-            budget=self._budget.budget,
-            block=block if by_scene else int(block),
-            dedupe=float(dedupe) if budget is not None else None,
-            detail=float(detail),
-            metric=metric,
-            half_life_s=None if half_life_s is None else float(half_life_s),
-            dim=None if dim is None else int(dim),
-            backend=backend,
-        )
+        size = self._budget
+        settings: dict[str, Any] = dict(ratio=size.ratio and str(size.ratio), budget=size.budget)
+        settings |= dict(block=block if by_scene else int(block), dedupe=None if budget is None else float(dedupe))
+        settings |= dict(detail=float(detail), metric=metric, half_life_s=half_life_s and float(half_life_s))
+        self._settings = settings | dict(dim=dim and int(dim), backend=backend)
         self._similarity = Similarity(metric, detail)
         self._engine: TorchEngine | None = None
         self._cutter = SceneCutter(dim) if by_scene else EvenCutter(int(block))
@@ -121,9 +110,9 @@ class Stream:
         self._is_timed = False  # whether the caller gives times
         self._is_closed = False
         self.note: dict[str, Any] = {}  # JSON-serialisable data of the caller, saved with the stream
-        self._past: GrowingPast | BoundedPast = (
-            GrowingPast(self._budget) if budget is None else BoundedPast(int(budget), float(dedupe), half_life_s)
-        )
+        self._past: GrowingPast | BoundedPast = GrowingPast(self._budget)
+        if budget is not None:
+            self._past = BoundedPast(int(budget), float(dedupe), half_life_s)
 
     def __repr__(self) -> str:
         return f"Stream({self._budget}, {self.frames} frames so far)"
@@ -153,8 +142,7 @@ class Stream:
             time_s: When the frame is shown, later than the one before; for several frames, one per frame. If never
                 given, frames are counted.
         """
-        if self._is_closed:
-            raise ValueError("the stream is closed; open a new one")
+        require(not self._is_closed, "the stream is closed; open a new one")
         frames = self._check_frames(tokens)
         times = self._check_times(time_s, len(frames))
         if self._waiting is None:
@@ -177,8 +165,7 @@ class Stream:
     @restore_interrupts()
     def kept(self) -> Kept:
         """Return the kept tokens of all frames so far, including those of the incomplete block."""
-        if not self.frames:
-            raise ValueError("no frame was pushed yet")
+        require(self.frames > 0, "no frame was pushed yet")
         assert self._waiting is not None
         ends = itertools.accumulate(self._cutter.split_rest(len(self._times)), initial=0)
         rest = [self._get_block(slice(*span)) for span in itertools.pairwise(ends)]
@@ -201,19 +188,11 @@ class Stream:
         if self._waiting is not None:
             tensors["room"] = self._waiting[: len(self._times)].cpu().contiguous()
         tensors["times"] = torch.tensor(self._times, dtype=torch.float64)
-        metadata = {
-            "format": FORMAT,
-            "settings": self._settings,
-            "frames": self._frames,
-            "span_s": self.span_s,
-            "timed": self._is_timed,
-            "numpy_dtype": None if self._numpy_dtype is None else str(self._numpy_dtype),
-            "device": None if self._waiting is None else str(self._waiting.device),
-            "closed": self._is_closed,
-            "past": self._past.metadata(),
-            "cutter": self._cutter.metadata(),
-            "note": self.note,
-        }
+        numpy_dtype = None if self._numpy_dtype is None else str(self._numpy_dtype)
+        device = None if self._waiting is None else str(self._waiting.device)
+        metadata = {"format": FORMAT, "settings": self._settings, "frames": self._frames, "span_s": self.span_s}
+        metadata |= {"timed": self._is_timed, "numpy_dtype": numpy_dtype, "device": device, "closed": self._is_closed}
+        metadata |= {"past": self._past.metadata(), "cutter": self._cutter.metadata(), "note": self.note}
         write_atomic(Path(path), lambda temporary: save_file(tensors, temporary, {"floc-stream": json.dumps(metadata)}))
 
     @classmethod
@@ -235,8 +214,7 @@ class Stream:
     def _restore(self, file: CheckedFile, metadata: Fields, device: torch.device) -> None:
         """Restore a saved state; raise ValueError if no stream can have it."""
         times = file.tensor("times", (None,), torch.float64).numpy()
-        largest = sys.float_info.max
-        self._first_s, self._last_s = metadata.numbers("span_s", 2, -largest, largest)
+        self._first_s, self._last_s = metadata.numbers("span_s", 2, -sys.float_info.max, sys.float_info.max)
         self._is_timed, self._is_closed = metadata.flag("timed"), metadata.flag("closed")
         self.note = metadata.section("note").values
         past, cutter = metadata.section("past"), metadata.section("cutter")
@@ -248,44 +226,29 @@ class Stream:
         require_float32_range("room", waiting)
         rows, columns, dim = waiting.shape[1:]
         total, capacity = frames + len(times), self._cutter.capacity
-        require(
-            0 < rows * columns * dim <= LARGEST, f"frames of {rows}x{columns} tokens of {dim} features do not exist"
-        )
+        is_possible = 0 < rows * columns * dim <= LARGEST
+        require(is_possible, f"frames of {rows}x{columns} tokens of {dim} features do not exist")
         require(total * rows * columns <= LARGEST, f"{total} frames of {rows}x{columns} tokens are too many")
         require(len(times) <= capacity, f"{len(times)} frames wait, at most {capacity} can")
         compared = self._settings["dim"] or dim
         require(compared <= dim, f"settings.dim is {compared}, and a token has {dim} features")
-        self._check_saved_times(times, frames)
-        saved = SavedStream(
-            frames=frames,
-            block=None if isinstance(self._settings["block"], str) else capacity,
-            waiting=len(times),
-            cells=rows * columns,
-            dim=dim,
-            compared=compared,
-            dtype=waiting.dtype,
-            device=device,
-            first_s=self._first_s,
-            last_s=self._last_s,
-            end_s=float(times[0]) if len(times) else math.nextafter(self._last_s, math.inf),
-        )
+        require(self._first_s <= self._last_s, "span_s must not end before it starts")
+        require((np.diff(times) > 0).all(), "tensor times must ascend")
+        require(len(times) == 0 or times[-1] == self._last_s, "tensor times must end at the end of span_s")
+        require(frames > 0 or len(times) == 0 or times[0] == self._first_s, "tensor times must start with span_s")
+        if not self._is_timed and total:
+            counted = np.array_equal(times, np.arange(frames, total)) and self.span_s == (0, total - 1)
+            require(counted, "times of frames without a time must be their numbers")
+        block = None if isinstance(self._settings["block"], str) else capacity
+        end_s = float(times[0]) if len(times) else math.nextafter(self._last_s, math.inf)
+        span, dtype = (*self.span_s, end_s), waiting.dtype
+        saved = SavedStream(frames, block, len(times), rows * columns, dim, compared, dtype, device, *span)
         self._past.restore(file, past, saved)
         self._cutter.restore(cutter, saved)
         self._numpy_dtype = _read_numpy_dtype(metadata, waiting.dtype)
         self._waiting = self._allocate(waiting.to(device))
         self._waiting[: len(times)] = waiting
         self._times, self._frames = times.tolist(), frames
-
-    def _check_saved_times(self, times: np.ndarray, frames: int) -> None:
-        """Raise ValueError unless the times of waiting frames ascend to the end of the span."""
-        total = frames + len(times)
-        require(self._first_s <= self._last_s, "span_s must not end before it starts")
-        require((np.diff(times) > 0).all(), "tensor times must ascend")
-        require(len(times) == 0 or times[-1] == self._last_s, "tensor times must end at the end of span_s")
-        require(frames > 0 or len(times) == 0 or times[0] == self._first_s, "tensor times must start with span_s")
-        if not self._is_timed and total:
-            counted = np.array_equal(times, np.arange(frames, total)) and self._last_s == total - 1
-            require(counted and self._first_s == 0, "times of frames without a time must be their numbers")
 
     def _allocate(self, frames: torch.Tensor) -> torch.Tensor:
         """Allocate memory for waiting frames; raise MemoryError if a block of them could not be selected from."""
@@ -329,15 +292,11 @@ class Stream:
         if self._waiting is not None:
             before = self._waiting[0]
             if frames.shape[1:] != before.shape:
-                raise ValueError(
-                    f"all frames of a stream must have one shape: {tuple(frames.shape[1:])} came after "
-                    f"{tuple(before.shape)}; open another stream for it"
-                )
+                change = f"{tuple(frames.shape[1:])} came after {tuple(before.shape)}"
+                raise ValueError(f"all frames of a stream must have one shape: {change}; open another stream for it")
             if (frames.dtype, frames.device) != (before.dtype, before.device):
-                raise ValueError(
-                    f"all frames of a stream must have one dtype and device: {frames.dtype} on {frames.device} came "
-                    f"after {before.dtype} on {before.device}"
-                )
+                change = f"{frames.dtype} on {frames.device} came after {before.dtype} on {before.device}"
+                raise ValueError(f"all frames of a stream must have one dtype and device: {change}")
         return frames
 
     def _check_times(self, time_s: Any, count: int) -> list[float]:
@@ -356,13 +315,11 @@ class Stream:
         if given.shape != (count,):
             raise ValueError(f"every frame needs one time: got {count} frames and times of shape {given.shape}")
         times = given.tolist()
-        for before, time in zip([self._last_s if self.frames else -math.inf, *times], times, strict=False):
+        for last, time in zip([self._last_s if self.frames else -math.inf, *times], times, strict=False):
             if not math.isfinite(time):
                 raise ValueError(f"{_TIME}; got {time!r}")
-            if not time > before:
-                raise ValueError(
-                    f"times must ascend: a frame at {time} s came after one at {before} s; push frames in order"
-                )
+            if not time > last:
+                raise ValueError(f"times must ascend: one at {time} s came after one at {last} s; push frames in order")
         return times
 
 

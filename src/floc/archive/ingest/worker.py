@@ -39,9 +39,8 @@ from floc.archive.lance_tables import hide_secrets
 from floc.archive.schema import DamagedStoreError, StoreError, hash_file, video_id
 from floc.archive.store import Store
 from floc.captured.identity import Identity
-from floc.captured.pieces import FrameLog, capture_kept, join_pieces
+from floc.captured.pieces import FrameLog, StageTimer, capture_kept, join_pieces
 from floc.captured.recipe import merge_values
-from floc.captured.timing import StageTimer
 from floc.encoders.base import FrameTokens, group_frames
 from floc.encoders.vision_tower import VisionTower
 from floc.tokens import Frames

@@ -10,9 +10,8 @@ import torch
 
 from floc.captured.captured import Captured
 from floc.captured.identity import Identity
-from floc.captured.pieces import FrameLog, create_selector, join_pieces
+from floc.captured.pieces import FrameLog, StageTimer, create_selector, join_pieces
 from floc.captured.recipe import Recipe
-from floc.captured.timing import StageTimer
 from floc.encoders.base import FrameTokens, group_frames
 from floc.encoders.vision_tower import STEP, encode_patches, encode_squares, wrap_model
 from floc.families import find_family

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from floc._tiles import TILE_BYTES, iterate_tiles
+from floc._arrays import TILE_BYTES, iterate_tiles
 from floc.tokens import TokenGrid
 
 CPU_BYTES = 1 << 23  # larger tiles spend as much time on fresh memory as on arithmetic

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from floc._arrays import iterate_tiles
 from floc._system import count_threads, single_threaded_blas
-from floc._tiles import iterate_tiles
+from floc.selection import engine
 from floc.selection.cpu import greedy, matrix_tiles, rows
-from floc.selection.engine import Job, Solution, Targets, Tick, build_solution, no_tick, split_next_gain
+from floc.selection.engine import Job, Matrices, Raises, Solution, Targets, Tick, TokenSets, no_tick
 from floc.selection.objective import LARGEST_DETAIL, Similarity
-from floc.selection.torch.engine import TorchEngine, select_one_by_one
+from floc.selection.torch.engine import Selected, TorchEngine, select_one_by_one
 
 
 class CpuEngine(TorchEngine):
@@ -46,9 +47,7 @@ class CpuEngine(TorchEngine):
             if previous is not None:
                 yield previous.result()
 
-    def _sum_by_cluster(
-        self, sets: Sequence[tuple[torch.Tensor, np.ndarray]], count: int, unit: bool
-    ) -> tuple[torch.Tensor, np.ndarray]:
+    def _sum_by_cluster(self, sets: TokenSets, count: int, unit: bool) -> tuple[torch.Tensor, np.ndarray]:
         sums = np.zeros((count, sets[0][0].shape[1]), np.float32)
         with _workers() as pool:
             _run(pool, lambda members: rows.sum_by_cluster(rows.view_bits(members[0]), members[1], unit, sums), sets)
@@ -88,12 +87,10 @@ class CpuEngine(TorchEngine):
             _run(pool, fill, matrix_tiles.split_rectangle(*matrix.shape))
         return torch.from_numpy(matrix)
 
-    def _select(
-        self, matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _select(self, matrices: Matrices, depths: Sequence[int], weights: np.ndarray | None) -> Selected:
         return select_one_by_one(greedy.lazy_greedy, matrices, depths, weights)
 
-    def _trace_history(self, matrix: torch.Tensor, picks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _trace_history(self, matrix: torch.Tensor, picks: np.ndarray) -> Raises:
         return greedy.trace_history(matrix.cpu().numpy(), picks)
 
     def _find_closest(self, matrix: torch.Tensor, picks: np.ndarray, count: int) -> np.ndarray:
@@ -118,11 +115,9 @@ class _InlineExecutor(Executor):
     def submit(self, task: Callable, /, *args: Any, **kwargs: Any) -> Future:
         future: Future = Future()
         try:
-            result = task(*args, **kwargs)
+            future.set_result(task(*args, **kwargs))
         except BaseException as error:
             future.set_exception(error)
-        else:
-            future.set_result(result)
         return future
 
 
@@ -180,5 +175,5 @@ def _solve_set(
         return out
 
     picks, gains, raises = greedy.symmetric_greedy(matrix, min(budget + 1, len(matrix)), traced=budget)
-    choice = split_next_gain(picks, gains, budget)
-    return build_solution(choice, raises, matrix.diagonal(), similarity, None, cosines, with_cosines=with_cosines)
+    choice = engine.split_next_gain(picks, gains, budget)
+    return engine.build_solution(choice, raises, matrix.diagonal(), similarity, cosines, with_cosines=with_cosines)

@@ -14,7 +14,7 @@ import numba as nb
 import numpy as np
 from numba.extending import register_jitable
 
-from floc._tiles import iterate_tiles
+from floc._arrays import iterate_tiles
 from floc.selection.objective import SCALE
 
 # Two threads at d = 3584 (OpenBLAS, AVX-512): triangles in columns of 480 take 3% longer than whole SYRKs, in columns

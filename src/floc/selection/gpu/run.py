@@ -25,30 +25,22 @@ from floc.selection.gpu.similarity import Rows
 from floc.selection.objective import SCALE, WEIGHT_SCALE
 
 
-def rank_in_blocks(
-    tokens: torch.Tensor, sizes: Sequence[int] | np.ndarray, budget: int, detail: float
-) -> DeviceRanking:
+def rank_in_blocks(tokens: torch.Tensor, sizes: blocks.Counts, budget: int, detail: float) -> DeviceRanking:
     """Select each block's share of the budget from [n, D] tokens; `sizes` are the [B] tokens in each block."""
     _check_sizes(tokens, sizes, budget)
     with use_device(tokens.device):
         tokens = _convert_readable(tokens)
         plan = plan_blocks(_to_ints(sizes), budget, LIMIT_BYTES, tokens.device)
         rows = Rows.measure(tokens)
-        picked = []
-        for start, sets in plan.parts:
-            part = rows.slice(start, start + sum(sets.tokens))
-            picked.append(_run_first_pass(part, sets, detail)[0])
+        parts = ((rows.slice(start, start + sum(sets.tokens)), sets) for start, sets in plan.parts)
+        picked = [_run_first_pass(part, sets, detail)[0] for part, sets in parts]
         picks, gains = _concatenate(picked)
         flat = plan.lists.start.index_select(0, plan.order) + picks.index_select(0, plan.order)
         return _build_ranking(plan, np.asarray(sizes), flat, gains, plan.order, plan.following, rows.flags[1:])
 
 
 def rank_in_two_passes(
-    tokens: torch.Tensor,
-    sizes: Sequence[int] | np.ndarray,
-    windows: Sequence[tuple[range, int]],
-    budget: int,
-    detail: float,
+    tokens: torch.Tensor, sizes: blocks.Counts, windows: Sequence[tuple[range, int]], budget: int, detail: float
 ) -> DeviceRanking:
     """Select survivors in blocks, then the budget among the survivors of each window.
 
@@ -88,7 +80,7 @@ def _run_first_pass(rows: Rows, sets: Sets, detail: float, stop_count: int = 0) 
     return picked, matrix
 
 
-def _check_sizes(tokens: torch.Tensor, sizes: Sequence[int] | np.ndarray, budget: int) -> None:
+def _check_sizes(tokens: torch.Tensor, sizes: blocks.Counts, budget: int) -> None:
     """Raise ValueError unless the blocks have all tokens and the budget is possible: kernels do not check bounds."""
     if min(sizes) < 1 or sum(sizes) != len(tokens) or not 1 <= budget <= len(tokens):
         raise ValueError(f"cannot select {budget} of {len(tokens)} tokens in blocks of {list(sizes)[:9]}")
@@ -128,10 +120,8 @@ def select_survivors(rows: Rows, window: DeviceWindow, detail: float) -> WindowS
 
 
 def _concatenate(parts: list[Picks]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the picks and the gains of all parts."""
-    if len(parts) == 1:
-        return parts[0].picks, parts[0].gains
-    return torch.cat([part.picks for part in parts]), torch.cat([part.gains for part in parts])
+    picks, gains = [part.picks for part in parts], [part.gains for part in parts]
+    return (picks[0], gains[0]) if len(parts) == 1 else (torch.cat(picks), torch.cat(gains))
 
 
 def _convert_readable(tokens: torch.Tensor) -> torch.Tensor:
@@ -184,12 +174,8 @@ class _PickLists:
     def merge(self, gains: torch.Tensor, count: int, *, firsts: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Select the best picks of all groups, in the order of `blocks.merge_by_gain`.
 
-        Args:
-            gains: [P], in each group never rising from the second on.
-            firsts: Whether the first pick of every group comes before all others.
-
-        Returns:
-            [count] int64 places of these picks, and [G] int64 the place that follows them in each group.
+        Takes [P] gains, in each group never rising from the second on. With `firsts` every group's first pick comes
+        before all others. Returns [count] int64 places of these picks, and [G] int64 places after them in each group.
         """
         due = torch.minimum(gains, gains.index_select(0, self.first))
         if firsts:
@@ -212,12 +198,8 @@ def _build_ranking(
 ) -> DeviceRanking:
     """Build a ranking that stays on the device; it keeps `plan` alive, whose tensors a CUDA graph reads when replayed.
 
-    Args:
-        sizes: [G] tokens in each block or window.
-        flat: [K] int64 flat token index of the picks.
-        gains: [P] fixed-point gains of the picks of all groups.
-        order: [K] int64 places of the picks in `gains`.
-        following: [G] int64, the place that follows a group's picks.
+    Takes the [G] tokens in each block or window, the [K] int64 flat token indices of the picks, the [P] fixed-point
+    gains of all groups, the [K] int64 places of the picks in these, and the [G] int64 place after each group's picks.
     """
     shared = isinstance(plan, BlockPlan)
     unit = SCALE if shared else SCALE * WEIGHT_SCALE
@@ -232,17 +214,9 @@ def _build_ranking(
             """Return [G], the gain at one place per group; 0 past the end of the group."""
             return np.where(places < begins + depths, values[np.minimum(places, len(values) - 1)], 0)
 
-        return Ranking(
-            flat.cpu().numpy(),
-            picked_gains.cpu().numpy(),
-            group,
-            places - begins[group],
-            sizes,
-            take(following.cpu().numpy()),
-            shared,
-            history=None,
-            openings=np.stack([take(begins), take(begins + 1)], 1),
-        )
+        columns = flat.cpu().numpy(), picked_gains.cpu().numpy(), group, places - begins[group]
+        openings = np.stack([take(begins), take(begins + 1)], 1)
+        return Ranking(*columns, sizes, take(following.cpu().numpy()), shared, history=None, openings=openings)
 
     return DeviceRanking(flat, picked_gains, non_finite, fetch)
 
@@ -326,5 +300,5 @@ def plan_windows(
     return WindowPlan(planned, lists, torch.arange(budget).to(device), torch.tensor([budget], device=device))
 
 
-def _to_ints(values: Sequence[int] | np.ndarray) -> tuple[int, ...]:
+def _to_ints(values: blocks.Counts) -> tuple[int, ...]:
     return tuple(int(value) for value in values)

@@ -61,19 +61,11 @@ def fill(matrix: torch.Tensor, candidates: Rows, tokens: Rows, sets: Sets, detai
     aligned = (dim * a.element_size()) % 16 == 0 and a.data_ptr() % 16 == b.data_ptr() % 16 == 0
     kind = {1.0: 0, 2.0: 1}.get(detail, 2)
     constants = dict(SYMMETRIC=sets.symmetric, DETAIL=kind, EVEN=dim % step == 0, STEP=step)
+    layout = (matrix, sets.table, sets.tiles)
     for scaled in (False, True) if a.dtype != torch.float16 else (False,):
         use_tma = aligned and not scaled and supports_tma(a.device)
         boxes = [TensorDescriptor.from_tensor(values, [TILE, step]) if use_tma else None for values in (a, b)]
-        arguments = (
-            *candidates,
-            *tokens,
-            *boxes,
-            matrix,
-            sets.table,
-            sets.tiles,
-            dim,
-            float(min(detail, LARGEST_DETAIL)),
-        )
+        arguments = (*candidates, *tokens, *boxes, *layout, dim, float(min(detail, LARGEST_DETAIL)))
         _fill[(len(sets.tiles),)](*arguments, SCALED=scaled, TMA=use_tma, **constants, num_warps=8, num_stages=4)
 
 

@@ -5,30 +5,19 @@ It is the base of the other engines, which replace the steps they do faster. The
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from floc._arrays import take_rows
-from floc._tiles import TILE_BYTES, iterate_tiles
-from floc.selection import reference
-from floc.selection.engine import (
-    History,
-    Job,
-    Solution,
-    Targets,
-    Tick,
-    build_solution,
-    check_indices,
-    check_matrices,
-    check_width,
-    no_tick,
-    split_next_gain,
-)
+from floc._arrays import TILE_BYTES, iterate_tiles, take_rows
+from floc.selection import engine, reference
+from floc.selection.engine import Choice, History, Job, Matrices, Raises, Solution, Targets, Tick, TokenSets, no_tick
 from floc.selection.objective import SCALE, Similarity
 from floc.selection.torch import greedy
 
+Selected = tuple[torch.Tensor, torch.Tensor]  # int64 picks and gains of all sets, concatenated
 _BATCH_BYTES = 1 << 30  # limit of the matrices of one batch of sets
 _CLOSEST = 4  # `solve_weighted` reports this many of the picks that are most similar to a target
 _NOISE = 1e-6  # relative error of a float32 cosine or length
@@ -47,33 +36,28 @@ class TorchEngine:
         """Select from each set in turn; `with_cosines` requests the cosines of the history."""
         for batch in _batch_jobs(jobs):
             computed = [compute_symmetric_matrix(job.tokens, similarity) for job in batch]
-            choices = self._select_budgets([matrix for matrix, _ in computed], [job.budget for job in batch])
+            choices = self._select_budgets([matrix for matrix, _ in computed], [job.budget for job in batch], None)
             for job, (matrix, sigma), choice in zip(batch, computed, choices, strict=True):
-                own_cover = matrix.diagonal().cpu().numpy()
-                raises = self._trace_history(matrix, choice[0])
+                raises, own = self._trace_history(matrix, choice[0]), matrix.diagonal().cpu().numpy()
 
                 def cosines(i: np.ndarray, j: np.ndarray, tokens: torch.Tensor = job.tokens) -> np.ndarray:
                     return self._compute_cosines(tokens, i, tokens, j)
 
                 tick(job.tokens.numel() * len(job.tokens) / 2)
-                yield build_solution(choice, raises, own_cover, similarity, sigma, cosines, with_cosines=with_cosines)
+                solution = engine.build_solution(choice, raises, own, similarity, cosines, with_cosines=with_cosines)
+                yield replace(solution, sigma=sigma)
 
-    def sum_by_cluster(
-        self, sets: Sequence[tuple[torch.Tensor, np.ndarray]], count: int, *, unit: bool
-    ) -> tuple[torch.Tensor, np.ndarray]:
-        """Sum the tokens of each of `count` clusters, normalized first if `unit`.
+    def sum_by_cluster(self, sets: TokenSets, count: int, *, unit: bool) -> tuple[torch.Tensor, np.ndarray]:
+        """Sum the tokens of each of `count` clusters, which sets do not share, normalized first if `unit`.
 
-        `sets` holds the [n, D] tokens of each set and the [n] cluster of each token; sets do not share clusters.
         Returns [count, D] unit vectors and [count] lengths of the sums.
         """
         for number, (members, cluster) in enumerate(sets):
-            check_indices(f"the clusters of set {number}", cluster, (len(members),), count)
-            check_width(members, sets[0][0])
+            engine.check_indices(f"the clusters of set {number}", cluster, (len(members),), count)
+            engine.check_width(members, sets[0][0])
         return self._sum_by_cluster(sets, count, unit)
 
-    def _sum_by_cluster(
-        self, sets: Sequence[tuple[torch.Tensor, np.ndarray]], count: int, unit: bool
-    ) -> tuple[torch.Tensor, np.ndarray]:
+    def _sum_by_cluster(self, sets: TokenSets, count: int, unit: bool) -> tuple[torch.Tensor, np.ndarray]:
         tokens = sets[0][0]
         sums = torch.zeros(count, tokens.shape[1], dtype=torch.float32, device=tokens.device)
         for members, cluster in sets:
@@ -108,9 +92,9 @@ class TorchEngine:
 
     def compute_cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
         """Return [E] float64, the cosine of row i[e] of `left` and row j[e] of `right`."""
-        check_indices("i", i, (len(i),), len(left))
-        check_indices("j", j, (len(i),), len(right))
-        check_width(left, right)
+        engine.check_indices("i", i, (len(i),), len(left))
+        engine.check_indices("j", j, (len(i),), len(right))
+        engine.check_width(left, right)
         return self._compute_cosines(left, i, right, j)
 
     def _compute_cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
@@ -138,19 +122,15 @@ class TorchEngine:
         tick(candidates.numel() * len(lengths))
         return matrix
 
-    def select(
-        self, matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def select(self, matrices: Matrices, depths: Sequence[int], weights: np.ndarray | None = None) -> Selected:
         """Make `depths[b]` picks from each [M, N] int16 similarity matrix b.
 
         Weights, [N] int64, are possible with one matrix only. Returns the int64 picks and gains, concatenated.
         """
-        check_matrices(matrices, depths, weights)
+        engine.check_matrices(matrices, depths, weights)
         return self._select(matrices, depths, weights)
 
-    def _select(
-        self, matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _select(self, matrices: Matrices, depths: Sequence[int], weights: np.ndarray | None) -> Selected:
         sizes = [len(matrix) for matrix in matrices]
         batch = matrices[0][None]
         if len(matrices) > 1:
@@ -161,17 +141,13 @@ class TorchEngine:
         picks, gains = (torch.cat([row[:n] for row, n in zip(rows, depths, strict=True)]) for rows in result)
         return picks, gains
 
-    def _select_budgets(
-        self, matrices: Sequence[torch.Tensor], budgets: Sequence[int], weights: np.ndarray | None = None
-    ) -> list[tuple[np.ndarray, np.ndarray, int]]:
-        """Return picks, gains and the next gain for each matrix."""
+    def _select_budgets(self, matrices: Matrices, budgets: Sequence[int], weights: np.ndarray | None) -> list[Choice]:
         depths = [min(budget + 1, len(matrix)) for matrix, budget in zip(matrices, budgets, strict=True)]
         ends = np.cumsum(depths)[:-1]
         picks, gains = (np.split(column.cpu().numpy(), ends) for column in self.select(matrices, depths, weights))
-        return list(map(split_next_gain, picks, gains, budgets))
+        return list(map(engine.split_next_gain, picks, gains, budgets))
 
-    def _trace_history(self, matrix: torch.Tensor, picks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """List every time a pick raised a token's cover: [E] tokens, ranks of picks, and new covers."""
+    def _trace_history(self, matrix: torch.Tensor, picks: np.ndarray) -> Raises:
         n = matrix.shape[1]
         covered = torch.full((1, n), -32768, dtype=torch.int16, device=matrix.device)
         tokens, ranks, covers = [], [], []
@@ -196,15 +172,13 @@ class ReferenceEngine(TorchEngine):
     def estimate_bytes(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
         return super().estimate_bytes(n, dim, similarity) + 24 * n * n  # plain greedy computes in int64
 
-    def _select(
-        self, matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _select(self, matrices: Matrices, depths: Sequence[int], weights: np.ndarray | None) -> Selected:
         return select_one_by_one(reference.greedy, matrices, depths, weights)
 
 
 def select_one_by_one(
-    greedy: Callable[..., tuple], matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+    greedy: Callable[..., tuple], matrices: Matrices, depths: Sequence[int], weights: np.ndarray | None
+) -> Selected:
     """Select from each matrix in turn by a function for numpy arrays; see `TorchEngine.select`."""
     arrays = [matrix.cpu().contiguous().numpy() for matrix in matrices]
     choices = [greedy(array, depth, weights)[:2] for array, depth in zip(arrays, depths, strict=True)]
