@@ -280,7 +280,9 @@ def _parse_range(video: StoredVideo, start_s: float | None, end_s: float | None)
     if start_s is None and end_s is None:
         return None
     for seconds in (start_s, end_s):
-        if seconds is not None and not (is_number(seconds) and (abs(seconds) < 1e15 or (seconds == math.inf and seconds is end_s))):
+        if seconds is not None and not (
+            is_number(seconds) and (abs(seconds) < 1e15 or (seconds == math.inf and seconds is end_s))
+        ):
             raise ValueError(f"start_s and end_s must be numbers of seconds, got {shorten(seconds)}")
     start, end = 0.0 if start_s is None else start_s, video.duration_s if end_s is None else end_s
     given = f"got {start:g} s to {end:g} s of video {video.id}, which lasts {video.duration_s:g} s"
