@@ -1,7 +1,5 @@
 """LongVU (Shen et al., "LongVU: Spatiotemporal Adaptive Compression for Long Video-Language Understanding", 2024)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """STTM (Hyun et al., 2025): a quadtree in every frame, then groups of similar nodes over time."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -80,7 +78,6 @@ class STTM:
         return replace(forest.merge(grid, spatial, temporal), settings=settings)
 
     def keep_by_options(self, grid: TokenGrid) -> Kept:
-        """Merge with the given thresholds."""
         forest = _Forest.build(grid, self.root_level, self.sound)
         return forest.merge(grid, float(self.spatial_threshold), float(self.temporal_threshold))
 
@@ -98,7 +95,7 @@ class _Pyramid(NamedTuple):
     is_partial: np.ndarray  # [L, N] whether that cell has fewer than four quarters
 
     @classmethod
-    def build(cls, h: int, w: int, root_level: int) -> _Pyramid:
+    def build(cls, h: int, w: int, root_level: int) -> "_Pyramid":
         """Build the levels from the finest to the root, each cell the mean of one, two or four cells below."""
         sizes = [(h, w)]
         while 2 not in sizes[-1] and sizes[-1] != (1, 1):
@@ -131,7 +128,7 @@ class _Forest:
     sound: bool
 
     @classmethod
-    def build(cls, grid: TokenGrid, root_level: int, sound: bool) -> _Forest:
+    def build(cls, grid: TokenGrid, root_level: int, sound: bool) -> "_Forest":
         t, h, w = grid.shape
         tokens = grid.tokens.detach().float().reshape(t, h * w, -1)
         pyramid = _Pyramid.build(h, w, root_level)
@@ -146,7 +143,6 @@ class _Forest:
         return cls(tokens, scores, across, first, share.to(tokens.dtype), sound)
 
     def count(self, spatial: float, temporal: float) -> int:
-        """Count the tokens that two thresholds leave."""
         level, node = self._divide(spatial)
         return int((_is_own(node) & _is_own(self._group(level, node, temporal))).sum())
 
@@ -156,9 +152,8 @@ class _Forest:
         roots = _is_own(node) & _is_own(group)
         represents = (roots.cumsum(0) - 1)[group[node.flatten()]]  # [n]
         indices = roots.nonzero()[:, 0]
-        sizes, nodes = (
-            torch.bincount(places, minlength=len(indices)) for places in (represents, represents[_is_own(node)])
-        )
+        sizes = torch.bincount(represents, minlength=len(indices))
+        nodes = torch.bincount(represents[_is_own(node)], minlength=len(indices))
         # a group is the mean of its nodes, a node the mean of its quarters, and so on down to the tokens
         weights = self.share.gather(0, level).flatten() / nodes[represents]
         members = represents.argsort(stable=True)

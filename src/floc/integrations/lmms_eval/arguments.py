@@ -1,7 +1,5 @@
 """Split `--model_args` into FLoC's arguments and those of the wrapped model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +23,7 @@ class ModelArguments:
     wrapped: dict[str, Any]  # of the wrapped model
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any], accepted: Iterable[str]) -> ModelArguments:
+    def parse(cls, given: Mapping[str, Any], accepted: Iterable[str]) -> "ModelArguments":
         """Split and check the arguments.
 
         Args:

@@ -1,7 +1,5 @@
 """The classes that lmms-eval loads, created on demand. Importing this module needs lmms-eval."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 import time

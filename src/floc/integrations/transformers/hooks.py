@@ -5,13 +5,11 @@ arguments. A hook before the multimodal model remembers its arguments. A hook be
 selects tokens and cuts every per-token argument. A hook after the decoder records on the cache which tokens it holds.
 """
 
-from __future__ import annotations
-
 import inspect
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import torch
 
@@ -20,9 +18,6 @@ from floc.families import find_family
 from floc.families.locate import Arguments, PromptVideo, Shape
 from floc.integrations.transformers.cache import CacheLayout, PromptLength, pop_layout
 from floc.integrations.transformers.cut import DecoderCut, VideoSelection, cut_inputs, plan_cut
-
-if TYPE_CHECKING:
-    from typing import Self
 
 Positions = Literal["keep", "compact"]
 

@@ -1,7 +1,5 @@
 """The hooks on vLLM: classes that replace its models and processors. Importing this module needs vLLM."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Iterator, Sequence
@@ -34,16 +32,13 @@ class ShortPromptMixin:
             return updates
         merge = self.info.get_hf_config().vision_config.spatial_merge_size  # type: ignore[attr-defined]
 
-        def write_placeholders(video: int) -> Any:
+        def write(video: int) -> Any:
             item = out_mm_kwargs["video"][video]
             frames, height, width = item["video_grid_thw"].data.tolist()
             cells = (height // merge) * (width // merge)
             return self._write_placeholders(item, frames, cells, settings.count(frames * cells))
 
-        return [
-            replace(update, replacement=write_placeholders) if update.modality == "video" else update
-            for update in updates
-        ]
+        return [replace(update, replacement=write) if update.modality == "video" else update for update in updates]
 
     def _write_placeholders(self, item: Any, frames: int, cells: int, kept: int) -> Any:
         return [self.info.get_hf_config().video_token_id] * kept  # type: ignore[attr-defined]
@@ -168,9 +163,8 @@ class ShortVideoMixin:
         ids = torch.as_tensor(input_ids, device=mrope_positions.device)
         config = self.config  # type: ignore[attr-defined]
         is_visual = (ids == config.image_token_id) | (ids == config.video_token_id)
-        return mrope.fill_positions(
-            mrope_positions, is_visual, num_computed_tokens, multimodal_embeddings, self.embed_width
-        )
+        embeds, width = multimodal_embeddings, self.embed_width
+        return mrope.fill_positions(mrope_positions, is_visual, num_computed_tokens, embeds, width)
 
 
 class TimestampedVideoMixin(ShortVideoMixin):

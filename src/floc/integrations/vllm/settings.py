@@ -4,8 +4,6 @@ vLLM writes placeholders before it computes embeddings, so the number of kept to
 video alone. That allows a ratio or a budget, but no coverage, and only methods that keep any count exactly.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -43,7 +41,7 @@ class Settings:
             self.recipe  # noqa: B018  validates the count and the options
 
     @classmethod
-    def from_dict(cls, given: object) -> Settings:
+    def from_dict(cls, given: object) -> "Settings":
         """Parse the object that `--additional-config` holds.
 
         >>> Settings.from_dict({"budget": 512, "block": 16})
@@ -59,7 +57,7 @@ class Settings:
         fields = {name: getattr(self, name) for name in FIELDS}
         return {**{name: value for name, value in fields.items() if value is not None}, **self.options}
 
-    def with_rate(self, rate: float | None) -> Settings:
+    def with_rate(self, rate: float | None) -> "Settings":
         """Set the ratio to 1 - `rate`, the share that vLLM's `--video-pruning-rate` keeps. None changes nothing.
 
         >>> Settings().with_rate(0.9).count(1000), Settings(budget=64).with_rate(None).count(1000)
