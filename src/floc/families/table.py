@@ -72,10 +72,9 @@ class ModelFamily:
         sizes = [math.prod(shape) + extra for shape in grids]
         rows = locate.assign_videos(counts, sizes)
         if rows is None:
-            raise ValueError(
-                f"the rows of the prompt have {counts} video tokens, but the videos, {list(grids)} in slices, rows "
-                f"and columns, have {sizes}; prepare prompt and videos with the model's processor"
-            )
+            videos_given = f"the videos, {list(grids)} in slices, rows and columns, have {sizes}"
+            problem = f"the rows of the prompt have {counts} video tokens, but {videos_given}"
+            raise ValueError(f"{problem}; prepare prompt and videos with the model's processor")
         videos = []
         for row, indices in enumerate(rows):
             columns = mask[row].nonzero()[:, 0]
@@ -90,10 +89,8 @@ def find_family(config: Any) -> ModelFamily:
     """Return the family of a model, by its config."""
     model_type = getattr(config, "model_type", None)
     if model_type not in FAMILIES:
-        raise ValueError(
-            f"floc does not support video models of type {model_type!r}; it supports: {', '.join(sorted(FAMILIES))} "
-            "(docs/reference/models.md shows how to add one)"
-        )
+        supported = f"{', '.join(sorted(FAMILIES))} (docs/reference/models.md shows how to add one)"
+        raise ValueError(f"floc does not support video models of type {model_type!r}; it supports: {supported}")
     return FAMILIES[model_type]
 
 

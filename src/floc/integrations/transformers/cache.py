@@ -64,9 +64,8 @@ class CacheLayout:
         if mask is None:
             return None
         if not isinstance(mask, torch.Tensor):
-            raise TypeError(
-                f"floc cannot cut a mask of type {type(mask).__name__}; use attn_implementation='sdpa' or 'eager'"
-            )
+            kind = type(mask).__name__
+            raise TypeError(f"floc cannot cut a mask of type {kind}; use attn_implementation='sdpa' or 'eager'")
         if cut is not None:
             index = cut.columns[:, None, :, None].expand(-1, mask.shape[1], -1, mask.shape[-1])
             mask = mask.expand(len(index), -1, -1, -1).gather(2, index)
@@ -92,9 +91,7 @@ class PromptLength:
             return held  # the cache was reset
         base = self.base()
         if base is None or not self.is_attached(base):
-            raise RuntimeError(
-                "this cache holds a prompt that floc shortened; attach floc again to continue, or use a new cache"
-            )
+            raise RuntimeError("this cache holds a prompt that floc shortened; attach floc again, or use a new cache")
         layout = self.layout.truncate(int(held))
         return held + (layout.length - layout.columns.shape[1])
 

@@ -6,10 +6,9 @@ from collections.abc import Callable
 def check_floor(method: str, budget: int, floor: int, n: int, reason: str, *, nearest: bool) -> None:
     """Raise ValueError if a budget is below the fewest of `n` tokens that a method can keep, unless `nearest`."""
     if budget < floor and not nearest:
-        raise ValueError(
-            f"{method} keeps {reason}: at least {floor} of {n} tokens (ratio {floor / n:.3g}); "
-            f"got a budget of {budget}. Use a larger budget, or pass nearest=True to keep {floor}"
-        )
+        problem = f"{method} keeps {reason}: at least {floor} of {n} tokens (ratio {floor / n:.3g})"
+        remedy = f"Use a larger budget, or pass nearest=True to keep {floor}"
+        raise ValueError(f"{problem}; got a budget of {budget}. {remedy}")
 
 
 def find_parameter(
