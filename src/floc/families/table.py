@@ -96,13 +96,8 @@ def find_family(config: Any) -> ModelFamily:
 
 _QWEN2 = ModelFamily(locate.read_grids, has_grid_positions=True, marker="<|video_pad|>", frames="patches")
 _QWEN3 = replace(_QWEN2, write_video=writers.write_qwen3_vl, limits_whole_video=True)
-_GLM = replace(
-    _QWEN3,
-    placeholder="image_token_id",
-    find_tokens=locate.find_marked_videos,
-    marker="<|video|>",
-    write_video=writers.write_glm4v,
-)
+_GLM = replace(_QWEN3, placeholder="image_token_id", find_tokens=locate.find_marked_videos, marker="<|video|>")
+_GLM = replace(_GLM, write_video=writers.write_glm4v)
 _GLM_PREPARED = replace(_GLM, write_video=None, frames=None)
 _LABELLED = ModelFamily(
     locate.read_labelled_grids,
@@ -123,12 +118,8 @@ FAMILIES: dict[str, ModelFamily] = {
     "glm46v": _GLM_PREPARED,
     "glmga": _GLM_PREPARED,
     "glm_ocr": _GLM_PREPARED,
-    "video_llama_3": ModelFamily(
-        locate.read_grids,
-        marker="<|video_pad|>",
-        write_video=writers.write_video_llama_3,
-        takes_merge_sizes=True,
-        frames="patches",
+    "video_llama_3": replace(
+        _QWEN2, has_grid_positions=False, write_video=writers.write_video_llama_3, takes_merge_sizes=True
     ),
     "llava_next_video": ModelFamily(locate.read_llava_next_grids, frames="squares"),
     "llava_onevision": ModelFamily(locate.read_llava_onevision_grids, newline="image_newline", frames="squares"),

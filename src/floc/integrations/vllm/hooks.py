@@ -52,7 +52,14 @@ class ShortPromptMixin:
         settings = self._floc_settings
         if settings is None:
             return super().apply(inputs, *args, **kwargs)  # type: ignore[misc]
-        processed = super().apply(_salt_hashes(inputs, settings.salt), *args, **kwargs)  # type: ignore[misc]
+        salted = copy.copy(inputs)  # of images too: with pruning on, vLLM changes their embeddings
+
+        def get_mm_hashes(*args: Any, **kwargs: Any) -> Any:
+            hashes = inputs.get_mm_hashes(*args, **kwargs)
+            return {kind: [f"{value}-floc-{settings.salt}" for value in values] for kind, values in hashes.items()}
+
+        salted.get_mm_hashes = get_mm_hashes
+        processed = super().apply(salted, *args, **kwargs)  # type: ignore[misc]
         config = self.info.get_hf_config()  # type: ignore[attr-defined]
         spans = [(span.offset, span.length) for ranges in processed["mm_placeholders"].values() for span in ranges]
         mrope.check_placeholders(processed["prompt_token_ids"], (config.image_token_id, config.video_token_id), spans)
@@ -61,18 +68,6 @@ class ShortPromptMixin:
     @property
     def _floc_settings(self) -> Settings | None:
         return get_settings(self.info.ctx.model_config)  # type: ignore[attr-defined]
-
-
-def _salt_hashes(inputs: Any, salt: str) -> Any:
-    """Copy the inputs with other media hashes. Images too: with pruning on, vLLM changes their embeddings."""
-    salted = copy.copy(inputs)
-
-    def get_mm_hashes(*args: Any, **kwargs: Any) -> Any:
-        hashes = inputs.get_mm_hashes(*args, **kwargs)
-        return {modality: [f"{value}-floc-{salt}" for value in values] for modality, values in hashes.items()}
-
-    salted.get_mm_hashes = get_mm_hashes
-    return salted
 
 
 class ShortVideoMixin:
@@ -97,22 +92,17 @@ class ShortVideoMixin:
         embeds = super()._process_video_input(video_input)  # type: ignore[misc]
         if self.floc is None:
             return embeds
-        merge = self.visual.spatial_merge_size  # type: ignore[attr-defined]
+        merge, ranks, shortened = self.visual.spatial_merge_size, get_tp_group(), []  # type: ignore[attr-defined]
         grids = [(t, h // merge, w // merge) for t, h, w in video_input["video_grid_thw"].tolist()]
-        return tuple(
-            self._keep_selected(video_embeds, grid, self._get_timing(video_input, video))
-            for video, (video_embeds, grid) in enumerate(zip(embeds, grids, strict=True))
-        )
-
-    def _keep_selected(self, embeds: torch.Tensor, grid: Grid, timing: Any) -> torch.Tensor:
-        """Return the kept embeddings with positions. Even if all are kept: embedding stores need a uniform width."""
-        assert self.floc is not None
-        ranks = get_tp_group()
-        if ranks.rank_in_group == 0:
-            indices = select_indices(embeds[:, : self.compared_width], grid, self.floc)
-        else:
-            indices = torch.empty(self.floc.count(len(embeds)), dtype=torch.int64, device=embeds.device)
-        return self._add_positions(embeds, grid, timing, ranks.broadcast(indices))  # all ranks keep the same tokens
+        for i, (video, grid) in enumerate(zip(embeds, grids, strict=True)):
+            if ranks.rank_in_group == 0:
+                indices = select_indices(video[:, : self.compared_width], grid, self.floc)
+            else:
+                indices = torch.empty(self.floc.count(len(video)), dtype=torch.int64, device=video.device)
+            indices = ranks.broadcast(indices)  # all ranks keep the same tokens
+            # with positions even if all are kept: embedding stores need a uniform width
+            shortened.append(self._add_positions(video, grid, self._get_timing(video_input, i), indices))
+        return tuple(shortened)
 
     def _get_timing(self, video_input: Any, video: int) -> Any:
         """Return how many positions two frames of a video are apart."""

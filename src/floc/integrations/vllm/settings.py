@@ -32,7 +32,12 @@ class Settings:
     record: str | None = None  # file that gets one line of JSON per compressed video
 
     def __post_init__(self) -> None:
-        _check_method(self.method)
+        if not _keeps_any_count(self.method):
+            info = methods.get_info(self.method)
+            reason = "merges tokens" if info.kind == "merge" else f"keeps at least {info.floor}"
+            usable = ", ".join(filter(_keeps_any_count, methods.list_methods()))
+            needed = "vLLM needs a method that keeps any number of tokens"
+            raise ValueError(f"{needed}, but {self.method!r} {reason}; use one of {usable}")
         if not isinstance(self.record, str | None):
             raise TypeError(f"record must be a file path, got {self.record!r}")
         for option in self.options:
@@ -105,16 +110,6 @@ class Settings:
         """A hash of everything that changes the embeddings, for cache keys."""
         key = [_version.__version__, self.ratio, self.budget, self.method, dict(self.options)]
         return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _check_method(method: str) -> None:
-    """Raise ValueError if `method` merges tokens or cannot keep an arbitrary count."""
-    if not _keeps_any_count(method):
-        info = methods.get_info(method)
-        reason = "merges tokens" if info.kind == "merge" else f"keeps at least {info.floor}"
-        usable = ", ".join(filter(_keeps_any_count, methods.list_methods()))
-        needed = "vLLM needs a method that keeps any number of tokens"
-        raise ValueError(f"{needed}, but {method!r} {reason}; use one of {usable}")
 
 
 def _keeps_any_count(method: str) -> bool:
