@@ -57,7 +57,6 @@ class Pooling:
         return replace(replace(self, **settings).keep_by_options(grid), settings=settings)
 
     def keep_by_options(self, grid: TokenGrid) -> Kept:
-        """Pool to the size that the options set."""
         t, h, w = grid.shape
         rows, columns = self._pooled_size(h, w)
         frames = np.arange(t)

@@ -106,8 +106,8 @@ def describe(name: str) -> str:
 def format_manual(name: str) -> str:
     """Return the full description of a method as plain text."""
     info = get_info(name)
-    lines = [f"{name}: {info.paper}", "", _docstring(name), ""]
-    lines += [f"Kind: {info.kind}. Budget: {'exact' if info.exact else 'an upper limit'}."]
+    budget = "exact" if info.exact else "an upper limit"
+    lines = [f"{name}: {info.paper}", "", _docstring(name), "", f"Kind: {info.kind}. Budget: {budget}."]
     lines += [f"Floor: {info.floor}."] * bool(info.floor) + [f"Optional inputs: {info.needs}."] * bool(info.needs)
     return "\n".join([*lines, _describe_options(name, "")])
 

@@ -226,7 +226,6 @@ def _bracket(count: Callable[[float], int], budget: int) -> tuple[float, float]:
 
 
 def _merge(grid: TokenGrid, trees: FrameTrees, tau: float, window: _Window) -> Kept:
-    """Merge at a threshold of a window."""
     _, h, w = grid.shape
     alive = window.is_alive(tau).nonzero()[:, 0]
     nodes = window.nodes[alive]

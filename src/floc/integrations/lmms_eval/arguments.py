@@ -38,9 +38,6 @@ class ModelArguments:
         # lmms-eval leaves None and lists as text, which methods.parse converts
         spec = methods.parse(":".join([method, *(f"{name}={given[name]}" for name in given if name in names)]))
         budget: dict[str, Any] = {name: given.get(name) for name in BUDGETS}
-        return cls(
-            MeasuredRecipe(**budget, method=spec.method, options=spec.options),
-            given.get("positions", "keep"),
-            FrameSampling(given.get("max_frames"), given.get("fps")),
-            wrapped,
-        )
+        recipe = MeasuredRecipe(**budget, method=spec.method, options=spec.options)
+        sampling = FrameSampling(given.get("max_frames"), given.get("fps"))
+        return cls(recipe, given.get("positions", "keep"), sampling, wrapped)

@@ -20,6 +20,7 @@ from floc.integrations.vllm.selection import select_indices, warm_up
 from floc.integrations.vllm.settings import Settings
 
 Grid = tuple[int, int, int]  # frames, rows and columns of tokens
+register = MULTIMODAL_REGISTRY.register_processor
 
 
 class ShortPromptMixin:
@@ -239,14 +240,12 @@ class Qwen2_5_VLProcessor(ShortPromptMixin, qwen2_5_vl.Qwen2_5_VLMultiModalProce
     """Processor of Qwen2.5-VL."""
 
 
-@MULTIMODAL_REGISTRY.register_processor(
-    Qwen2VLProcessor, info=qwen2_vl.Qwen2VLProcessingInfo, dummy_inputs=qwen2_vl.Qwen2VLDummyInputsBuilder
-)
+@register(Qwen2VLProcessor, info=qwen2_vl.Qwen2VLProcessingInfo, dummy_inputs=qwen2_vl.Qwen2VLDummyInputsBuilder)
 class Qwen2VL(ShortVideoMixin, qwen2_vl.Qwen2VLForConditionalGeneration):
     """Qwen2-VL."""
 
 
-@MULTIMODAL_REGISTRY.register_processor(
+@register(
     Qwen2_5_VLProcessor, info=qwen2_5_vl.Qwen2_5_VLProcessingInfo, dummy_inputs=qwen2_5_vl.Qwen2_5_VLDummyInputsBuilder
 )
 class Qwen2_5_VL(ShortVideoMixin, qwen2_5_vl.Qwen2_5_VLForConditionalGeneration):
@@ -266,18 +265,14 @@ class Qwen3VLProcessor(ShortPromptMixin, qwen3_vl.Qwen3VLMultiModalProcessor):
 qwen3_vl.compute_retained_tokens_count = lambda *args, **kwargs: 1
 
 
-@MULTIMODAL_REGISTRY.register_processor(
-    Qwen3VLProcessor, info=qwen3_vl.Qwen3VLProcessingInfo, dummy_inputs=qwen3_vl.Qwen3VLDummyInputsBuilder
-)
+@register(Qwen3VLProcessor, info=qwen3_vl.Qwen3VLProcessingInfo, dummy_inputs=qwen3_vl.Qwen3VLDummyInputsBuilder)
 class Qwen3VL(TimestampedVideoMixin, qwen3_vl.Qwen3VLForConditionalGeneration):
     """Qwen3-VL."""
 
     text_architecture: ClassVar[str] = "Qwen3ForCausalLM"
 
 
-@MULTIMODAL_REGISTRY.register_processor(
-    Qwen3VLProcessor, info=qwen3_vl_moe.Qwen3VLMoeProcessingInfo, dummy_inputs=qwen3_vl.Qwen3VLDummyInputsBuilder
-)
+@register(Qwen3VLProcessor, info=qwen3_vl_moe.Qwen3VLMoeProcessingInfo, dummy_inputs=qwen3_vl.Qwen3VLDummyInputsBuilder)
 class Qwen3VLMoe(TimestampedVideoMixin, qwen3_vl_moe.Qwen3VLMoeForConditionalGeneration):
     """Qwen3-VL with experts."""
 

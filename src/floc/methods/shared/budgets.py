@@ -33,10 +33,7 @@ def find_parameter(
             break
         middle = (low + high) / 2
         middle_count = count(middle)
-        if middle_count <= budget:
-            low = middle
-            if middle_count > best_count:
-                best, best_count = middle, middle_count
-        else:
-            high = middle
+        low, high = (middle, high) if middle_count <= budget else (low, middle)
+        if best_count < middle_count <= budget:
+            best, best_count = middle, middle_count
     return best
