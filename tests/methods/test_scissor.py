@@ -11,7 +11,7 @@ import torch
 import floc
 from examples.synthetic import make_tokens
 from floc.methods import scissor
-from floc.methods.shared import linkage
+from floc.methods.shared import components as linkage
 from floc.tokens import TokenGrid
 
 

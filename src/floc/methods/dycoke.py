@@ -1,7 +1,5 @@
 """DyCoke (Tao et al., "DyCoke: Dynamic Compression of Tokens for Fast Video Large Language Models", 2024), stage 1."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Uniform frame sampling: fewer frames, all their tokens."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

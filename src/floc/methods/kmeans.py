@@ -1,7 +1,5 @@
 """K-means by scikit-learn, keeping the token nearest to each cluster's mean."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """K-medoids: FasterPAM by the kmedoids package, or the alternating algorithm."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

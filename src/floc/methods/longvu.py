@@ -1,7 +1,5 @@
 """LongVU (Shen et al., "LongVU: Spatiotemporal Adaptive Compression for Long Video-Language Understanding", 2024)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
@@ -77,7 +75,7 @@ class LongVU:
         later = (np.arange(t) % window > 0).nonzero()[0]
         keep = np.ones((t, cells), dtype=bool)
         keep[later] = (compare_cells(grid.tokens, later, later - later % window) < float(self.threshold)).cpu().numpy()
-        picks = keep.ravel().nonzero()[0]
+        picks = np.flatnonzero(keep)
         if self.max_visual_len is not None:
             picks = _truncate(picks, window * cells, int(self.max_visual_len))
         return grid.keep(picks)

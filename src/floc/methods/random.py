@@ -1,7 +1,5 @@
 """Random selection, the baseline that every method must beat."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """The registry of compression methods: frozen dataclasses, one file each, whose fields are the options."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect
@@ -33,14 +31,14 @@ class MethodInfo(NamedTuple):
     searched: tuple[str, ...] = ()  # options that a budget determines; passing both is an error
 
 
-# annotation of an option -> what it takes, in words and as a test
+# type of an option -> what it takes, in words and as a test
 _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "bool": ("true or false", lambda value: isinstance(value, bool)),
     "int": ("a whole number below 2**53", lambda value: is_int(value) and abs(value) < 2**53),
     "float": ("a finite number", lambda value: is_number(value) and abs(value) <= sys.float_info.max),
     "str": ("text", lambda value: isinstance(value, str)),
-    "Callable[[float], None]": ("a function", callable),
-    "Metric": ("text", lambda value: isinstance(value, str)),
+    "Literal": ("text", lambda value: isinstance(value, str)),
+    "Callable": ("a function", callable),
 }
 _registry: dict[str, type] = {}
 _info: dict[str, MethodInfo] = {}
@@ -85,7 +83,8 @@ def list_options(name: str) -> tuple[str, ...]:
 @cache
 def _list_options(method: type) -> dict[str, str]:  # cached: it would take longer than some methods
     """Map each option of a method to its annotation."""
-    return {field.name: str(field.type) for field in fields(method) if field.init}
+    options = {field.name: field.type for field in fields(method) if field.init}
+    return {name: kind if isinstance(kind, str) else inspect.formatannotation(kind) for name, kind in options.items()}
 
 
 def get_defaults(name: str) -> dict[str, object]:
@@ -107,8 +106,8 @@ def describe(name: str) -> str:
 def format_manual(name: str) -> str:
     """Return the full description of a method as plain text."""
     info = get_info(name)
-    lines = [f"{name}: {info.paper}", "", _docstring(name), ""]
-    lines += [f"Kind: {info.kind}. Budget: {'exact' if info.exact else 'an upper limit'}."]
+    budget = "exact" if info.exact else "an upper limit"
+    lines = [f"{name}: {info.paper}", "", _docstring(name), "", f"Kind: {info.kind}. Budget: {budget}."]
     lines += [f"Floor: {info.floor}."] * bool(info.floor) + [f"Optional inputs: {info.needs}."] * bool(info.needs)
     return "\n".join([*lines, _describe_options(name, "")])
 
@@ -146,22 +145,17 @@ def _describe_options(name: str, quote: str) -> str:
 
 def make(name: str, given: dict[str, object]) -> Method:
     """Create a method with the given options; raise ValueError if an option does not exist."""
-    cls = get(name)
+    annotations = _list_options(get(name))
     values = {option: _to_python(value) for option, value in given.items()}
     for option, value in values.items():
-        check_choice(f"option of method {name!r},", option, list_options(name))
-        _check_type(name, option, _list_options(cls)[option], value)
-    return cls(**values)
-
-
-def _check_type(method: str, option: str, annotation: str, value: object) -> None:
-    """Raise ValueError unless a value has the type of its option; methods check ranges and other types."""
-    kind, _, other = annotation.partition(" | ")
-    if kind not in _TYPES or (value is None and other == "None"):
-        return
-    expected, is_valid = _TYPES[kind]
-    if not is_valid(value):
-        raise ValueError(f"{option} must be {expected} for method {method!r}, got {repr(value)[:60]}")
+        check_choice(f"option of method {name!r},", option, annotations)
+        kind, _, other = annotations[option].partition(" | ")
+        kind = kind.partition("[")[0].rpartition(".")[2]  # "Callable" of "collections.abc.Callable[[float], None]"
+        if kind in _TYPES and not (value is None and other == "None"):  # methods check ranges and other types
+            expected, is_valid = _TYPES[kind]
+            if not is_valid(value):
+                raise ValueError(f"{option} must be {expected} for method {name!r}, got {repr(value)[:60]}")
+    return get(name)(**values)
 
 
 def _to_python(value: object) -> object:

@@ -1,7 +1,5 @@
 """Spectral clustering by scikit-learn, keeping the token nearest to each cluster's mean."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar

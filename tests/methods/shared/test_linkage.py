@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from examples.synthetic import make_tokens
-from floc.methods.shared import linkage
+from floc.methods.shared import components as linkage
 from floc.tokens import TokenGrid
 from tests.methods.test_scissor import find_components
 

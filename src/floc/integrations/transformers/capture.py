@@ -59,9 +59,8 @@ def capture(
         sampling = {"fps": fps, "max_frames": max_frames}
         planned, encoded = _encode_frames(model, inputs, sampling, source, timer, frames)
     if budget is not None and not planned and recipe.get_stream_options() is None:
-        raise ValueError(
-            f"method {method!r} needs the length of the video for a budget; pass a file or a list, not an iterator"
-        )
+        problem = f"method {method!r} needs the length of the video for a budget"
+        raise ValueError(f"{problem}; pass a file or a list, not an iterator")
     pieces: list[Captured] = []
     selector = None
     done = 0
@@ -125,9 +124,8 @@ def _encode_prepared(model: Any, inputs: Mapping[str, Any], timer: StageTimer) -
         raise ValueError(f"input_ids are needed to find the frames of a {model_type} video; pass them too")
     shapes = family.read_grids(model.config, inputs)
     if len(shapes) != 1:
-        raise ValueError(
-            f"capture takes one video at a time, but the inputs have {len(shapes)}; capture each, and replay all"
-        )
+        problem = f"capture takes one video at a time, but the inputs have {len(shapes)}"
+        raise ValueError(f"{problem}; capture each, and replay all")
     ((slices, rows, columns),) = shapes
     images = pixels.shape[:-3].numel()
     if family.takes_images and images != slices:

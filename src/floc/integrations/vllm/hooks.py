@@ -1,7 +1,5 @@
 """The hooks on vLLM: classes that replace its models and processors. Importing this module needs vLLM."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Iterator, Sequence
@@ -22,6 +20,7 @@ from floc.integrations.vllm.selection import select_indices, warm_up
 from floc.integrations.vllm.settings import Settings
 
 Grid = tuple[int, int, int]  # frames, rows and columns of tokens
+register = MULTIMODAL_REGISTRY.register_processor
 
 
 class ShortPromptMixin:
@@ -34,16 +33,13 @@ class ShortPromptMixin:
             return updates
         merge = self.info.get_hf_config().vision_config.spatial_merge_size  # type: ignore[attr-defined]
 
-        def write_placeholders(video: int) -> Any:
+        def write(video: int) -> Any:
             item = out_mm_kwargs["video"][video]
             frames, height, width = item["video_grid_thw"].data.tolist()
             cells = (height // merge) * (width // merge)
             return self._write_placeholders(item, frames, cells, settings.count(frames * cells))
 
-        return [
-            replace(update, replacement=write_placeholders) if update.modality == "video" else update
-            for update in updates
-        ]
+        return [replace(update, replacement=write) if update.modality == "video" else update for update in updates]
 
     def _write_placeholders(self, item: Any, frames: int, cells: int, kept: int) -> Any:
         return [self.info.get_hf_config().video_token_id] * kept  # type: ignore[attr-defined]
@@ -57,7 +53,14 @@ class ShortPromptMixin:
         settings = self._floc_settings
         if settings is None:
             return super().apply(inputs, *args, **kwargs)  # type: ignore[misc]
-        processed = super().apply(_salt_hashes(inputs, settings.salt), *args, **kwargs)  # type: ignore[misc]
+        salted = copy.copy(inputs)  # of images too: with pruning on, vLLM changes their embeddings
+
+        def get_mm_hashes(*args: Any, **kwargs: Any) -> Any:
+            hashes = inputs.get_mm_hashes(*args, **kwargs)
+            return {kind: [f"{value}-floc-{settings.salt}" for value in values] for kind, values in hashes.items()}
+
+        salted.get_mm_hashes = get_mm_hashes
+        processed = super().apply(salted, *args, **kwargs)  # type: ignore[misc]
         config = self.info.get_hf_config()  # type: ignore[attr-defined]
         spans = [(span.offset, span.length) for ranges in processed["mm_placeholders"].values() for span in ranges]
         mrope.check_placeholders(processed["prompt_token_ids"], (config.image_token_id, config.video_token_id), spans)
@@ -66,18 +69,6 @@ class ShortPromptMixin:
     @property
     def _floc_settings(self) -> Settings | None:
         return get_settings(self.info.ctx.model_config)  # type: ignore[attr-defined]
-
-
-def _salt_hashes(inputs: Any, salt: str) -> Any:
-    """Copy the inputs with other media hashes. Images too: with pruning on, vLLM changes their embeddings."""
-    salted = copy.copy(inputs)
-
-    def get_mm_hashes(*args: Any, **kwargs: Any) -> Any:
-        hashes = inputs.get_mm_hashes(*args, **kwargs)
-        return {modality: [f"{value}-floc-{salt}" for value in values] for modality, values in hashes.items()}
-
-    salted.get_mm_hashes = get_mm_hashes
-    return salted
 
 
 class ShortVideoMixin:
@@ -102,22 +93,17 @@ class ShortVideoMixin:
         embeds = super()._process_video_input(video_input)  # type: ignore[misc]
         if self.floc is None:
             return embeds
-        merge = self.visual.spatial_merge_size  # type: ignore[attr-defined]
+        merge, ranks, shortened = self.visual.spatial_merge_size, get_tp_group(), []  # type: ignore[attr-defined]
         grids = [(t, h // merge, w // merge) for t, h, w in video_input["video_grid_thw"].tolist()]
-        return tuple(
-            self._keep_selected(video_embeds, grid, self._get_timing(video_input, video))
-            for video, (video_embeds, grid) in enumerate(zip(embeds, grids, strict=True))
-        )
-
-    def _keep_selected(self, embeds: torch.Tensor, grid: Grid, timing: Any) -> torch.Tensor:
-        """Return the kept embeddings with positions. Even if all are kept: embedding stores need a uniform width."""
-        assert self.floc is not None
-        ranks = get_tp_group()
-        if ranks.rank_in_group == 0:
-            indices = select_indices(embeds[:, : self.compared_width], grid, self.floc)
-        else:
-            indices = torch.empty(self.floc.count(len(embeds)), dtype=torch.int64, device=embeds.device)
-        return self._add_positions(embeds, grid, timing, ranks.broadcast(indices))  # all ranks keep the same tokens
+        for i, (video, grid) in enumerate(zip(embeds, grids, strict=True)):
+            if ranks.rank_in_group == 0:
+                indices = select_indices(video[:, : self.compared_width], grid, self.floc)
+            else:
+                indices = torch.empty(self.floc.count(len(video)), dtype=torch.int64, device=video.device)
+            indices = ranks.broadcast(indices)  # all ranks keep the same tokens
+            # with positions even if all are kept: embedding stores need a uniform width
+            shortened.append(self._add_positions(video, grid, self._get_timing(video_input, i), indices))
+        return tuple(shortened)
 
     def _get_timing(self, video_input: Any, video: int) -> Any:
         """Return how many positions two frames of a video are apart."""
@@ -168,9 +154,8 @@ class ShortVideoMixin:
         ids = torch.as_tensor(input_ids, device=mrope_positions.device)
         config = self.config  # type: ignore[attr-defined]
         is_visual = (ids == config.image_token_id) | (ids == config.video_token_id)
-        return mrope.fill_positions(
-            mrope_positions, is_visual, num_computed_tokens, multimodal_embeddings, self.embed_width
-        )
+        embeds, width = multimodal_embeddings, self.embed_width
+        return mrope.fill_positions(mrope_positions, is_visual, num_computed_tokens, embeds, width)
 
 
 class TimestampedVideoMixin(ShortVideoMixin):
@@ -255,14 +240,12 @@ class Qwen2_5_VLProcessor(ShortPromptMixin, qwen2_5_vl.Qwen2_5_VLMultiModalProce
     """Processor of Qwen2.5-VL."""
 
 
-@MULTIMODAL_REGISTRY.register_processor(
-    Qwen2VLProcessor, info=qwen2_vl.Qwen2VLProcessingInfo, dummy_inputs=qwen2_vl.Qwen2VLDummyInputsBuilder
-)
+@register(Qwen2VLProcessor, info=qwen2_vl.Qwen2VLProcessingInfo, dummy_inputs=qwen2_vl.Qwen2VLDummyInputsBuilder)
 class Qwen2VL(ShortVideoMixin, qwen2_vl.Qwen2VLForConditionalGeneration):
     """Qwen2-VL."""
 
 
-@MULTIMODAL_REGISTRY.register_processor(
+@register(
     Qwen2_5_VLProcessor, info=qwen2_5_vl.Qwen2_5_VLProcessingInfo, dummy_inputs=qwen2_5_vl.Qwen2_5_VLDummyInputsBuilder
 )
 class Qwen2_5_VL(ShortVideoMixin, qwen2_5_vl.Qwen2_5_VLForConditionalGeneration):
@@ -282,18 +265,14 @@ class Qwen3VLProcessor(ShortPromptMixin, qwen3_vl.Qwen3VLMultiModalProcessor):
 qwen3_vl.compute_retained_tokens_count = lambda *args, **kwargs: 1
 
 
-@MULTIMODAL_REGISTRY.register_processor(
-    Qwen3VLProcessor, info=qwen3_vl.Qwen3VLProcessingInfo, dummy_inputs=qwen3_vl.Qwen3VLDummyInputsBuilder
-)
+@register(Qwen3VLProcessor, info=qwen3_vl.Qwen3VLProcessingInfo, dummy_inputs=qwen3_vl.Qwen3VLDummyInputsBuilder)
 class Qwen3VL(TimestampedVideoMixin, qwen3_vl.Qwen3VLForConditionalGeneration):
     """Qwen3-VL."""
 
     text_architecture: ClassVar[str] = "Qwen3ForCausalLM"
 
 
-@MULTIMODAL_REGISTRY.register_processor(
-    Qwen3VLProcessor, info=qwen3_vl_moe.Qwen3VLMoeProcessingInfo, dummy_inputs=qwen3_vl.Qwen3VLDummyInputsBuilder
-)
+@register(Qwen3VLProcessor, info=qwen3_vl_moe.Qwen3VLMoeProcessingInfo, dummy_inputs=qwen3_vl.Qwen3VLDummyInputsBuilder)
 class Qwen3VLMoe(TimestampedVideoMixin, qwen3_vl_moe.Qwen3VLMoeForConditionalGeneration):
     """Qwen3-VL with experts."""
 

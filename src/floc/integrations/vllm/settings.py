@@ -4,8 +4,6 @@ vLLM writes placeholders before it computes embeddings, so the number of kept to
 video alone. That allows a ratio or a budget, but no coverage, and only methods that keep any count exactly.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -34,7 +32,12 @@ class Settings:
     record: str | None = None  # file that gets one line of JSON per compressed video
 
     def __post_init__(self) -> None:
-        _check_method(self.method)
+        if not _keeps_any_count(self.method):
+            info = methods.get_info(self.method)
+            reason = "merges tokens" if info.kind == "merge" else f"keeps at least {info.floor}"
+            usable = ", ".join(filter(_keeps_any_count, methods.list_methods()))
+            needed = "vLLM needs a method that keeps any number of tokens"
+            raise ValueError(f"{needed}, but {self.method!r} {reason}; use one of {usable}")
         if not isinstance(self.record, str | None):
             raise TypeError(f"record must be a file path, got {self.record!r}")
         for option in self.options:
@@ -43,7 +46,7 @@ class Settings:
             self.recipe  # noqa: B018  validates the count and the options
 
     @classmethod
-    def from_dict(cls, given: object) -> Settings:
+    def from_dict(cls, given: object) -> "Settings":
         """Parse the object that `--additional-config` holds.
 
         >>> Settings.from_dict({"budget": 512, "block": 16})
@@ -59,7 +62,7 @@ class Settings:
         fields = {name: getattr(self, name) for name in FIELDS}
         return {**{name: value for name, value in fields.items() if value is not None}, **self.options}
 
-    def with_rate(self, rate: float | None) -> Settings:
+    def with_rate(self, rate: float | None) -> "Settings":
         """Set the ratio to 1 - `rate`, the share that vLLM's `--video-pruning-rate` keeps. None changes nothing.
 
         >>> Settings().with_rate(0.9).count(1000), Settings(budget=64).with_rate(None).count(1000)
@@ -107,16 +110,6 @@ class Settings:
         """A hash of everything that changes the embeddings, for cache keys."""
         key = [_version.__version__, self.ratio, self.budget, self.method, dict(self.options)]
         return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _check_method(method: str) -> None:
-    """Raise ValueError if `method` merges tokens or cannot keep an arbitrary count."""
-    if not _keeps_any_count(method):
-        info = methods.get_info(method)
-        reason = "merges tokens" if info.kind == "merge" else f"keeps at least {info.floor}"
-        usable = ", ".join(filter(_keeps_any_count, methods.list_methods()))
-        needed = "vLLM needs a method that keeps any number of tokens"
-        raise ValueError(f"{needed}, but {method!r} {reason}; use one of {usable}")
 
 
 def _keeps_any_count(method: str) -> bool:

@@ -6,10 +6,9 @@ from collections.abc import Callable
 def check_floor(method: str, budget: int, floor: int, n: int, reason: str, *, nearest: bool) -> None:
     """Raise ValueError if a budget is below the fewest of `n` tokens that a method can keep, unless `nearest`."""
     if budget < floor and not nearest:
-        raise ValueError(
-            f"{method} keeps {reason}: at least {floor} of {n} tokens (ratio {floor / n:.3g}); "
-            f"got a budget of {budget}. Use a larger budget, or pass nearest=True to keep {floor}"
-        )
+        problem = f"{method} keeps {reason}: at least {floor} of {n} tokens (ratio {floor / n:.3g})"
+        remedy = f"Use a larger budget, or pass nearest=True to keep {floor}"
+        raise ValueError(f"{problem}; got a budget of {budget}. {remedy}")
 
 
 def find_parameter(
@@ -34,10 +33,7 @@ def find_parameter(
             break
         middle = (low + high) / 2
         middle_count = count(middle)
-        if middle_count <= budget:
-            low = middle
-            if middle_count > best_count:
-                best, best_count = middle, middle_count
-        else:
-            high = middle
+        low, high = (middle, high) if middle_count <= budget else (low, middle)
+        if best_count < middle_count <= budget:
+            best, best_count = middle, middle_count
     return best

@@ -50,8 +50,9 @@ class ClusterMethod:
             for module in self._list_modules():
                 importlib.import_module(module)  # before the threads start, which must not import at the same time
         except ImportError as error:
-            message = f"method {self.name!r} needs {self.package}: pip install 'floc-video[cluster]'"
-            raise ImportError(message) from error
+            raise ImportError(
+                f"method {self.name!r} needs {self.package}: pip install 'floc-video[cluster]'"
+            ) from error
         spans = scenes.find_blocks(grid, self.block)
         n = max(span.stop - span.start for span in spans) * grid.shape[1] * grid.shape[2]
         needed = 8 * n * n * self.matrices * min(count_threads(), len(spans))

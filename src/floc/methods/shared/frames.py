@@ -43,10 +43,8 @@ def compare_cells(tokens: torch.Tensor, frames: np.ndarray, others: np.ndarray) 
     tile_bytes = PRODUCT_BYTES if tokens.device.type == "cpu" else TILE_BYTES
     cosines = torch.empty(len(frames), h * w, device=tokens.device)
     for tile in iterate_tiles(len(frames), 4 * h * w * d, tile_bytes):
-        a, b = (
-            tokens.detach().index_select(0, torch.from_numpy(index[tile]).to(tokens.device)).float()
-            for index in (frames, others)
-        )
+        pair = (torch.from_numpy(numbers[tile]).to(tokens.device) for numbers in (frames, others))
+        a, b = (tokens.detach().index_select(0, index).float() for index in pair)
         dot, aa, bb = (product.sum(-1) for product in (a * b, a * a, b * b))
         # not dot / (|a| |b|): in this form equal tokens have a cosine of exactly 1, so ties are exact
         cosine = dot / aa * (aa / bb).sqrt()
