@@ -41,23 +41,20 @@ class FolderLock:
             raise StoreError(f"{problem}; check that the store exists and is writable") from None
         deadline = time.monotonic() + wait_s
         try:
-            while not self._try(fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH):
-                if time.monotonic() > deadline:
-                    raise StoreError(f"{folder}: another process is using this folder; try again when it is done")
-                time.sleep(PAUSE_S)
+            while not self.is_held:
+                try:
+                    fcntl.flock(self._handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+                    self.is_held = True
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        problem = f"{folder}: another process is using this folder"
+                        raise StoreError(f"{problem}; try again when it is done") from None
+                    time.sleep(PAUSE_S)
+                except OSError:  # such as a network drive without locks
+                    return
         except BaseException:
             self.release()
             raise
-
-    def _try(self, kind: int) -> bool:
-        try:
-            fcntl.flock(self._handle, kind | fcntl.LOCK_NB)  # type: ignore[arg-type]
-            self.is_held = True
-        except BlockingIOError:
-            return False
-        except OSError:  # such as a network drive without locks
-            pass
-        return True
 
     def release(self) -> None:
         handle, self._handle = self._handle, None

@@ -153,10 +153,8 @@ def open_container(path: Path) -> Iterator[InputContainer]:
     except PermissionError:
         raise PermissionError(f"{path}: no permission to read this file") from None
     except av.ArgumentError:  # not in FORMATS
-        raise ValueError(
-            f"{path}: not a video file that floc reads; playlists and other files that refer to files are not read; "
-            "give the video itself, such as an mp4, mkv or avi file"
-        ) from None
+        problem = "not a video file that floc reads; playlists and other files that refer to files are not read"
+        raise ValueError(f"{path}: {problem}; give the video itself, such as an mp4, mkv or avi file") from None
     except av.FFmpegError as error:
         check_index(path)
         raise ValueError(f"{path}: not a video that ffmpeg can read ({error.strerror}); give a video file") from None
@@ -187,10 +185,8 @@ def limit_frame_size(stream: av.VideoStream, name: Path | str, max_pixels: int) 
     """Raise ValueError if the frames have more pixels; let the decoder refuse them if the header was wrong."""
     width, height = stream.codec_context.width, stream.codec_context.height
     if width * height > max_pixels:
-        raise ValueError(
-            f"{name}: frames of {width} x {height} pixels are too large; the limit is {max_pixels:,} pixels; "
-            "make them smaller first"
-        )
+        problem = f"frames of {width} x {height} pixels are too large; the limit is {max_pixels:,} pixels"
+        raise ValueError(f"{name}: {problem}; make them smaller first")
     stream.codec_context.options = {"max_pixels": str(max_pixels)}
     stream.thread_type = "AUTO" if width * height <= MAX_PIXELS // 2 else "SLICE"  # each thread may hold a frame
 
@@ -223,16 +219,12 @@ class PacketReader:
     def _read(self) -> Iterator[av.Packet]:
         import av
 
-        while True:
-            try:
-                packet = next(self._packets, None)
-            except av.FFmpegError as error:
-                self.stop_reason = error.strerror or "unknown error"
-                return
-            if packet is None:
-                return
-            if packet.size:
-                yield packet
+        try:
+            for packet in self._packets:
+                if packet.size:
+                    yield packet
+        except av.FFmpegError as error:
+            self.stop_reason = error.strerror or "unknown error"
 
 
 def probe(
@@ -243,8 +235,7 @@ def probe(
 
     first: av.VideoFrame | None = None
     stamps: list[int | None] = []
-    reason = "there is no frame in it"
-    probed_bytes = 0
+    reason, probed_bytes = "there is no frame in it", 0
     for packet in chain(packets.peek(), [None]):  # None returns the decoder's last frames
         try:
             for frame in stream.codec_context.decode(packet):

@@ -49,6 +49,7 @@ OPEN_HINTS = {
     "device": "check that it is a camera and that no other program has it open",
     "address": "check the address, and that the camera can be reached from this machine",
 }
+Stopped = Callable[[], bool]  # polled regularly; True stops the reading
 
 
 def classify_source(source: str) -> Literal["address", "device", "file"]:
@@ -100,7 +101,7 @@ def read_frames(
     size: FrameSize,
     follow: bool = False,
     patience_s: float = PATIENCE_S,
-    stopped: Callable[[], bool] = lambda: False,
+    stopped: Stopped = lambda: False,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Iterator[tuple[np.ndarray, float]]:
     """Yield frames as [height, width, 3] uint8 RGB, with their seconds from the first frame.
@@ -132,7 +133,7 @@ def read_frames(
 
 
 @contextmanager
-def _open(source: str, patience_s: float, stopped: Callable[[], bool]) -> Iterator[av.container.InputContainer]:
+def _open(source: str, patience_s: float, stopped: Stopped) -> Iterator[av.container.InputContainer]:
     av = import_av()
     kind = classify_source(source)
     with ExitStack() as resources:
@@ -153,7 +154,7 @@ def _open(source: str, patience_s: float, stopped: Callable[[], bool]) -> Iterat
 class _GrowingFile:
     """A file whose reads wait at the end for more data."""
 
-    def __init__(self, file: FileIO, patience_s: float, stopped: Callable[[], bool]) -> None:
+    def __init__(self, file: FileIO, patience_s: float, stopped: Stopped) -> None:
         self._file, self._patience_s, self._stopped = file, patience_s, stopped
         self._ended = False  # permanent, since ffmpeg reads again after the end
         self._error: BaseException | None = None
@@ -178,12 +179,7 @@ class _GrowingFile:
 
 
 def _decode(
-    container: Any,
-    name: str,
-    fps: float | None,
-    size: FrameSize,
-    stopped: Callable[[], bool],
-    warn: Callable[[str], None],
+    container: Any, name: str, fps: float | None, size: FrameSize, stopped: Stopped, warn: Callable[[str], None]
 ) -> Iterator[tuple[np.ndarray, float]]:
     stream = find_video_stream(container, name)
     packets = PacketReader(container, stream)

@@ -37,12 +37,10 @@ def read_picture(picture: str | Path | np.ndarray, size: FrameSize | None = None
         try:
             frame = next(iter(container.decode(streams[0])), None)
         except av.FFmpegError as error:
-            raise ValueError(
-                f"{path}: the picture cannot be decoded ({describe_error(error)}); copy it again"
-            ) from None
+            reason = describe_error(error)
+            raise ValueError(f"{path}: the picture cannot be decoded ({reason}); copy it again") from None
         if frame is None:
             raise ValueError(f"{path}: there is no picture in it; give a picture or a video")
         orientation = Orientation.from_frame(frame)
-        return make_converter(orientation, *resolve_size(size, orientation.display_size(frame, streams[0])), path)(
-            frame
-        )
+        width, height = resolve_size(size, orientation.display_size(frame, streams[0]))
+        return make_converter(orientation, width, height, path)(frame)

@@ -135,10 +135,8 @@ class Video:
         if self._step_s is None:
             raise ValueError("cannot split a video that is read with fps=None; call read with a number for fps")
         if not (is_number(start_s) and is_number(end_s) and 0 <= start_s < end_s and start_s < self.duration_s):
-            raise ValueError(
-                f"{shorten(start_s)} s to {shorten(end_s)} s is not a part of a video of {self.duration_s:g} s; "
-                "give 0 <= start < end, and a start before the end of the video"
-            )
+            problem = f"{shorten(start_s)} s to {shorten(end_s)} s is not a part of a video of {self.duration_s:g} s"
+            raise ValueError(f"{problem}; give 0 <= start < end, and a start before the end of the video")
         total = count_samples(self._step_s, None, Fraction(self.duration_s), None)
         first, last = (
             min(total, math.ceil(Fraction(float(time_s)) / self._step_s))
@@ -175,21 +173,12 @@ class Video:
 
     def describe(self) -> dict[str, Any]:
         """Return JSON-serialisable metadata of the video and its sampling."""
-        return {
-            "name": self.path.name,
-            "duration_s": self.duration_s,
-            "width": self.source_width,
-            "height": self.source_height,
-            "codec": self.codec,
-            "native_fps": self.native_fps,
-            "rotation": self.rotation,
-            "fps": self.fps,
-            "max_frames": self.max_frames,
-            "frames": self.planned if self.frames is None else self.frames,
-            "frame_width": self.width,
-            "frame_height": self.height,
-            "warnings": list(self.warnings),
-        }
+        count = self.planned if self.frames is None else self.frames
+        size = dict(name=self.path.name, duration_s=self.duration_s, width=self.source_width, height=self.source_height)
+        coding = dict(codec=self.codec, native_fps=self.native_fps, rotation=self.rotation)
+        sampling = dict(fps=self.fps, max_frames=self.max_frames, frames=count)
+        frames = dict(frame_width=self.width, frame_height=self.height, warnings=list(self.warnings))
+        return {**size, **coding, **sampling, **frames}
 
     def _sample(self) -> Iterator[tuple[Ticks, av.VideoFrame]]:
         """Yield the sampled frames and their display times."""
@@ -224,12 +213,9 @@ class Video:
 def check_sampling(fps: float | None, max_frames: int | None = None, batch: int = 1) -> None:
     """Raise ValueError if a sampling option is invalid."""
     if fps is not None and not (is_number(fps) and FPS_LIMITS[0] <= fps <= FPS_LIMITS[1]):
-        raise ValueError(
-            "fps must be a number above 0, from 1e-12 to 1e6, the frames per second, or None for all; "
-            f"got {shorten(fps)}"
-        )
+        allowed = "a number above 0, from 1e-12 to 1e6, the frames per second, or None for all"
+        raise ValueError(f"fps must be {allowed}; got {shorten(fps)}")
     if max_frames is not None and not is_positive_int(max_frames):
-        raise ValueError(
-            f"max_frames must be a whole number, at least 1, or None for no limit; got {shorten(max_frames)}"
-        )
+        allowed = "a whole number, at least 1, or None for no limit"
+        raise ValueError(f"max_frames must be {allowed}; got {shorten(max_frames)}")
     check_count("batch", batch, "frames")

@@ -9,16 +9,8 @@ import numpy as np
 
 from floc._text import redact_source
 from floc._version import __version__
-from floc.archive.ingest.job import (
-    IngestEvent,
-    IngestJob,
-    PieceWritten,
-    SpanFinished,
-    VideoFailed,
-    VideoFile,
-    VideoPlan,
-    VideoSkipped,
-)
+from floc.archive.ingest.job import IngestEvent, IngestJob, PieceWritten, SpanFinished, VideoFailed, VideoPlan
+from floc.archive.ingest.sources import VideoFile
 from floc.archive.schema import MAX_TEXT, StoredPiece, StoredVideo, check_video, escape_surrogates, video_id
 from floc.archive.store import Store
 
@@ -101,14 +93,14 @@ class Ledger:
 
     def add(self, event: IngestEvent) -> None:
         """Record an event of a worker."""
-        if isinstance(event, VideoSkipped):
-            self.status.skipped += 1
+        if isinstance(event, VideoPlan):
+            self._add_plan(event)
+        elif isinstance(event, PieceWritten | SpanFinished):
+            self._add_progress(event)
         elif isinstance(event, VideoFailed):
             self._add_failure(event)
-        elif isinstance(event, VideoPlan):
-            self._add_plan(event)
         else:
-            self._add_progress(event)
+            self.status.skipped += 1
         if time.monotonic() - self._committed > COMMIT_INTERVAL_S:
             self.flush()
 
@@ -169,14 +161,11 @@ class Ledger:
             return
         self._outcomes[plan.video] = ""
         self._videos.append(stored)
-        status = self.status
-        status.done += 1
-        status.footage_s += stored.duration_s
-        status.frames += stored.frames
-        status.tokens += stored.tokens
-        status.kept += stored.kept
-        status.bytes += sum(piece.bytes for piece in pieces)
-        _add_seconds(status.seconds, stored.seconds)
+        self.status.done += 1
+        self.status.footage_s += stored.duration_s
+        for name in ("frames", "tokens", "kept", "bytes"):
+            setattr(self.status, name, getattr(self.status, name) + sum(getattr(piece, name) for piece in pieces))
+        _add_seconds(self.status.seconds, stored.seconds)
 
     def _add_failure(self, event: VideoFailed) -> None:
         plan = next((video.plan for video in self.open.values() if video.plan.file == event.file), None)
@@ -237,17 +226,9 @@ def build_failed_video(job: IngestJob, file: VideoFile, reason: str, content: st
 
 
 def _shared_fields(job: IngestJob, file: VideoFile, content: str) -> dict[str, Any]:
-    return {
-        "uri": name_file(file.uri),
-        "content": content,
-        "size": file.size,
-        "modified_s": file.modified_s,
-        "encoder": job.options.encoder,
-        "model": job.model,
-        "options": job.options.as_dict(),
-        "written_s": time.time(),
-        "version": __version__,
-    }
+    described = {"uri": name_file(file.uri), "content": content, "size": file.size, "modified_s": file.modified_s}
+    made_by = {"encoder": job.options.encoder, "model": job.model, "options": job.options.as_dict()}
+    return {**described, **made_by, "written_s": time.time(), "version": __version__}
 
 
 def name_file(uri: str) -> str:

@@ -22,17 +22,9 @@ from pathlib import Path
 
 import torch
 
-from floc.archive.ingest.job import (
-    IngestError,
-    IngestEvent,
-    IngestJob,
-    IngestOptions,
-    VideoFailed,
-    VideoFile,
-    VideoPlan,
-    VideoSpan,
-)
+from floc.archive.ingest.job import IngestEvent, IngestJob, IngestOptions, VideoFailed, VideoPlan, VideoSpan
 from floc.archive.ingest.ledger import Ledger
+from floc.archive.ingest.sources import VideoFile
 from floc.archive.ingest.worker import Worker, plan_video
 from floc.archive.lance_tables import hide_secrets
 from floc.archive.locks import create_temporary_folder
@@ -42,6 +34,10 @@ MAX_LAST_WORDS = 500  # characters that a worker printed before it died
 EXIT_TIMEOUT_S = 10.0
 
 Task = VideoFile | VideoSpan  # a video to plan, or a span to write
+
+
+class IngestError(RuntimeError):
+    """The ingest cannot go on, because its workers cannot start."""
 
 
 class _WorkerProcess:
@@ -163,8 +159,7 @@ class LocalWorkers:
             if isinstance(message, BaseException):
                 raise message
             if isinstance(message, IngestJob):
-                worker.is_ready = True
-                self.failed_starts = 0
+                worker.is_ready, self.failed_starts = True, 0
             elif message is None:
                 worker.task = None
             yield worker, message
