@@ -93,10 +93,9 @@ class LanceTable:
 
     def write(self, rows: pa.Table) -> tuple[str, ...]:
         """Write files that are invisible until they are appended; return Lance's JSON of their fragments."""
+        options: dict[str, Any] = dict(data_storage_version=STORAGE_VERSION, session=self._session)
         with explain_errors(self.name, writing=True):
-            fragments = lance.fragment.write_fragments(
-                rows, self.latest(), mode="append", data_storage_version=STORAGE_VERSION, session=self._session
-            )
+            fragments = lance.fragment.write_fragments(rows, self.latest(), mode="append", **options)
         return tuple(json.dumps(fragment.to_json()) for fragment in fragments)
 
     def append(self, fragments: Sequence[str]) -> dict[str, int]:

@@ -5,8 +5,6 @@ while it commits. `compact` takes the second one alone while it deletes: what a 
 it commits. To delete recent data it takes the first one alone, too.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
@@ -14,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Self
 
 from floc.archive.schema import StoreError
 
@@ -61,7 +60,7 @@ class FolderLock:
         if handle is not None:
             os.close(handle)
 
-    def __enter__(self) -> FolderLock:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -39,7 +39,7 @@ class DamagedStoreError(ValueError):
 
 
 def require(condition: object, problem: str) -> None:
-    """Raise ValueError unless a condition on a row holds."""
+    """Raise ValueError unless a condition on a row or an argument holds."""
     if not condition:
         raise ValueError(problem)
 

@@ -6,8 +6,6 @@ cosine to a token that was kept in the row. Without an index, all rows of matchi
 names candidate rows, which are scored exactly. Rows that were added after the index was built are read as before.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections import defaultdict
@@ -24,7 +22,7 @@ from torch.nn import functional as F
 from floc._checks import check_choice, check_count
 from floc.archive.lance_tables import LanceTable, explain_errors, match_any
 from floc.archive.locks import FolderLock
-from floc.archive.schema import StoredVideo, hash_json, identity_fields
+from floc.archive.schema import StoredVideo, hash_json, identity_fields, require
 from floc.archive.store_tables import ROWS_PER_BATCH, Row, StoreTables
 from floc.archive.token_rows import read_features
 
@@ -95,7 +93,7 @@ class StoreSearch:
                 counts[group[0].encoder] += self._get_index(group[0]).update(group)
         return dict(counts)
 
-    def _get_index(self, video: StoredVideo) -> _VectorIndex:
+    def _get_index(self, video: StoredVideo) -> "_VectorIndex":
         return self._indices.setdefault(_hash_model(video), _VectorIndex(self._tables, video))
 
 
@@ -127,13 +125,11 @@ def _parse_query(query: Any, videos: list[StoredVideo], encoder: str | None) -> 
             query = torch.atleast_2d(query.detach().cpu().float())
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"query must be {allowed}; got {type(query).__name__} ({error})") from None
-        if query.ndim != 2 or not query.numel():
-            raise ValueError(f"query must be {allowed}; got {tuple(query.shape)}")
-        if not bool(torch.isfinite(query).all()):
-            raise ValueError("query has values that are not finite")
+        require(query.ndim == 2 and query.numel(), f"query must be {allowed}; got {tuple(query.shape)}")
+        require(torch.isfinite(query).all(), "query has values that are not finite")
         width, widths = query.shape[1], {video.model.hidden_size for video in videos}
-        if widths and width not in widths:
-            raise ValueError(f"query has tokens of {width} values, but those of the videos have {sorted(widths)}")
+        problem = f"query has tokens of {width} values, but those of the videos have {sorted(widths)}"
+        require(not widths or width in widths, problem)
         videos = [video for video in videos if video.model.hidden_size == width]
     models = {_hash_model(video): video for video in videos}
     if len(models) > 1:
@@ -170,11 +166,9 @@ def _scan_rows(tables: StoreTables, query: torch.Tensor, owners: Mapping[str, St
     def scan(table: Any) -> list[RowKey]:
         columns = ["video", "attempt", "row", "kept", "dtype", "features"]
         where = match_any("video", ids) if len(ids) <= MAX_FILTERED_VIDEOS else None
-        limits = dict(
-            batch_size=ROWS_PER_BATCH, batch_readahead=2, fragment_readahead=1, io_buffer_size=READAHEAD_BYTES
-        )
+        limits = dict(batch_readahead=2, fragment_readahead=1, io_buffer_size=READAHEAD_BYTES)
         best: list[tuple[float, RowKey]] = []
-        for batch in table.scanner(columns=columns, filter=where, **limits).to_batches():
+        for batch in table.scanner(columns, where, batch_size=ROWS_PER_BATCH, **limits).to_batches():
             rows = [row for row in batch.to_pylist() if row["attempt"] in owners and row["kept"]]
             if not rows:
                 continue

@@ -248,16 +248,13 @@ class Store:
 
 def _summarise_piece(rows: Sequence[Any], fragments: tuple[str, ...] = ()) -> StoredPiece:
     first = rows[0]
-    slices, height, width = first["shape"]
-    return StoredPiece(
-        **{name: first[name] for name in ("video", "piece", "attempt", "frames", "coverage", "start_s", "written_s")},
-        fragments=fragments,
-        kept=sum(row["kept"] for row in rows),
-        tokens=slices * height * width,
-        bytes=sum(row["bytes"] for row in rows),
-        shape=(slices, height, width),
-        end_s=rows[-1]["end_s"],
-    )
+    copied = ("video", "piece", "attempt", "frames", "coverage", "start_s", "written_s")
+    values: dict[str, Any] = {name: first[name] for name in copied} | {
+        "end_s": rows[-1]["end_s"],
+        "fragments": fragments,
+    }
+    values |= {name: sum(row[name] for row in rows) for name in ("kept", "bytes")}
+    return StoredPiece(**values, shape=tuple(first["shape"]), tokens=math.prod(first["shape"]))
 
 
 def _parse_range(video: StoredVideo, start_s: float | None, end_s: float | None) -> TimeRange | None:
@@ -266,12 +263,10 @@ def _parse_range(video: StoredVideo, start_s: float | None, end_s: float | None)
         return None
     start, end = 0.0 if start_s is None else start_s, video.duration_s if end_s is None else end_s
     given = f"got {start:g} s to {end:g} s of video {video.id}, which lasts {video.duration_s:g} s"
-    if not math.isfinite(start) or math.isnan(end):
-        raise ValueError(f"start_s and end_s must be numbers of seconds; {given}")
-    if not start < end:
-        raise ValueError(f"start_s must be before end_s; {given}")
-    if not 0 <= start < video.duration_s:
-        raise ValueError(f"start_s must be within the video; {given}")
+    is_number = math.isfinite(start) and not math.isnan(end)
+    schema.require(is_number, f"start_s and end_s must be numbers of seconds; {given}")
+    schema.require(start < end, f"start_s must be before end_s; {given}")
+    schema.require(0 <= start < video.duration_s, f"start_s must be within the video; {given}")
     # the last frames may lie beyond the stated duration
     return TimeRange(float(start), math.inf if end >= video.duration_s else float(end))
 
@@ -286,22 +281,13 @@ def _describe_import(captured: Captured, uri: str, file: Path | None) -> StoredV
     made_by = captured.made.get("encoder", model.kind)
     encoder = made_by if made_by in ("pixels", "mobilenet") and made_by == model.kind else f"hf:{model.name}"
     times, rate = captured.times_s, captured.fps or 1.0
-    return StoredVideo(
-        id=video_id(content, model, options),
-        uri=uri,
-        content=content,
-        size=file.stat().st_size if file else 0,
-        modified_s=file.stat().st_mtime if file else time.time(),
-        status="done",
-        duration_s=captured.duration_s or (0.0 if times is None else float(times[-1]) + 1 / rate),
-        tokens=captured.n,
-        kept=len(captured),
-        coverage=get_coverage(captured),
-        encoder=encoder,
-        options=options,
-        version=__version__,
-        **{name: getattr(captured, name) for name in ("fps", "frames_per_slice", "shape", "model", "nested", "made")},
-    )
+    copied = ("fps", "frames_per_slice", "shape", "model", "nested", "made")
+    values: dict[str, Any] = {"id": video_id(content, model, options), "uri": uri, "content": content, "status": "done"}
+    values |= {name: getattr(captured, name) for name in copied} | {"encoder": encoder, "options": options}
+    values |= {"size": file.stat().st_size if file else 0, "modified_s": file.stat().st_mtime if file else time.time()}
+    values |= {"tokens": captured.n, "kept": len(captured), "coverage": get_coverage(captured), "version": __version__}
+    duration_s = captured.duration_s or (0.0 if times is None else float(times[-1]) + 1 / rate)
+    return StoredVideo(**values, duration_s=duration_s)
 
 
 def _file_name(video: StoredVideo) -> str:

@@ -94,9 +94,8 @@ class StoreTables:
 
     def read_locations(self, where: str) -> list[Row]:
         """Return the location columns of matching token rows, without their contents; leaves out damaged rows."""
-        rows = self.token_rows.read(
-            lambda table: table.to_table(columns=LOCATION_COLUMNS, filter=where, with_row_address=True).to_pylist()
-        )
+        wanted = dict(columns=LOCATION_COLUMNS, filter=where, with_row_address=True)
+        rows = self.token_rows.read(lambda table: table.to_table(**wanted).to_pylist())
         return [row for row in rows if find_problem(check_location, row) is None]
 
     def _report_damage(self, problem: str) -> DamagedStoreError:

@@ -177,11 +177,11 @@ def find_video_stream(container: InputContainer, name: Path | str) -> av.VideoSt
     stream = best if best in streams else streams[0]
     if stream.codec_context is None:
         raise ValueError(f"{name}: this build of ffmpeg has no decoder for its video; convert it to h264 first")
-    limit_frame_size(stream, name, MAX_PIXELS)
+    limit_size(stream, name, MAX_PIXELS)
     return stream
 
 
-def limit_frame_size(stream: av.VideoStream, name: Path | str, max_pixels: int) -> None:
+def limit_size(stream: av.VideoStream, name: Path | str, max_pixels: int) -> None:
     """Raise ValueError if the frames have more pixels; let the decoder refuse them if the header was wrong."""
     width, height = stream.codec_context.width, stream.codec_context.height
     if width * height > max_pixels:
@@ -229,8 +229,8 @@ class PacketReader:
 
 def probe(
     container: InputContainer, packets: PacketReader, stream: av.VideoStream, name: Path | str
-) -> tuple[av.VideoFrame, Clock]:
-    """Decode the first frames, and return the first one and the clock that fits their timestamps."""
+) -> tuple[av.VideoFrame, Orientation, Clock]:
+    """Decode the first frames; return the first one, its orientation, and the clock that fits their timestamps."""
     import av
 
     first: av.VideoFrame | None = None
@@ -255,9 +255,10 @@ def probe(
     # without timestamps, the average rate is only the demuxer's default, while the codec may know the real one
     rates = (stream.average_rate, stream.guessed_rate) if ordered else (stream.guessed_rate, stream.average_rate)
     rate = _find_within(RATES, *rates) or Fraction(25)  # ffmpeg's own default
-    if not stream.time_base or not 0 < stream.time_base <= MAX_SECONDS:
-        return first, Clock(1 / rate, rate, 0, counts=True)
-    return first, Clock(stream.time_base, rate, present[0] if ordered else 0, counts=not ordered)
+    clock = Clock(1 / rate, rate, 0, counts=True)
+    if stream.time_base and 0 < stream.time_base <= MAX_SECONDS:
+        clock = Clock(stream.time_base, rate, present[0] if ordered else 0, counts=not ordered)
+    return first, Orientation.from_frame(first), clock
 
 
 def read_duration(container: InputContainer, stream: av.VideoStream, clock: Clock) -> tuple[Fraction | None, bool]:

@@ -19,16 +19,7 @@ import numpy as np
 from floc._checks import check_choice
 from floc._text import redact_source
 from floc.video.boxes import check_samples
-from floc.video.container import (
-    FORMATS,
-    OPEN_OPTIONS,
-    Orientation,
-    PacketReader,
-    check_file,
-    find_video_stream,
-    import_av,
-    probe,
-)
+from floc.video.container import FORMATS, OPEN_OPTIONS, PacketReader, check_file, find_video_stream, import_av, probe
 from floc.video.decode import FrameDecoder, FrameSize, format_frames, make_converter, resolve_size, select_frames
 from floc.video.read import check_sampling, read
 from floc.video.sample import ROUNDING_S, Sampler, Ticks
@@ -183,9 +174,8 @@ def _decode(
 ) -> Iterator[tuple[np.ndarray, float]]:
     stream = find_video_stream(container, name)
     packets = PacketReader(container, stream)
-    first, clock = probe(container, packets, stream, name)
+    first, orientation, clock = probe(container, packets, stream, name)
     stream.codec_context.flush_buffers()
-    orientation = Orientation.from_frame(first)
     width, height = resolve_size(size, orientation.display_size(first, stream))
     convert = make_converter(orientation, width, height, name)
     step = None if fps is None else 1 / Fraction(float(fps)) / clock.time_base

@@ -4,14 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from floc.video.container import (
-    MAX_PICTURE_PIXELS,
-    Orientation,
-    describe_error,
-    import_av,
-    limit_frame_size,
-    open_container,
-)
+from floc.video.container import MAX_PICTURE_PIXELS, Orientation, describe_error, import_av, limit_size, open_container
 from floc.video.decode import FrameSize, make_converter, resolve_size
 
 
@@ -33,7 +26,7 @@ def read_picture(picture: str | Path | np.ndarray, size: FrameSize | None = None
         streams = container.streams.video
         if not streams or streams[0].codec_context is None:
             raise ValueError(f"{path}: there is no picture in it; give a picture or a video")
-        limit_frame_size(streams[0], path, MAX_PICTURE_PIXELS)
+        limit_size(streams[0], path, MAX_PICTURE_PIXELS)
         try:
             frame = next(iter(container.decode(streams[0])), None)
         except av.FFmpegError as error:

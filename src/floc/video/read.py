@@ -20,21 +20,14 @@ import numpy as np
 
 from floc._checks import check_count, is_number, is_positive_int, shorten
 from floc.tokens import Frames
-from floc.video.container import (
-    Clock,
-    Orientation,
-    PacketReader,
-    find_video_stream,
-    open_container,
-    probe,
-    read_duration,
-    scan_file,
-)
+from floc.video.container import PacketReader, find_video_stream, open_container, probe, read_duration, scan_file
 from floc.video.decode import FalseKeyframeError, FrameDecoder, FrameSize, make_converter, resolve_size, select_frames
 from floc.video.sample import ALL_TARGETS, ROUNDING_S, Sampler, Ticks, compute_step, count_samples
 
 if TYPE_CHECKING:
     import av
+
+    from floc.video.container import Clock, Orientation
 
 FPS_LIMITS = (1e-12, 1e6)
 BATCH_BYTES = 1 << 30
@@ -66,37 +59,23 @@ def read(
     path = Path(path)
     with open_container(path) as container:
         stream = find_video_stream(container, path)
-        frame, clock = probe(container, PacketReader(container, stream), stream, path)
-        orientation = Orientation.from_frame(frame)
+        frame, orientation, clock = probe(container, PacketReader(container, stream), stream, path)
         source = orientation.display_size(frame, stream)
         duration_s, whole_file = read_duration(container, stream, clock)
         count = stream.frames if stream.frames > 0 else None
-        codec = stream.codec_context.name
+        codec, rotation = stream.codec_context.name, round(-frame.rotation / 90) % 4 * 90
     if duration_s is None or (count is None and (fps is None or fps > clock.rate)):
         scanned_s, count = scan_file(path, clock)
         duration_s = scanned_s if duration_s is None else duration_s
     step = compute_step(fps, max_frames, duration_s, count)
     width, height = resolve_size(size, source)
-    return Video(
-        path=path,
-        width=width,
-        height=height,
-        source_width=source[0],
-        source_height=source[1],
-        duration_s=float(duration_s),
-        native_fps=float(clock.rate),
-        codec=codec,
-        rotation=round(-frame.rotation / 90) % 4 * 90,
-        # a frame takes at least a byte of the file, whatever the header states
-        planned=min(path.stat().st_size, count_samples(step, max_frames, duration_s, count)),
-        fps=fps,
-        max_frames=max_frames,
-        batch=min(batch, max(1, BATCH_BYTES // (3 * width * height))),
-        _step_s=step,
-        _orientation=orientation,
-        _clock=clock,
-        _whole_file=whole_file,
-    )
+    # a frame takes at least a byte of the file, whatever the header states
+    planned = min(path.stat().st_size, count_samples(step, max_frames, duration_s, count))
+    batch = min(batch, max(1, BATCH_BYTES // (3 * width * height)))
+    coding: dict[str, Any] = dict(native_fps=float(clock.rate), codec=codec, rotation=rotation)
+    sampling: dict[str, Any] = dict(planned=planned, fps=fps, max_frames=max_frames, batch=batch, _step_s=step)
+    decoding: dict[str, Any] = dict(_orientation=orientation, _clock=clock, _whole_file=whole_file)
+    return Video(path, width, height, source[0], source[1], float(duration_s), **coding, **sampling, **decoding)
 
 
 @dataclass
@@ -138,10 +117,8 @@ class Video:
             problem = f"{shorten(start_s)} s to {shorten(end_s)} s is not a part of a video of {self.duration_s:g} s"
             raise ValueError(f"{problem}; give 0 <= start < end, and a start before the end of the video")
         total = count_samples(self._step_s, None, Fraction(self.duration_s), None)
-        first, last = (
-            min(total, math.ceil(Fraction(float(time_s)) / self._step_s))
-            for time_s in (start_s, min(end_s, self.duration_s))
-        )
+        times_s = (Fraction(float(start_s)), Fraction(float(min(end_s, self.duration_s))))
+        first, last = (min(total, math.ceil(time_s / self._step_s)) for time_s in times_s)
         # the last part includes any frames after the stated end
         targets = range(first, last if end_s < self.duration_s else ALL_TARGETS.stop)
         return replace(self, planned=min(self.planned, last - first), _targets=targets, warnings=[], frames=None)

@@ -12,7 +12,7 @@ from floc.archive.ingest.ledger import IngestStatus, Ledger, name_file
 from floc.archive.ingest.local import LocalWorkers
 from floc.archive.ingest.sources import find_videos
 from floc.archive.locks import FolderLock
-from floc.archive.schema import StoredVideo
+from floc.archive.schema import StoredVideo, require
 from floc.archive.store import Store
 
 
@@ -49,8 +49,7 @@ def ingest(
         address: of the Ray cluster, "auto" for the cluster of this machine; None starts a new one.
         show: called repeatedly with the status.
     """
-    if engine not in ("local", "ray"):
-        raise ValueError(f"engine must be 'local' or 'ray', got {engine!r}")
+    require(engine in ("local", "ray"), f"engine must be 'local' or 'ray', got {engine!r}")
     if workers is not None and not is_positive_int(workers):
         raise ValueError(f"workers must be a whole number, at least 1; got {workers!r}")
     if engine == "local" and address is not None:

@@ -200,22 +200,15 @@ def build_stored_video(
     seconds: Mapping[str, float],
 ) -> StoredVideo:
     """Build the row of a video that was ingested."""
+    values = _shared_fields(job, plan.file, plan.content) | {"id": plan.video, "status": "done", "nested": nested}
+    values |= {name: getattr(plan, name) for name in ("duration_s", "fps", "frames_per_slice")}
+    values |= {name: sum(getattr(piece, name) for piece in pieces) for name in ("frames", "tokens", "kept")}
+    values["shape"] = sum(piece.shape[0] for piece in pieces), *pieces[0].shape[1:]
     coverages, tokens = [piece.coverage for piece in pieces], [piece.tokens for piece in pieces]
-    return StoredVideo(
-        **_shared_fields(job, plan.file, plan.content),
-        id=plan.video,
-        status="done",
-        duration_s=plan.duration_s,
-        fps=plan.fps,
-        frames_per_slice=plan.frames_per_slice,
-        shape=(sum(piece.shape[0] for piece in pieces), *pieces[0].shape[1:]),
-        **{name: sum(getattr(piece, name) for piece in pieces) for name in ("frames", "tokens", "kept")},
-        coverage=None if None in coverages else float(np.average(coverages, weights=tokens)),  # type: ignore[arg-type]
-        nested=nested,
-        made={name: value for name, value in made.items() if name not in ("coverage", "seconds")},
-        pieces=tuple(piece.attempt for piece in pieces),
-        seconds=dict(seconds),
-    )
+    if None not in coverages:
+        values["coverage"] = float(np.average(coverages, weights=tokens))  # type: ignore[arg-type]
+    values["made"] = {name: value for name, value in made.items() if name not in ("coverage", "seconds")}
+    return StoredVideo(**values, pieces=tuple(piece.attempt for piece in pieces), seconds=dict(seconds))
 
 
 def build_failed_video(job: IngestJob, file: VideoFile, reason: str, content: str) -> StoredVideo:

@@ -4,8 +4,6 @@ If a worker process dies, killed or out of memory, another one repeats its task;
 as failed. If this process dies, the workers find their pipes closed and exit.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os
@@ -19,6 +17,7 @@ from itertools import cycle, islice
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Self
 
 import torch
 
@@ -92,7 +91,7 @@ class LocalWorkers:
         self.workers: list[_WorkerProcess] = []
         self._stack = contextlib.ExitStack()
 
-    def __enter__(self) -> LocalWorkers:
+    def __enter__(self) -> Self:
         self._folder = self._stack.enter_context(create_temporary_folder("floc-ingest-"))
         return self
 
