@@ -10,9 +10,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Self
 
 from floc.archive.schema import StoreError
 
@@ -24,7 +23,7 @@ except ImportError:  # on Windows
 PAUSE_S = 0.02  # between two attempts
 
 
-class FolderLock:
+class FolderLock(AbstractContextManager["FolderLock"]):
     """A lock on a folder that exists. `is_held` is False if folders cannot be locked there."""
 
     def __init__(self, folder: str | Path, *, exclusive: bool = False, wait_s: float = 600.0) -> None:
@@ -46,8 +45,7 @@ class FolderLock:
                     self.is_held = True
                 except BlockingIOError:
                     if time.monotonic() > deadline:
-                        problem = f"{folder}: another process is using this folder"
-                        raise StoreError(f"{problem}; try again when it is done") from None
+                        raise StoreError(f"{folder}: another process is using this folder; try again later") from None
                     time.sleep(PAUSE_S)
                 except OSError:  # such as a network drive without locks
                     return
@@ -59,9 +57,6 @@ class FolderLock:
         handle, self._handle = self._handle, None
         if handle is not None:
             os.close(handle)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.release()

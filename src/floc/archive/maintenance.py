@@ -169,9 +169,8 @@ def _merge_files(table: LanceTable, indexed: Sequence[str]) -> int:
         rows = int(MERGED_BYTES * latest.count_rows() / max(1, size))
         # a power of two, so that the target does not change with every added row
         target = min(MAX_MERGED_ROWS, 1 << max(0, rows.bit_length() - 1))
-        options = dict(target_rows_per_fragment=target, batch_size=ROWS_PER_BATCH, num_threads=1)
-        metrics = latest.optimize.compact_files(**options)
-        return max(0, metrics.files_removed - metrics.files_added)
+        done = latest.optimize.compact_files(target_rows_per_fragment=target, batch_size=ROWS_PER_BATCH, num_threads=1)
+        return max(0, done.files_removed - done.files_added)
 
     def update_indices(latest: Any) -> None:
         if latest.count_rows():

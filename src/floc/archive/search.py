@@ -262,7 +262,6 @@ def _build_index(table: Any, count: int) -> None:
     if any(index.field_names == ["vector"] for index in table.describe_indices()):
         table.optimize.optimize_indices()
         return
-    partitions = max(1, round(math.sqrt(count) / 4))
     # PQ codes are smaller, but take three to ten times as long to build and miss more
     kind = "IVF_FLAT" if count <= MAX_EXACT_VECTORS else "IVF_SQ"
-    table.create_index("vector", kind, metric="cosine", num_partitions=partitions)
+    table.create_index("vector", kind, metric="cosine", num_partitions=max(1, round(math.sqrt(count) / 4)))

@@ -249,12 +249,9 @@ class Store:
 def _summarise_piece(rows: Sequence[Any], fragments: tuple[str, ...] = ()) -> StoredPiece:
     first = rows[0]
     copied = ("video", "piece", "attempt", "frames", "coverage", "start_s", "written_s")
-    values: dict[str, Any] = {name: first[name] for name in copied} | {
-        "end_s": rows[-1]["end_s"],
-        "fragments": fragments,
-    }
+    values: dict[str, Any] = {name: first[name] for name in copied} | {"end_s": rows[-1]["end_s"]}
     values |= {name: sum(row[name] for row in rows) for name in ("kept", "bytes")}
-    return StoredPiece(**values, shape=tuple(first["shape"]), tokens=math.prod(first["shape"]))
+    return StoredPiece(**values, fragments=fragments, shape=tuple(first["shape"]), tokens=math.prod(first["shape"]))
 
 
 def _parse_range(video: StoredVideo, start_s: float | None, end_s: float | None) -> TimeRange | None:

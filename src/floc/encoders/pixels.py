@@ -59,8 +59,7 @@ class PixelEncoder(CellLayout):
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
         require_multiples(pixels, CELL)
         batch, height, width, _ = pixels.shape
-        rows, columns = height // CELL, width // CELL
-        tokens = np.empty((batch, rows, columns, COLOURS + 20), np.float16)
+        tokens = np.empty((batch, height // CELL, width // CELL, COLOURS + 20), np.float16)
         for frame, out in zip(pixels, tokens, strict=True):  # one at a time: the arrays of a frame fit the cache
             halved = _add_by_four(frame.transpose(2, 0, 1).astype(np.uint16))  # [3, height / 2, width / 2]
             opponent = _product(OPPONENT, halved.astype(np.float32, order="C"))

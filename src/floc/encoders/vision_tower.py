@@ -79,9 +79,9 @@ class SquareLayout:
 
     def crop(self, pixels: np.ndarray) -> np.ndarray:
         height, width = pixels.shape[1:3]
-        expected = self.side if self.resized is None else self.resized
-        if min(height, width) != expected or (self.resized is None and height != width):
-            problem = f"this model takes frames of {expected} pixels, got {width} x {height}"
+        short = self.side if self.resized is None else self.resized
+        if min(height, width) != short or (self.resized is None and height != width):
+            problem = f"this model takes frames of {short} pixels, got {width} x {height}"
             raise ValueError(f"{problem}; use encoder.frame_size")
         top, left = (height - self.side) // 2, (width - self.side) // 2
         return pixels[:, top : top + self.side, left : left + self.side]

@@ -41,11 +41,8 @@ FORMATS = (
     "mp3,flac,wav,aac,srt"
 )
 # Arguments of `av.open`; tags in an unknown encoding are no error.
-OPEN_OPTIONS = {
-    "metadata_errors": "replace",
-    "options": {"max_pixels": str(MAX_PICTURE_PIXELS)},
-    "container_options": {"protocol_whitelist": "file", "format_whitelist": FORMATS},
-}
+OPEN_OPTIONS: dict[str, Any] = {"metadata_errors": "replace", "options": {"max_pixels": str(MAX_PICTURE_PIXELS)}}
+OPEN_OPTIONS["container_options"] = {"protocol_whitelist": "file", "format_whitelist": FORMATS}
 
 
 @dataclass(frozen=True)

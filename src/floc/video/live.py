@@ -31,10 +31,8 @@ TIMEOUT_S = 10.0  # to open a URL or a device, and for each packet
 PATIENCE_S = 10.0  # to wait for a file to grow
 POLL_S = 0.1  # between two checks of a growing file
 # Protocols that ffmpeg may open for a URL; no local files, since a remote playlist must not read them.
-PROTOCOLS = {
-    **dict.fromkeys(("rtsp", "rtsps"), "rtsp,rtp,tcp,udp,tls"),
-    **dict.fromkeys(("http", "https"), "http,https,httpproxy,tcp,tls,crypto,data"),
-}
+PROTOCOLS = dict.fromkeys(("rtsp", "rtsps"), "rtsp,rtp,tcp,udp,tls")
+PROTOCOLS |= dict.fromkeys(("http", "https"), "http,https,httpproxy,tcp,tls,crypto,data")
 OPEN_HINTS = {
     "file": "to follow a file, use a container that is readable while it is written: MPEG-TS or Matroska",
     "device": "check that it is a camera and that no other program has it open",

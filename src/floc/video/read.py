@@ -72,10 +72,10 @@ def read(
     # a frame takes at least a byte of the file, whatever the header states
     planned = min(path.stat().st_size, count_samples(step, max_frames, duration_s, count))
     batch = min(batch, max(1, BATCH_BYTES // (3 * width * height)))
-    coding: dict[str, Any] = dict(native_fps=float(clock.rate), codec=codec, rotation=rotation)
+    coding: dict[str, Any] = dict(codec=codec, rotation=rotation, _orientation=orientation, _clock=clock)
     sampling: dict[str, Any] = dict(planned=planned, fps=fps, max_frames=max_frames, batch=batch, _step_s=step)
-    decoding: dict[str, Any] = dict(_orientation=orientation, _clock=clock, _whole_file=whole_file)
-    return Video(path, width, height, source[0], source[1], float(duration_s), **coding, **sampling, **decoding)
+    length: dict[str, Any] = dict(duration_s=float(duration_s), native_fps=float(clock.rate), _whole_file=whole_file)
+    return Video(path, width, height, source[0], source[1], **length, **coding, **sampling)
 
 
 @dataclass
@@ -152,10 +152,9 @@ class Video:
         """Return JSON-serialisable metadata of the video and its sampling."""
         count = self.planned if self.frames is None else self.frames
         size = dict(name=self.path.name, duration_s=self.duration_s, width=self.source_width, height=self.source_height)
-        coding = dict(codec=self.codec, native_fps=self.native_fps, rotation=self.rotation)
-        sampling = dict(fps=self.fps, max_frames=self.max_frames, frames=count)
-        frames = dict(frame_width=self.width, frame_height=self.height, warnings=list(self.warnings))
-        return {**size, **coding, **sampling, **frames}
+        coding = {name: getattr(self, name) for name in ("codec", "native_fps", "rotation", "fps", "max_frames")}
+        frames = dict(frames=count, frame_width=self.width, frame_height=self.height, warnings=list(self.warnings))
+        return {**size, **coding, **frames}
 
     def _sample(self) -> Iterator[tuple[Ticks, av.VideoFrame]]:
         """Yield the sampled frames and their display times."""

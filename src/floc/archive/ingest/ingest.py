@@ -88,12 +88,9 @@ def ingest(
 
 def find_ingested(done: Iterable[StoredVideo], job: IngestJob, files: Iterable[VideoFile]) -> list[VideoFile]:
     """Return the files whose name, size and modification time are those of a video that is done for the same job."""
-    options = job.options.as_dict()
-    known = {
-        (redact_source(video.uri), video.size, video.modified_s)
-        for video in done
-        if video.encoder == job.options.encoder and dict(video.options) == options and video.model == job.model
-    }
+    wanted = job.options.encoder, job.options.as_dict(), job.model
+    same = [video for video in done if (video.encoder, dict(video.options), video.model) == wanted]
+    known = {(redact_source(video.uri), video.size, video.modified_s) for video in same}
     return [file for file in files if (name_file(file.uri), file.size, file.modified_s) in known]
 
 

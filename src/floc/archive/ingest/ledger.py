@@ -11,7 +11,7 @@ from floc._text import redact_source
 from floc._version import __version__
 from floc.archive.ingest.job import IngestEvent, IngestJob, PieceWritten, SpanFinished, VideoFailed, VideoPlan
 from floc.archive.ingest.sources import VideoFile
-from floc.archive.schema import MAX_TEXT, StoredPiece, StoredVideo, check_video, escape_surrogates, video_id
+from floc.archive.schema import MAX_TEXT, StoredPiece, StoredVideo, check_video, escape_surrogates, require, video_id
 from floc.archive.store import Store
 
 COMMIT_INTERVAL_S = 2.0  # so that the store does not get a version for every piece
@@ -149,12 +149,10 @@ class Ledger:
 
     def _close(self, video: _OpenVideo) -> None:
         plan, pieces = video.plan, [piece for _, piece in sorted(video.pieces.items())]
-        if len({piece.shape[1:] for piece in pieces}) != 1:
-            reason = "the frame size changes within the video" if pieces else "the video has no frames"
-            self._fail(plan, f"ValueError: {reason}")
-            return
-        stored = build_stored_video(self.job, plan, pieces, video.nested, video.made, video.seconds)
         try:
+            reason = "the frame size changes within the video" if pieces else "the video has no frames"
+            require(len({piece.shape[1:] for piece in pieces}) == 1, reason)
+            stored = build_stored_video(self.job, plan, pieces, video.nested, video.made, video.seconds)
             check_video(stored)  # one that cannot be stored must not stop the others
         except ValueError as error:
             self._fail(plan, f"ValueError: {error}")

@@ -22,6 +22,7 @@ from floc.archive.schema import StoreError
 # in folders; a file given by name may have any suffix
 _NAMES = "3gp asf avi flv h264 hevc m2ts m4v mkv mov mp4 mpeg mpg mts mxf ogv ts vob webm wmv"
 SUFFIXES = tuple(f".{name}" for name in _NAMES.split())
+Warn = Callable[[str, str], object]  # called with a path and a warning
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,7 @@ class VideoFile:
     modified_s: float
 
 
-def find_videos(
-    sources: Iterable[str | Path], warn: Callable[[str, str], object] = lambda uri, warning: None
-) -> list[VideoFile]:
+def find_videos(sources: Iterable[str | Path], warn: Warn = lambda uri, warning: None) -> list[VideoFile]:
     """Find the videos in files, folders and URIs; each is listed once, sorted by name within a source.
 
     `warn` is called with the path of each pipe or device in a folder that is named like a video.
@@ -50,7 +49,7 @@ def find_videos(
     return list(videos.values())
 
 
-def _find_local(path: Path, warn: Callable[[str, str], object]) -> Iterator[VideoFile]:
+def _find_local(path: Path, warn: Warn) -> Iterator[VideoFile]:
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder")
     if not path.is_dir():
@@ -70,7 +69,7 @@ def _require_regular(path: str | Path) -> os.stat_result:
     return status
 
 
-def _list_folder(folder: Path, warn: Callable[[str, str], object]) -> Iterator[Path]:
+def _list_folder(folder: Path, warn: Warn) -> Iterator[Path]:
     def fail(error: OSError) -> None:
         problem = f"{error.filename}: this folder cannot be read ({error.strerror})"
         raise PermissionError(f"{problem}; make it readable or leave it out")
