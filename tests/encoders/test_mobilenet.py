@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from floc import encoders
-from floc.encoders import cells, mobilenet
+from floc.encoders import base as cells
+from floc.encoders import mobilenet
 
 DATA = Path(os.environ.get("FLOC_DATA", Path(__file__).parents[3] / "shared" / "data")) / "videos"
 needs_weights = pytest.mark.skipif(

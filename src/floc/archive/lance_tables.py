@@ -26,7 +26,6 @@ MAX_ATTEMPTS = 20  # of a change that conflicts with other writers
 PAUSE_S = 0.05  # mean pause before the second attempt
 VALUES_PER_FILTER = 1000  # in one deletion
 
-
 _checked_files: set[str] = set()  # their names are unique, and they never change
 
 
@@ -70,21 +69,17 @@ class LanceTable:
 
         If `check` is False, `read` must call `check_files`.
         """
-
-        def read_checked(version: Any) -> T:
-            with explain_errors(self.name):
-                if check:
-                    self.check_files(version.get_fragments())
-                return read(version)
-
-        version = self.latest()
-        try:
-            return read_checked(version)
-        except DamagedStoreError:
-            newer = self.latest()
-            if newer.version == version.version:
-                raise
-        return read_checked(newer)
+        version = first = self.latest()
+        while True:
+            try:
+                with explain_errors(self.name):
+                    if check:
+                        self.check_files(version.get_fragments())
+                    return read(version)
+            except DamagedStoreError:
+                version, previous = self.latest(), version
+                if previous is not first or version.version == first.version:
+                    raise
 
     def check_files(self, fragments: Iterable[Any]) -> None:
         """Raise an error if the metadata of a file is damaged: reading such a file can end the process."""
@@ -98,10 +93,9 @@ class LanceTable:
 
     def write(self, rows: pa.Table) -> tuple[str, ...]:
         """Write files that are invisible until they are appended; return Lance's JSON of their fragments."""
+        options: dict[str, Any] = dict(data_storage_version=STORAGE_VERSION, session=self._session)
         with explain_errors(self.name, writing=True):
-            fragments = lance.fragment.write_fragments(
-                rows, self.latest(), mode="append", data_storage_version=STORAGE_VERSION, session=self._session
-            )
+            fragments = lance.fragment.write_fragments(rows, self.latest(), mode="append", **options)
         return tuple(json.dumps(fragment.to_json()) for fragment in fragments)
 
     def append(self, fragments: Sequence[str]) -> dict[str, int]:
@@ -115,14 +109,14 @@ class LanceTable:
             reason = "removed by compact before they were committed, or the store was moved or deleted"
             problem = f"{len(missing)} written files no longer exist, such as {missing[0]}"
             raise StoreError(f"{self.name}: {problem}. They were {reason}; ingest the video again")
-
-        def commit(table: Any) -> Any:
-            return lance.LanceDataset.commit(table, lance.LanceOperation.Append(parts), read_version=table.version)
-
-        paths = [part.files[0].path for part in parts]
+        operation = lance.LanceOperation.Append(parts)
+        fragment_of = {part.files[0].path: fragment for part, fragment in zip(parts, fragments, strict=True)}
         with explain_errors(self.name, writing=True):
-            numbers = _find_fragments(self.change(commit), set(paths))
-        return {fragment: numbers[path] for fragment, path in zip(fragments, paths, strict=True)}
+            table: Any = self.change(lambda latest: lance.LanceDataset.commit(latest, operation, latest.version))
+            # the newest fragments have the highest numbers
+            newest = ((table.get_fragment(n).metadata.files[0].path, n) for n in reversed(list(table.fragment_ids())))
+            added = islice(((path, number) for path, number in newest if path in fragment_of), len(fragment_of))
+            return {fragment_of[path]: number for path, number in added}
 
     def change(self, change: Callable[[Any], T]) -> T:
         """Apply a change to the latest version; retry if it conflicts with another writer's."""
@@ -141,12 +135,6 @@ class LanceTable:
         """Delete the rows whose column has one of the values."""
         for start in range(0, len(values), VALUES_PER_FILTER):
             self.change(methodcaller("delete", match_any(column, values[start : start + VALUES_PER_FILTER])))
-
-
-def _find_fragments(table: Any, paths: set[str]) -> dict[str, int]:
-    """Return the fragment number of each data file. The newest fragments have the highest numbers."""
-    files = ((table.get_fragment(n).metadata.files[0].path, n) for n in reversed(list(table.fragment_ids())))
-    return dict(islice(((path, number) for path, number in files if path in paths), len(paths)))
 
 
 def is_local(uri: str) -> bool:

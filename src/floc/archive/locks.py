@@ -5,14 +5,12 @@ while it commits. `compact` takes the second one alone while it deletes: what a 
 it commits. To delete recent data it takes the first one alone, too.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from floc.archive.schema import StoreError
@@ -25,7 +23,7 @@ except ImportError:  # on Windows
 PAUSE_S = 0.02  # between two attempts
 
 
-class FolderLock:
+class FolderLock(AbstractContextManager["FolderLock"]):
     """A lock on a folder that exists. `is_held` is False if folders cannot be locked there."""
 
     def __init__(self, folder: str | Path, *, exclusive: bool = False, wait_s: float = 600.0) -> None:
@@ -41,31 +39,24 @@ class FolderLock:
             raise StoreError(f"{problem}; check that the store exists and is writable") from None
         deadline = time.monotonic() + wait_s
         try:
-            while not self._try(fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH):
-                if time.monotonic() > deadline:
-                    raise StoreError(f"{folder}: another process is using this folder; try again when it is done")
-                time.sleep(PAUSE_S)
+            while not self.is_held:
+                try:
+                    fcntl.flock(self._handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+                    self.is_held = True
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise StoreError(f"{folder}: another process is using this folder; try again later") from None
+                    time.sleep(PAUSE_S)
+                except OSError:  # such as a network drive without locks
+                    return
         except BaseException:
             self.release()
             raise
-
-    def _try(self, kind: int) -> bool:
-        try:
-            fcntl.flock(self._handle, kind | fcntl.LOCK_NB)  # type: ignore[arg-type]
-            self.is_held = True
-        except BlockingIOError:
-            return False
-        except OSError:  # such as a network drive without locks
-            pass
-        return True
 
     def release(self) -> None:
         handle, self._handle = self._handle, None
         if handle is not None:
             os.close(handle)
-
-    def __enter__(self) -> FolderLock:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.release()

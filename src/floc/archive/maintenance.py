@@ -8,21 +8,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from floc.archive import store_tables
 from floc.archive.lance_tables import LanceTable, explain_errors, is_local, match_any
 from floc.archive.locks import FolderLock
 from floc.archive.schema import DamagedStoreError, StoredVideo, StoreError, encode_video
 from floc.archive.search import list_vector_tables
-from floc.archive.store_tables import (
-    REINGEST,
-    ROWS_PER_BATCH,
-    Row,
-    StoreTables,
-    find_piece_problem,
-    find_problem,
-    find_row_problem,
-    group_by_attempt,
-    resolve_duplicates,
-)
+from floc.archive.store_tables import REINGEST, ROWS_PER_BATCH, Row, StoreTables, find_problem, resolve_duplicates
 from floc.archive.token_rows import check_fit, check_totals
 
 MERGED_BYTES = 1 << 30  # of a merged file: deleting rows from larger files costs more, and they are not read faster
@@ -77,12 +68,10 @@ def check_store(tables: StoreTables, progress: Callable[[float], object]) -> lis
             tables.token_rows.check_files([fragment])
             for batch in fragment.to_batches(batch_size=ROWS_PER_BATCH):
                 for row in batch.to_pylist():
-                    problem, video = find_row_problem(row), owners.get(row["attempt"])
+                    problem, video = store_tables.find_row_problem(row), owners.get(row["attempt"])
                     if not problem and video:
-                        other = firsts.setdefault(
-                            video.id, {**row, "features": None, "deep": [None] * len(row["deep"])}
-                        )
-                        problem = find_problem(check_fit, row, video, other)
+                        small = {**row, "features": None, "deep": [None] * len(row["deep"])}
+                        problem = find_problem(check_fit, row, video, firsts.setdefault(video.id, small))
                     problems += [StoreProblem(row["video"], problem, REINGEST)] if problem else []
         progress((number + 1) / len(fragments))
     return problems
@@ -103,17 +92,18 @@ def _check_videos(tables: StoreTables, videos: Sequence[StoredVideo]) -> list[St
     for start in range(0, len(videos), VIDEOS_PER_BATCH):
         batch = videos[start : start + VIDEOS_PER_BATCH]
         try:
-            attempts = group_by_attempt(tables.read_locations(match_any("video", [video.id for video in batch])))
+            rows = tables.read_locations(match_any("video", [video.id for video in batch]))
         except DamagedStoreError:
             for video in batch:  # find out which of them cannot be read
                 with _collect(problems, video.id, REINGEST):
                     tables.read_range(video, None)
             continue
+        attempts = store_tables.group_by_attempt(rows)
         for video in batch:
             pieces = [attempts.get(attempt, []) for attempt in video.pieces]
-            results = enumerate(find_piece_problem(rows, video.id) for rows in pieces)
+            results = enumerate(store_tables.find_piece_problem(piece, video.id) for piece in pieces)
             texts = [f"{video.uri}, piece {number}: {problem}" for number, problem in results if problem]
-            problem = find_problem(check_totals, [row for rows in pieces for row in rows], video)
+            problem = find_problem(check_totals, [row for piece in pieces for row in piece], video)
             texts += [f"{video.uri}: {problem}"] if problem and not texts else []
             problems += [StoreProblem(video.id, text, REINGEST) for text in texts]
     return problems
@@ -179,9 +169,8 @@ def _merge_files(table: LanceTable, indexed: Sequence[str]) -> int:
         rows = int(MERGED_BYTES * latest.count_rows() / max(1, size))
         # a power of two, so that the target does not change with every added row
         target = min(MAX_MERGED_ROWS, 1 << max(0, rows.bit_length() - 1))
-        options = dict(target_rows_per_fragment=target, batch_size=ROWS_PER_BATCH, num_threads=1)
-        metrics = latest.optimize.compact_files(**options)
-        return max(0, metrics.files_removed - metrics.files_added)
+        done = latest.optimize.compact_files(target_rows_per_fragment=target, batch_size=ROWS_PER_BATCH, num_threads=1)
+        return max(0, done.files_removed - done.files_added)
 
     def update_indices(latest: Any) -> None:
         if latest.count_rows():

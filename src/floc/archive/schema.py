@@ -18,6 +18,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from floc._checked_file import LARGEST, Fields
+from floc._checks import require
 from floc.captured.captured import Shape
 from floc.captured.identity import Identity
 
@@ -90,17 +91,11 @@ class StoredPiece:
 
 
 FORMAT = b"1"
-_TYPES = {
-    "int": pa.int64(),
-    "float": pa.float64(),
-    "float | None": pa.float64(),
-    "bool": pa.bool_(),
-    "Shape": pa.list_(pa.int64()),
-    "list[float]": pa.list_(pa.float64()),
-    "tuple[int, ...]": pa.list_(pa.int64()),
-    "tuple[float, ...]": pa.list_(pa.float64()),
-    "tuple[str, ...]": pa.list_(pa.string()),
-}
+# the type of a column by the annotation of its field; all others are text, and mappings are stored as JSON
+_TYPES = {"int": pa.int64(), "float": pa.float64(), "float | None": pa.float64(), "bool": pa.bool_()}
+_TYPES |= dict.fromkeys(("Shape", "tuple[int, ...]"), pa.list_(pa.int64()))
+_TYPES |= dict.fromkeys(("list[float]", "tuple[float, ...]"), pa.list_(pa.float64()))
+_TYPES |= {"tuple[str, ...]": pa.list_(pa.string())}
 
 
 def _list_columns(record: type) -> list[tuple[str, pa.DataType]]:
@@ -195,23 +190,20 @@ def decode_video(row: Mapping[str, Any], store: str) -> StoredVideo:
     """Convert a row of `videos` to a video; a row that is damaged has this status, and the reason as its error."""
     values = dict(row)
     try:
-        if values.pop("sha256") != hash_json(values):
-            raise ValueError("its row was changed after it was written")
+        require(values.pop("sha256") == hash_json(values), "its row was changed after it was written")
         return _parse_video(values)
     except (ValueError, TypeError) as error:
         name, uri = (str(row[name] or "")[:MAX_TEXT] for name in ("id", "uri"))
         problem = f"{store}: video {name!r} ({uri}): {error}; {CHECK}. Remove the video and ingest it again"
         unknown: dict[str, Any] = {"content": "", "size": 0, "modified_s": 0.0, "encoder": "", "options": {}}
-        return StoredVideo(
-            id=name, uri=uri, status="damaged", error=problem, model=Identity("", "", None, "", 0, []), **unknown
-        )
+        unknown["model"] = Identity("", "", None, "", 0, [])
+        return StoredVideo(id=name, uri=uri, status="damaged", error=problem, **unknown)
 
 
 def _parse_video(row: Mapping[str, Any]) -> StoredVideo:
     """Convert a row whose hash matches, which a stranger can compute. Raises ValueError that names an invalid field."""
     values = Fields({**row})
-    if row["status"] not in ("done", "failed"):
-        raise ValueError(f"status must be 'done' or 'failed', got {row['status']!r}")
+    require(row["status"] in ("done", "failed"), f"status must be 'done' or 'failed', got {row['status']!r}")
     is_done = row["status"] == "done"
     for name in ("id", "uri", "content", "error", "encoder", "version"):
         values.text(name)
@@ -226,14 +218,14 @@ def _parse_video(row: Mapping[str, Any]) -> StoredVideo:
     for name, least, most in (("fps", *FPS), ("coverage", *COVERAGE)):
         if values.has(name):
             values.number(name, least, most)
-    if math.prod(values.integers("shape", 3, int(is_done), MAX_SIDE)) > LARGEST:
-        raise ValueError(f"shape must be of at most {LARGEST} tokens, got {row['shape']}")
+    tokens = math.prod(values.integers("shape", 3, int(is_done), MAX_SIDE))
+    require(tokens <= LARGEST, f"shape must be of at most {LARGEST} tokens, got {row['shape']}")
     pieces = Fields({str(i): attempt for i, attempt in enumerate(row["pieces"] or ())}, "pieces")
     count = len([pieces.text(number) for number in pieces.values])
     starts_s = values.numbers("starts_s", count, -MAX_S, MAX_S)
     values.integers("fragments", count, 0, 1 << 32)
-    if is_done != bool(count) or any(before >= after for before, after in pairwise(starts_s)):
-        raise ValueError(f"a video must have pieces in time order if it is done, got {count} that start at {starts_s}")
+    is_ordered = is_done == bool(count) and all(before < after for before, after in pairwise(starts_s))
+    require(is_ordered, f"a video must have pieces in time order if it is done, got {count} that start at {starts_s}")
     try:
         parsed = {name: Fields(json.loads(values.text(name, MAX_JSON)), name).values for name in _JSON_COLUMNS}
     except RecursionError:
@@ -242,9 +234,8 @@ def _parse_video(row: Mapping[str, Any]) -> StoredVideo:
     for name in seconds.values:
         seconds.number(name, 0, MAX_S)
     model = Fields(row["model"], "model")
-    for name in ("kind", "name", "config", "revision"):
-        if name != "revision" or model.has(name):
-            model.text(name)
+    for name in ("kind", "name", "config", *(["revision"] if model.has("revision") else [])):
+        model.text(name)
     model.integer("hidden_size", 1, MAX_SIDE)
     model.numbers("weights", len(row["model"]["weights"] or ()), -1e38, 1e38)
     lists = {name: tuple(row[name]) for name in _LIST_COLUMNS}

@@ -6,12 +6,10 @@ cosine to a token that was kept in the row. Without an index, all rows of matchi
 names candidate rows, which are scored exactly. Rows that were added after the index was built are read as before.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ import pyarrow as pa
 import torch
 from torch.nn import functional as F
 
-from floc._checks import check_choice, check_count
+from floc._checks import check_choice, check_count, require
 from floc.archive.lance_tables import LanceTable, explain_errors, match_any
 from floc.archive.locks import FolderLock
 from floc.archive.schema import StoredVideo, hash_json, identity_fields
@@ -69,7 +67,7 @@ class StoreSearch:
         index = self._get_index(videos[0])
         indexed = index.list_attempts() & owners.keys()
         unindexed = owners.keys() - indexed
-        candidates = _scan_rows(self._tables, tokens, unindexed, videos, k) if unindexed else []
+        candidates = _scan_rows(self._tables, tokens, {key: owners[key] for key in unindexed}, k) if unindexed else []
         if indexed:
             nearest = index.find_nearest(tokens, k, videos if len(videos) <= MAX_FILTERED_VIDEOS else None)
             # the index holds removed videos until it is updated
@@ -79,8 +77,7 @@ class StoreSearch:
             rows[attempt].append(str(row))
         results = []
         for attempt, numbers in rows.items():
-            video = owners[attempt]
-            where = [f"row IN ({', '.join(numbers)})"]
+            video, where = owners[attempt], [f"row IN ({', '.join(numbers)})"]
             scored = self._tables.read_pieces(video, [video.pieces.index(attempt)], where)
             results += [_score_row(video, tokens, row) for row in scored if row["kept"]]
         return sorted(results, key=lambda result: (-result.similarity, result.video, result.start_s))[:k]
@@ -96,7 +93,7 @@ class StoreSearch:
                 counts[group[0].encoder] += self._get_index(group[0]).update(group)
         return dict(counts)
 
-    def _get_index(self, video: StoredVideo) -> _VectorIndex:
+    def _get_index(self, video: StoredVideo) -> "_VectorIndex":
         return self._indices.setdefault(_hash_model(video), _VectorIndex(self._tables, video))
 
 
@@ -128,13 +125,11 @@ def _parse_query(query: Any, videos: list[StoredVideo], encoder: str | None) -> 
             query = torch.atleast_2d(query.detach().cpu().float())
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"query must be {allowed}; got {type(query).__name__} ({error})") from None
-        if query.ndim != 2 or not query.numel():
-            raise ValueError(f"query must be {allowed}; got {tuple(query.shape)}")
-        if not bool(torch.isfinite(query).all()):
-            raise ValueError("query has values that are not finite")
+        require(query.ndim == 2 and query.numel(), f"query must be {allowed}; got {tuple(query.shape)}")
+        require(torch.isfinite(query).all(), "query has values that are not finite")
         width, widths = query.shape[1], {video.model.hidden_size for video in videos}
-        if widths and width not in widths:
-            raise ValueError(f"query has tokens of {width} values, but those of the videos have {sorted(widths)}")
+        problem = f"query has tokens of {width} values, but those of the videos have {sorted(widths)}"
+        require(not widths or width in widths, problem)
         videos = [video for video in videos if video.model.hidden_size == width]
     models = {_hash_model(video): video for video in videos}
     if len(models) > 1:
@@ -164,24 +159,16 @@ def _encode_image(image: str | Path | np.ndarray, name: str) -> torch.Tensor:
     return tokens.flatten(0, 2).float().cpu()
 
 
-def _scan_rows(
-    tables: StoreTables, query: torch.Tensor, attempts: Set[str], videos: Sequence[StoredVideo], k: int
-) -> list[RowKey]:
-    """Score every row of some attempts and return the best `k`."""
-    owners = {attempt: video for video in videos for attempt in video.pieces if attempt in attempts}
+def _scan_rows(tables: StoreTables, query: torch.Tensor, owners: Mapping[str, StoredVideo], k: int) -> list[RowKey]:
+    """Score every row of some attempts, each with its video, and return the best `k`."""
     ids = sorted({video.id for video in owners.values()})
 
     def scan(table: Any) -> list[RowKey]:
-        scanner = table.scanner(
-            columns=["video", "attempt", "row", "kept", "dtype", "features"],
-            filter=match_any("video", ids) if len(ids) <= MAX_FILTERED_VIDEOS else None,
-            batch_size=ROWS_PER_BATCH,
-            batch_readahead=2,
-            fragment_readahead=1,
-            io_buffer_size=READAHEAD_BYTES,
-        )
+        columns = ["video", "attempt", "row", "kept", "dtype", "features"]
+        where = match_any("video", ids) if len(ids) <= MAX_FILTERED_VIDEOS else None
+        limits = dict(batch_readahead=2, fragment_readahead=1, io_buffer_size=READAHEAD_BYTES)
         best: list[tuple[float, RowKey]] = []
-        for batch in scanner.to_batches():
+        for batch in table.scanner(columns, where, batch_size=ROWS_PER_BATCH, **limits).to_batches():
             rows = [row for row in batch.to_pylist() if row["attempt"] in owners and row["kept"]]
             if not rows:
                 continue
@@ -202,8 +189,7 @@ def _score_row(video: StoredVideo, query: torch.Tensor, row: Row) -> SearchResul
     _, height, width = row["shape"]
     slice_, cell = divmod(best, height * width)
     time_s, similarity = row["times_s"][slice_ - row["first"]], float(cosines.max(1).values.mean())
-    position = divmod(cell, width)
-    return SearchResult(video.id, video.uri, row["start_s"], row["end_s"], time_s, position, similarity)
+    return SearchResult(video.id, video.uri, row["start_s"], row["end_s"], time_s, divmod(cell, width), similarity)
 
 
 class _VectorIndex:
@@ -214,8 +200,7 @@ class _VectorIndex:
         self._table = _open_vector_table(tables, _hash_model(video))
         self._cached: tuple[int, set[str]] | None = None  # a version of the table and its attempts
         vector = pa.list_(pa.float16(), video.model.hidden_size)
-        columns = {"video": pa.string(), "attempt": pa.string(), "row": pa.int64(), "vector": vector}
-        self._schema = pa.schema(columns)
+        self._schema = pa.schema({"video": pa.string(), "attempt": pa.string(), "row": pa.int64(), "vector": vector})
 
     def list_attempts(self) -> set[str]:
         """Return the attempts whose tokens are in the table."""
@@ -267,12 +252,9 @@ class _VectorIndex:
         if not rows:
             return
         vectors = F.normalize(torch.cat([read_features(row, video) for row in rows]).float(), dim=-1).half()
-        columns = {
-            "video": [video.id] * len(vectors),
-            "attempt": [attempt] * len(vectors),
-            "row": np.repeat([row["row"] for row in rows], [row["kept"] for row in rows]),
-            "vector": pa.FixedSizeListArray.from_arrays(pa.array(vectors.numpy().ravel()), vectors.shape[1]),
-        }
+        numbers = np.repeat([row["row"] for row in rows], [row["kept"] for row in rows])
+        values = pa.FixedSizeListArray.from_arrays(pa.array(vectors.numpy().ravel()), vectors.shape[1])
+        columns = [[video.id] * len(vectors), [attempt] * len(vectors), numbers, values]
         self._table.append(self._table.write(pa.table(columns, schema=self._schema)))
 
 
@@ -280,7 +262,6 @@ def _build_index(table: Any, count: int) -> None:
     if any(index.field_names == ["vector"] for index in table.describe_indices()):
         table.optimize.optimize_indices()
         return
-    partitions = max(1, round(math.sqrt(count) / 4))
     # PQ codes are smaller, but take three to ten times as long to build and miss more
     kind = "IVF_FLAT" if count <= MAX_EXACT_VECTORS else "IVF_SQ"
-    table.create_index("vector", kind, metric="cosine", num_partitions=partitions)
+    table.create_index("vector", kind, metric="cosine", num_partitions=max(1, round(math.sqrt(count) / 4)))

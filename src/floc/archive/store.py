@@ -24,23 +24,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from floc._checks import is_number, shorten
+from floc._checks import is_number, require, shorten
 from floc._text import redact_source
 from floc._version import __version__
 from floc.archive import schema
 from floc.archive.lance_tables import explain_errors, is_local, match_any
 from floc.archive.locks import FolderLock
 from floc.archive.maintenance import CompactionResult, StoreProblem, check_store, compact_store
-from floc.archive.schema import (
-    StoredPiece,
-    StoredVideo,
-    StoreError,
-    VideoStatus,
-    encode_video,
-    escape_surrogates,
-    hash_file,
-    video_id,
-)
+from floc.archive.schema import StoredPiece, StoredVideo, StoreError, encode_video, escape_surrogates, video_id
 from floc.archive.search import SearchResult, StoreSearch
 from floc.archive.store_tables import StoreTables, find_piece_problem, group_by_attempt, resolve_duplicates
 from floc.archive.token_rows import TimeRange, get_coverage, join_rows, split_rows
@@ -57,8 +48,8 @@ class Store:
     def __init__(self, path: str | Path, *, create: bool = False) -> None:
         """Open a store at a folder, or at a URI that Lance supports, such as s3://bucket/name."""
         self.path = os.path.abspath(path) if is_local(str(path)) else str(path).rstrip("/")
-        if escape_surrogates(self.path) != self.path:
-            raise ValueError(f"{escape_surrogates(self.path)!r}: the name of a store must be valid UTF-8; rename it")
+        if (escaped := escape_surrogates(self.path)) != self.path:
+            raise ValueError(f"{escaped!r}: the name of a store must be valid UTF-8; rename it")
         self._tables = StoreTables(self.path)
         self._uncommitted: set[str] = set()  # attempts at pieces; the lock tells others about them
         self._lock: FolderLock | None = None
@@ -77,7 +68,7 @@ class Store:
     def __reduce__(self) -> tuple[Any, ...]:
         return Store, (self.path,)
 
-    def videos(self, status: VideoStatus | None = None) -> list[StoredVideo]:
+    def videos(self, status: schema.VideoStatus | None = None) -> list[StoredVideo]:
         """List the videos, each once, with the status "done", "failed" or "damaged", or any."""
         return [video for video in resolve_duplicates(self._tables.list_videos()) if status in (None, video.status)]
 
@@ -94,16 +85,13 @@ class Store:
         if exact := resolve_duplicates(self._tables.list_videos(match_any("id", [video]))):
             return exact[0]
         videos = self.videos()
-        for matches in (
-            [entry for entry in videos if entry.uri == video],
-            [entry for entry in videos if _file_name(entry) == video],
-            [entry for entry in videos if video and entry.id.startswith(video)],
-        ):
+        by_uri = [entry for entry in videos if entry.uri == video]
+        by_name = [entry for entry in videos if _file_name(entry) == video]
+        if matches := by_uri or by_name or [entry for entry in videos if video and entry.id.startswith(video)]:
             if len(matches) == 1:
                 return matches[0]
-            if matches:
-                several = ", ".join(map(_describe, matches[:MAX_SUGGESTIONS]))
-                raise ValueError(f"{self._tables.name}: {video!r} matches {len(matches)} videos; give an id: {several}")
+            several = ", ".join(map(_describe, matches[:MAX_SUGGESTIONS]))
+            raise ValueError(f"{self._tables.name}: {video!r} matches {len(matches)} videos; give an id: {several}")
         raise ValueError(f"{self._tables.name}: no video {video!r}{_suggest(video, videos)}")
 
     def open(
@@ -255,24 +243,16 @@ class Store:
                 problem = f"video {video.id} ({video.uri}) cannot be committed before its pieces"
                 reason = "Some were never committed, or were removed by compact; ingest it again"
                 raise StoreError(f"{self._tables.name}: {problem}. {reason}")
-            starts, fragments = (
-                zip(*(locations[attempt] for attempt in video.pieces), strict=True) if video.pieces else ((), ())
-            )
-            yield replace(video, starts_s=starts, fragments=fragments)
+            located = [locations[attempt] for attempt in video.pieces]
+            yield replace(video, starts_s=tuple(start for start, _ in located), fragments=tuple(n for _, n in located))
 
 
 def _summarise_piece(rows: Sequence[Any], fragments: tuple[str, ...] = ()) -> StoredPiece:
     first = rows[0]
-    slices, height, width = first["shape"]
-    return StoredPiece(
-        **{name: first[name] for name in ("video", "piece", "attempt", "frames", "coverage", "start_s", "written_s")},
-        fragments=fragments,
-        kept=sum(row["kept"] for row in rows),
-        tokens=slices * height * width,
-        bytes=sum(row["bytes"] for row in rows),
-        shape=(slices, height, width),
-        end_s=rows[-1]["end_s"],
-    )
+    copied = ("video", "piece", "attempt", "frames", "coverage", "start_s", "written_s")
+    values: dict[str, Any] = {name: first[name] for name in copied} | {"end_s": rows[-1]["end_s"]}
+    values |= {name: sum(row[name] for row in rows) for name in ("kept", "bytes")}
+    return StoredPiece(**values, fragments=fragments, shape=tuple(first["shape"]), tokens=math.prod(first["shape"]))
 
 
 def _parse_range(video: StoredVideo, start_s: float | None, end_s: float | None) -> TimeRange | None:
@@ -286,43 +266,29 @@ def _parse_range(video: StoredVideo, start_s: float | None, end_s: float | None)
             raise ValueError(f"start_s and end_s must be numbers of seconds, got {shorten(seconds)}")
     start, end = 0.0 if start_s is None else start_s, video.duration_s if end_s is None else end_s
     given = f"got {start:g} s to {end:g} s of video {video.id}, which lasts {video.duration_s:g} s"
-    if not start < end:
-        raise ValueError(f"start_s must be before end_s; {given}")
-    if not 0 <= start < video.duration_s:
-        raise ValueError(f"start_s must be within the video; {given}")
+    require(start < end, f"start_s must be before end_s; {given}")
+    require(0 <= start < video.duration_s, f"start_s must be within the video; {given}")
     # the last frames may lie beyond the stated duration
     return TimeRange(float(start), math.inf if end >= video.duration_s else float(end))
 
 
 def _describe_import(captured: Captured, uri: str, file: Path | None) -> StoredVideo:
     """Build the row of a video that was captured elsewhere, without its pieces."""
-    if file is None:
-        hashes = "".join(row["sha256"] for row in split_rows(captured, "", 0, "", 0.0))
-        content = hashlib.sha256(hashes.encode()).hexdigest()
-    else:
-        content = hash_file(file)
+    hashes = [row["sha256"] for row in split_rows(captured, "", 0, "", 0.0)] if file is None else []
+    content = schema.hash_file(file) if file else hashlib.sha256("".join(hashes).encode()).hexdigest()
     options = {name: captured.made[name] for name in ("method", "settings") if name in captured.made}
     model = captured.model
     # a file may say that an encoder of floc made it, but never which model to load: `search` asks the user for that
     made_by = captured.made.get("encoder", model.kind)
     encoder = made_by if made_by in ("pixels", "mobilenet") and made_by == model.kind else f"hf:{model.name}"
     times, rate = captured.times_s, captured.fps or 1.0
-    return StoredVideo(
-        id=video_id(content, model, options),
-        uri=uri,
-        content=content,
-        size=file.stat().st_size if file else 0,
-        modified_s=file.stat().st_mtime if file else time.time(),
-        status="done",
-        duration_s=captured.duration_s or (0.0 if times is None else float(times[-1]) + 1 / rate),
-        tokens=captured.n,
-        kept=len(captured),
-        coverage=get_coverage(captured),
-        encoder=encoder,
-        options=options,
-        version=__version__,
-        **{name: getattr(captured, name) for name in ("fps", "frames_per_slice", "shape", "model", "nested", "made")},
-    )
+    copied = ("fps", "frames_per_slice", "shape", "model", "nested", "made")
+    values: dict[str, Any] = {"id": video_id(content, model, options), "uri": uri, "content": content, "status": "done"}
+    values |= {name: getattr(captured, name) for name in copied} | {"encoder": encoder, "options": options}
+    values |= {"size": file.stat().st_size if file else 0, "modified_s": file.stat().st_mtime if file else time.time()}
+    values |= {"tokens": captured.n, "kept": len(captured), "coverage": get_coverage(captured), "version": __version__}
+    duration_s = captured.duration_s or (0.0 if times is None else float(times[-1]) + 1 / rate)
+    return StoredVideo(**values, duration_s=duration_s)
 
 
 def _file_name(video: StoredVideo) -> str:

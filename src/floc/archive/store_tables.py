@@ -19,6 +19,7 @@ ROWS_PER_BATCH = 16  # rows in memory at a time
 REINGEST = "remove the video and ingest it again"
 
 Row = Mapping[str, Any]
+RowsCheck = Callable[[list[Row]], None]
 
 
 class StoreTables:
@@ -64,11 +65,7 @@ class StoreTables:
         return self.read_pieces(video, numbers, where, require_complete)
 
     def read_pieces(
-        self,
-        video: StoredVideo,
-        numbers: Sequence[int],
-        where: Sequence[str],
-        require: Callable[[list[Row]], None] = lambda rows: None,
+        self, video: StoredVideo, numbers: Sequence[int], where: Sequence[str], require: RowsCheck = lambda rows: None
     ) -> list[Row]:
         """Return the rows of some pieces that match all filters, in order, after verifying each and all of them."""
         condition = " AND ".join([match_any("attempt", [video.pieces[number] for number in numbers]), *where])
@@ -78,9 +75,8 @@ class StoreTables:
             # late materialization reads the filter's columns first, then the others for matching rows only
             scanner = table.scanner(filter=condition, fragments=fragments, late_materialization=True)
             rows = scanner.to_table().to_pylist()
-            for row in rows:
-                if problem := find_row_problem(row):
-                    raise self._report_damage(problem)
+            if problem := next(filter(None, map(find_row_problem, rows)), None):
+                raise self._report_damage(problem)
             rows = _sort_unique(rows)
             require(rows)
             return rows
@@ -98,9 +94,8 @@ class StoreTables:
 
     def read_locations(self, where: str) -> list[Row]:
         """Return the location columns of matching token rows, without their contents; leaves out damaged rows."""
-        rows = self.token_rows.read(
-            lambda table: table.to_table(columns=LOCATION_COLUMNS, filter=where, with_row_address=True).to_pylist()
-        )
+        wanted = dict(columns=LOCATION_COLUMNS, filter=where, with_row_address=True)
+        rows = self.token_rows.read(lambda table: table.to_table(**wanted).to_pylist())
         return [row for row in rows if find_problem(check_location, row) is None]
 
     def _report_damage(self, problem: str) -> DamagedStoreError:

@@ -8,16 +8,9 @@ import numpy as np
 import torch
 
 from floc._checked_file import LARGEST, Fields
-from floc.archive.schema import (
-    CHECK,
-    COVERAGE,
-    FPS,
-    MAX_S,
-    MAX_SIDE,
-    DamagedStoreError,
-    StoredVideo,
-    hash_token_row,
-)
+from floc._checks import require
+from floc.archive import schema
+from floc.archive.schema import COVERAGE, MAX_S, DamagedStoreError, StoredVideo
 from floc.blocks import interleave
 from floc.captured.captured import Captured
 from floc.captured.floc_file import require_consistent
@@ -48,14 +41,12 @@ def split_rows(captured: Captured, video: str, piece: int, attempt: str, written
 
     `attempt` is the unique id of this write, and `written_s` its Unix time.
     """
-    if captured.times_s is None:
-        reason = "because it was captured from prepared inputs"
-        raise ValueError(f"the times of this video are not known, {reason}; capture the file")
+    reason = "because it was captured from prepared inputs"
+    require(captured.times_s is not None, f"the times of this video are not known, {reason}; capture the file")
     require_consistent(captured)
     dtype = str(captured.features.dtype).removeprefix("torch.")
-    if dtype not in DTYPES:
-        raise ValueError(f"features must be in {', '.join(DTYPES)}; got {captured.features.dtype}")
-    Fields({"fps": captured.fps or 1.0}).number("fps", *FPS)
+    require(dtype in DTYPES, f"features must be in {', '.join(DTYPES)}; got {captured.features.dtype}")
+    Fields({"fps": captured.fps or 1.0}).number("fps", *schema.FPS)
     slices, height, width = captured.shape
     times = np.asarray(captured.times_s, np.float64)
     last = None if captured.last_s is None else np.asarray(captured.last_s, np.float64)
@@ -65,16 +56,8 @@ def split_rows(captured: Captured, video: str, piece: int, attempt: str, written
     tensors = (captured.features, *captured.deep)
     # as bytes, [K, bytes of a token]: numpy has no bfloat16
     layers = [tensor.detach().cpu().contiguous().view(torch.uint8).numpy() for tensor in tensors]
-    shared: dict[str, Any] = {
-        "video": video,
-        "piece": piece,
-        "attempt": attempt,
-        "shape": [slices, height, width],
-        "frames": _count_frames(captured),
-        "coverage": get_coverage(captured),
-        "written_s": written_s,
-        "dtype": dtype,
-    }
+    shared = {"video": video, "piece": piece, "attempt": attempt, "written_s": written_s, "dtype": dtype}
+    shared |= {"shape": [slices, height, width], "frames": _count_frames(captured), "coverage": get_coverage(captured)}
     firsts = [0, *(np.flatnonzero(np.diff(times // ROW_S)) + 1).tolist()]
     ends = [*firsts[1:], slices]
     end_times = [*times[firsts[1:]].tolist(), _end_time(captured)]
@@ -82,25 +65,13 @@ def split_rows(captured: Captured, video: str, piece: int, attempt: str, written
     for number, (first, end, end_s) in enumerate(zip(firsts, ends, end_times, strict=True)):
         tokens = slice(*np.searchsorted(indices, [first * height * width, end * height * width]).tolist())
         features, *deep = (layer[tokens].tobytes() for layer in layers)
-        row = shared | {
-            "row": number,
-            "start_s": float(times[first]),
-            "end_s": end_s,
-            "first": first,
-            "slices": end - first,
-            "last": end == slices,
-            "kept": tokens.stop - tokens.start,
-            "bytes": len(features),
-            "positions": indices[tokens].tolist(),
-            "order": ranks[tokens].tolist(),
-            "gains": gains[tokens].tolist(),
-            "features": features,
-            "deep": deep,
-            "times_s": times[first:end].tolist(),
-            "last_s": [] if last is None else last[first:end].tolist(),
-        }
+        row = shared | {"row": number, "start_s": float(times[first]), "end_s": end_s, "bytes": len(features)}
+        row |= {"first": first, "slices": end - first, "last": end == slices, "kept": tokens.stop - tokens.start}
+        row |= {"positions": indices[tokens].tolist(), "order": ranks[tokens].tolist(), "gains": gains[tokens].tolist()}
+        row |= {"features": features, "deep": deep, "times_s": times[first:end].tolist()}
+        row |= {"last_s": [] if last is None else last[first:end].tolist()}
         check_values(row)
-        rows.append(row | {"sha256": hash_token_row(row)})
+        rows.append(row | {"sha256": schema.hash_token_row(row)})
     return rows
 
 
@@ -117,9 +88,8 @@ def check_location(row: Mapping[str, Any]) -> None:
     values.text("attempt")
     for name in ("piece", "row", "frames", "bytes"):
         values.integer(name)
-    slices, height, width = values.integers("shape", 3, 1, MAX_SIDE)
-    if slices * height * width > LARGEST:
-        raise ValueError(f"shape must be of at most {LARGEST} tokens, got {row['shape']}")
+    slices, height, width = values.integers("shape", 3, 1, schema.MAX_SIDE)
+    require(slices * height * width <= LARGEST, f"shape must be of at most {LARGEST} tokens, got {row['shape']}")
     first = values.integer("first", 0, slices - 1)
     values.integer("kept", 0, values.integer("slices", 1, slices - first) * height * width)
     values.number("end_s", values.number("start_s", -MAX_S, MAX_S), MAX_S)
@@ -137,53 +107,47 @@ def check_values(row: Mapping[str, Any]) -> None:
     arrays = {}
     for name, length in lengths.items():
         values = row[name]
-        if values is None or (len(values) != length and not (name == "last_s" and not values)):
-            raise ValueError(f"{name} must have {length} values, got {len(values or ())}")
+        fits = values is not None and (len(values) == length or (name == "last_s" and not values))
+        require(fits, f"{name} must have {length} values, got {len(values or ())}")
         arrays[name] = np.array(values, np.int64 if name in ("positions", "order") else np.float64)
-        if not np.isfinite(arrays[name]).all():
-            raise ValueError(f"{name} has values that are not finite")
+        require(np.isfinite(arrays[name]).all(), f"{name} has values that are not finite")
     cells = height * width
     for name, least, end in (("positions", first * cells, (first + count) * cells), ("order", 0, slices * cells)):
-        if kept and not (least <= arrays[name].min() and arrays[name].max() < end):
-            raise ValueError(f"{name} must be from {least} to {end - 1}")
+        fits = not kept or (least <= arrays[name].min() and arrays[name].max() < end)
+        require(fits, f"{name} must be from {least} to {end - 1}")
     times = arrays["times_s"]
-    if (np.diff(times) <= 0).any() or not row["start_s"] == times[0] <= times[-1] <= row["end_s"]:
-        raise ValueError("times_s must be strictly ascending from start_s to end_s")
+    fits = (np.diff(times) > 0).all() and row["start_s"] == times[0] <= times[-1] <= row["end_s"]
+    require(fits, "times_s must be strictly ascending from start_s to end_s")
     last = arrays["last_s"] if len(arrays["last_s"]) else times
-    if (last < times).any() or (np.diff(last) < 0).any():
-        raise ValueError("last_s must be ascending, and not before times_s")
-    if (np.diff(arrays["positions"]) <= 0).any() or len(set(row["order"])) != kept:
-        raise ValueError("positions must be ascending, and order must have no value twice")
-    if row["dtype"] not in DTYPES:
-        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}; got {row['dtype']!r}")
-    if any(len(layer or b"") != row["bytes"] for layer in (row["features"], *row["deep"])):
-        raise ValueError(f"features and deep must have {row['bytes']} bytes")
-    if row["bytes"] % DTYPES[row["dtype"]].itemsize or bool(kept) != bool(row["bytes"]):
-        raise ValueError(f"bytes must be of {kept} tokens in {row['dtype']}, got {row['bytes']}")
-    if kept and not all(
-        _to_tensor([layer], row["dtype"], 1).isfinite().all() for layer in (row["features"], *row["deep"])
-    ):
-        raise ValueError("features or deep has values that are not finite")
+    require((last >= times).all() and (np.diff(last) >= 0).all(), "last_s must be ascending, and not before times_s")
+    fits = (np.diff(arrays["positions"]) > 0).all() and len(set(row["order"])) == kept
+    require(fits, "positions must be ascending, and order must have no value twice")
+    dtype, size, layers = row["dtype"], row["bytes"], (row["features"], *row["deep"])
+    require(dtype in DTYPES, f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}")
+    require(all(len(layer or b"") == size for layer in layers), f"features and deep must have {size} bytes")
+    fits = size % DTYPES[dtype].itemsize == 0 and bool(kept) == bool(size)
+    require(fits, f"bytes must be of {kept} tokens in {dtype}, got {size}")
+    is_finite = not kept or all(_to_tensor([layer], dtype, 1).isfinite().all() for layer in layers)
+    require(is_finite, "features or deep has values that are not finite")
 
 
 def check_fit(row: Mapping[str, Any], video: StoredVideo, other: Mapping[str, Any]) -> None:
     """Raise ValueError if a valid token row does not fit its video, or another row of it."""
-    if tuple(row["shape"][1:]) != video.shape[1:]:
-        raise ValueError(f"shape must be that of the video, {video.shape}, got {row['shape']}")
-    if row["dtype"] != other["dtype"] or len(row["deep"]) != len(other["deep"]):
-        raise ValueError("dtype and the number of layers in deep must be the same in all rows")
-    if bool(row["last_s"]) != bool(other["last_s"]):
-        raise ValueError("last_s must be empty in all rows or in none")
-    if row["bytes"] != (size := row["kept"] * video.model.hidden_size * DTYPES[row["dtype"]].itemsize):
-        raise ValueError(f"features must have {size} bytes, got {row['bytes']}")
+    shape = row["shape"]
+    require(tuple(shape[1:]) == video.shape[1:], f"shape must be that of the video, {video.shape}, got {shape}")
+    fits = row["dtype"] == other["dtype"] and len(row["deep"]) == len(other["deep"])
+    require(fits, "dtype and the number of layers in deep must be the same in all rows")
+    require(bool(row["last_s"]) == bool(other["last_s"]), "last_s must be empty in all rows or in none")
+    size = row["kept"] * video.model.hidden_size * DTYPES[row["dtype"]].itemsize
+    require(row["bytes"] == size, f"features must have {size} bytes, got {row['bytes']}")
 
 
 def check_totals(rows: Sequence[Mapping[str, Any]], video: StoredVideo) -> None:
     """Raise ValueError if all rows of a video, or their location columns, have other totals than the video."""
     slices, kept = (sum(row[name] for row in rows) for name in ("slices", "kept"))
-    if (slices, kept) != (video.shape[0], video.kept):
-        expected = f"{video.shape[0]} slices and {video.kept} tokens"
-        raise ValueError(f"it should have {expected}, but its rows have {slices} and {kept}")
+    expected = f"{video.shape[0]} slices and {video.kept} tokens"
+    fits = (slices, kept) == (video.shape[0], video.kept)
+    require(fits, f"it should have {expected}, but its rows have {slices} and {kept}")
 
 
 def join_rows(rows: Sequence[Mapping[str, Any]], video: StoredVideo, time_range: TimeRange | None) -> Captured:
@@ -199,9 +163,6 @@ def join_rows(rows: Sequence[Mapping[str, Any]], video: StoredVideo, time_range:
 
     def gather(name: str, dtype: type) -> np.ndarray:
         return np.concatenate([np.array(row[name], dtype) for row in rows])
-
-    def gather_features(parts: Sequence[bytes]) -> torch.Tensor:
-        return _to_tensor(parts, rows[0]["dtype"], sum(counts))[tokens]
 
     shift = np.repeat([(start - row["first"] - low) * cells for start, row in zip(starts, rows, strict=False)], counts)
     indices = gather("positions", np.int64) + shift
@@ -221,25 +182,19 @@ def join_rows(rows: Sequence[Mapping[str, Any]], video: StoredVideo, time_range:
     token_pieces = token_pieces[by_rank]
     firsts = np.searchsorted(token_pieces, token_pieces)  # index of the first token of each token's piece
     order = by_rank[interleave(sizes, np.arange(len(firsts)) - firsts, token_pieces)]
+    arrays = (indices[inside], order, gather("gains", np.float64)[inside][order])
+    kept, ranking, gains = map(torch.from_numpy, arrays)
+    layers = zip(*((row["features"], *row["deep"]) for row in rows), strict=True)
+    features, *deep = (_to_tensor(parts, rows[0]["dtype"], sum(counts))[tokens] for parts in layers)
+    made = {**video.made, "source": video.uri, "encoder": video.encoder, "coverage": video.coverage}
+    duration_s = video.duration_s
+    if time_range is not None:
+        made |= {"coverage": None, "bound": None}  # only known for the whole video
+        duration_s = min(time_range.end_s, duration_s) - time_range.start_s
     last = np.concatenate([row["last_s"] for row in rows])
-    # coverage is only known for the whole video
-    coverage = {"coverage": video.coverage} if time_range is None else {"coverage": None, "bound": None}
-    captured = Captured(
-        gather_features([row["features"] for row in rows]),
-        torch.from_numpy(indices[inside]),
-        torch.from_numpy(order),
-        torch.from_numpy(gather("gains", np.float64)[inside][order]),
-        tuple(map(gather_features, zip(*(row["deep"] for row in rows), strict=True))),
-        (high - low, height, width),
-        video.model,
-        {**video.made, "source": video.uri, "encoder": video.encoder, **coverage},
-        video.nested,
-        times[low:high],
-        last[low:high] if len(last) else None,
-        video.frames_per_slice,
-        video.fps,
-        video.duration_s if time_range is None else min(time_range.end_s, video.duration_s) - time_range.start_s,
-    )
+    timing = times[low:high], last[low:high] if len(last) else None, video.frames_per_slice, video.fps, duration_s
+    shape = high - low, height, width
+    captured = Captured(features, kept, ranking, gains, tuple(deep), shape, video.model, made, video.nested, *timing)
     try:
         require_consistent(captured)
     except ValueError as error:
@@ -248,7 +203,7 @@ def join_rows(rows: Sequence[Mapping[str, Any]], video: StoredVideo, time_range:
 
 
 def _report_damage(video: StoredVideo, problem: str) -> DamagedStoreError:
-    return DamagedStoreError(f"video {video.id} ({video.uri}): {problem}; {CHECK}")
+    return DamagedStoreError(f"video {video.id} ({video.uri}): {problem}; {schema.CHECK}")
 
 
 def read_features(row: Mapping[str, Any], video: StoredVideo) -> torch.Tensor:

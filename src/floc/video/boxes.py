@@ -32,12 +32,9 @@ def check_index(path: Path) -> None:
     with path.open("rb") as file:
         boxes = list(_read_boxes(file))
         size = file.seek(0, 2)
-    if not boxes or boxes[0][0] != b"ftyp" or any(name == b"moov" and end <= size for name, _, end in boxes):
-        return
-    raise ValueError(
-        f"{path}: this mp4 is cut off or its recording was never finished: its index (moov) is missing, and it cannot "
-        "be read without one; copy the file again"
-    )
+    if boxes and boxes[0][0] == b"ftyp" and not any(name == b"moov" and end <= size for name, _, end in boxes):
+        problem = "this mp4 is cut off or its recording was never finished"
+        raise ValueError(f"{path}: {problem}: its index (moov), needed to read it, is missing; copy the file again")
 
 
 def _read_boxes(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:

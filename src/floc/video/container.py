@@ -41,11 +41,8 @@ FORMATS = (
     "mp3,flac,wav,aac,srt"
 )
 # Arguments of `av.open`; tags in an unknown encoding are no error.
-OPEN_OPTIONS = {
-    "metadata_errors": "replace",
-    "options": {"max_pixels": str(MAX_PICTURE_PIXELS)},
-    "container_options": {"protocol_whitelist": "file", "format_whitelist": FORMATS},
-}
+OPEN_OPTIONS: dict[str, Any] = {"metadata_errors": "replace", "options": {"max_pixels": str(MAX_PICTURE_PIXELS)}}
+OPEN_OPTIONS["container_options"] = {"protocol_whitelist": "file", "format_whitelist": FORMATS}
 
 
 @dataclass(frozen=True)
@@ -153,10 +150,8 @@ def open_container(path: Path) -> Iterator[InputContainer]:
     except PermissionError:
         raise PermissionError(f"{path}: no permission to read this file") from None
     except av.ArgumentError:  # not in FORMATS
-        raise ValueError(
-            f"{path}: not a video file that floc reads; playlists and other files that refer to files are not read; "
-            "give the video itself, such as an mp4, mkv or avi file"
-        ) from None
+        problem = "not a video file that floc reads; playlists and other files that refer to files are not read"
+        raise ValueError(f"{path}: {problem}; give the video itself, such as an mp4, mkv or avi file") from None
     except av.FFmpegError as error:
         check_index(path)
         raise ValueError(f"{path}: not a video that ffmpeg can read ({error.strerror}); give a video file") from None
@@ -179,18 +174,16 @@ def find_video_stream(container: InputContainer, name: Path | str) -> av.VideoSt
     stream = best if best in streams else streams[0]
     if stream.codec_context is None:
         raise ValueError(f"{name}: this build of ffmpeg has no decoder for its video; convert it to h264 first")
-    limit_frame_size(stream, name, MAX_PIXELS)
+    limit_size(stream, name, MAX_PIXELS)
     return stream
 
 
-def limit_frame_size(stream: av.VideoStream, name: Path | str, max_pixels: int) -> None:
+def limit_size(stream: av.VideoStream, name: Path | str, max_pixels: int) -> None:
     """Raise ValueError if the frames have more pixels; let the decoder refuse them if the header was wrong."""
     width, height = stream.codec_context.width, stream.codec_context.height
     if width * height > max_pixels:
-        raise ValueError(
-            f"{name}: frames of {width} x {height} pixels are too large; the limit is {max_pixels:,} pixels; "
-            "make them smaller first"
-        )
+        problem = f"frames of {width} x {height} pixels are too large; the limit is {max_pixels:,} pixels"
+        raise ValueError(f"{name}: {problem}; make them smaller first")
     stream.codec_context.options = {"max_pixels": str(max_pixels)}
     stream.thread_type = "AUTO" if width * height <= MAX_PIXELS // 2 else "SLICE"  # each thread may hold a frame
 
@@ -223,28 +216,23 @@ class PacketReader:
     def _read(self) -> Iterator[av.Packet]:
         import av
 
-        while True:
-            try:
-                packet = next(self._packets, None)
-            except av.FFmpegError as error:
-                self.stop_reason = error.strerror or "unknown error"
-                return
-            if packet is None:
-                return
-            if packet.size:
-                yield packet
+        try:
+            for packet in self._packets:
+                if packet.size:
+                    yield packet
+        except av.FFmpegError as error:
+            self.stop_reason = error.strerror or "unknown error"
 
 
 def probe(
     container: InputContainer, packets: PacketReader, stream: av.VideoStream, name: Path | str
-) -> tuple[av.VideoFrame, Clock]:
-    """Decode the first frames, and return the first one and the clock that fits their timestamps."""
+) -> tuple[av.VideoFrame, Orientation, Clock]:
+    """Decode the first frames; return the first one, its orientation, and the clock that fits their timestamps."""
     import av
 
     first: av.VideoFrame | None = None
     stamps: list[int | None] = []
-    reason = "there is no frame in it"
-    probed_bytes = 0
+    reason, probed_bytes = "there is no frame in it", 0
     for packet in chain(packets.peek(), [None]):  # None returns the decoder's last frames
         try:
             for frame in stream.codec_context.decode(packet):
@@ -264,9 +252,10 @@ def probe(
     # without timestamps, the average rate is only the demuxer's default, while the codec may know the real one
     rates = (stream.average_rate, stream.guessed_rate) if ordered else (stream.guessed_rate, stream.average_rate)
     rate = _find_within(RATES, *rates) or Fraction(25)  # ffmpeg's own default
-    if not stream.time_base or not 0 < stream.time_base <= MAX_SECONDS:
-        return first, Clock(1 / rate, rate, 0, counts=True)
-    return first, Clock(stream.time_base, rate, present[0] if ordered else 0, counts=not ordered)
+    clock = Clock(1 / rate, rate, 0, counts=True)
+    if stream.time_base and 0 < stream.time_base <= MAX_SECONDS:
+        clock = Clock(stream.time_base, rate, present[0] if ordered else 0, counts=not ordered)
+    return first, Orientation.from_frame(first), clock
 
 
 def read_duration(container: InputContainer, stream: av.VideoStream, clock: Clock) -> tuple[Fraction | None, bool]:

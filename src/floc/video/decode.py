@@ -126,10 +126,9 @@ class FrameDecoder:
     def warnings(self, name: str, duration_s: float) -> Iterator[str]:
         """Yield a message for damaged frames, and one if the video ended before `duration_s`."""
         if self.damaged:
-            yield (
-                f"{name} is damaged: {format_frames(self.damaged)} could not be decoded completely, the first at "
-                f"{self._damage_s:.1f} s ({self.damage}); the other frames are used"
-            )
+            first = f"the first at {self._damage_s:.1f} s ({self.damage})"
+            count = format_frames(self.damaged)
+            yield f"{name} is damaged: {count} could not be decoded completely, {first}; the other frames are used"
         if self._clock.counts:
             reached_s = self._clock.seconds(max(0, self._shown) + self._clock.frame_ticks)
         else:
@@ -139,10 +138,8 @@ class FrameDecoder:
         if self._reached_end and not self.stop_reason and missing_s > max(0.5, 2 / float(self._clock.rate)):
             self.stop_reason = "the file ends there"
         if self.stop_reason:
-            yield (
-                f"{name} is damaged or cut off: decoding stopped at {reached_s:.1f} s of {duration_s:.1f} s "
-                f"({self.stop_reason}); the frames before are used"
-            )
+            place = f"{reached_s:.1f} s of {duration_s:.1f} s ({self.stop_reason})"
+            yield f"{name} is damaged or cut off: decoding stopped at {place}; the frames before are used"
 
 
 def format_frames(count: int) -> str:
@@ -161,10 +158,8 @@ def select_frames(
             if sampler.done:
                 return
         on_screen = ticks, frame
-    if on_screen:
-        ticks, frame = on_screen
-        if sampler.wants(until=ticks + (frame.duration if frame.duration > 0 else clock.frame_ticks)):
-            yield on_screen
+    if on_screen and sampler.wants(until=ticks + (frame.duration if frame.duration > 0 else clock.frame_ticks)):
+        yield on_screen
 
 
 def resolve_size(size: FrameSize | None, source: tuple[int, int]) -> tuple[int, int]:
@@ -176,10 +171,8 @@ def resolve_size(size: FrameSize | None, source: tuple[int, int]) -> tuple[int, 
         raise ValueError(f"size= must return a width and a height of at least 1, got {shorten(wanted)}")
     width, height = wanted
     if width * height > MAX_PICTURE_PIXELS:
-        raise ValueError(
-            f"frames of {width} x {height} pixels are too large, the limit is {MAX_PICTURE_PIXELS:,} pixels; "
-            "choose a smaller size=, or a video that is less narrow"
-        )
+        problem = f"frames of {width} x {height} pixels are too large, the limit is {MAX_PICTURE_PIXELS:,} pixels"
+        raise ValueError(f"{problem}; choose a smaller size=, or a video that is less narrow")
     return int(width), int(height)
 
 
@@ -200,11 +193,9 @@ def make_converter(
         try:
             rgb = reformatter.reformat(frame, stored_width, stored_height, "rgb24", interpolation=interpolation)
         except (av.FFmpegError, ValueError) as error:
-            source, reason = f"{frame.width} x {frame.height}", getattr(error, "strerror", error)
-            raise ValueError(
-                f"{name}: a frame of {source} pixels, {frame.format.name}, cannot be converted to {stored_width} x "
-                f"{stored_height} RGB ({reason}); crop or convert the video first"
-            ) from None
+            source, reason = f"{frame.width} x {frame.height} pixels", getattr(error, "strerror", error)
+            problem = f"{source}, {frame.format.name}, cannot be converted to {stored_width} x {stored_height} RGB"
+            raise ValueError(f"{name}: a frame of {problem} ({reason}); crop or convert the video first") from None
         return orientation.apply(rgb.to_ndarray())
 
     return convert

@@ -19,16 +19,7 @@ import numpy as np
 from floc._checks import check_choice
 from floc._text import redact_source
 from floc.video.boxes import check_samples
-from floc.video.container import (
-    FORMATS,
-    OPEN_OPTIONS,
-    Orientation,
-    PacketReader,
-    check_file,
-    find_video_stream,
-    import_av,
-    probe,
-)
+from floc.video.container import FORMATS, OPEN_OPTIONS, PacketReader, check_file, find_video_stream, import_av, probe
 from floc.video.decode import FrameDecoder, FrameSize, format_frames, make_converter, resolve_size, select_frames
 from floc.video.read import check_sampling, read
 from floc.video.sample import ROUNDING_S, Sampler, Ticks
@@ -40,15 +31,14 @@ TIMEOUT_S = 10.0  # to open a URL or a device, and for each packet
 PATIENCE_S = 10.0  # to wait for a file to grow
 POLL_S = 0.1  # between two checks of a growing file
 # Protocols that ffmpeg may open for a URL; no local files, since a remote playlist must not read them.
-PROTOCOLS = {
-    **dict.fromkeys(("rtsp", "rtsps"), "rtsp,rtp,tcp,udp,tls"),
-    **dict.fromkeys(("http", "https"), "http,https,httpproxy,tcp,tls,crypto,data"),
-}
+PROTOCOLS = dict.fromkeys(("rtsp", "rtsps"), "rtsp,rtp,tcp,udp,tls")
+PROTOCOLS |= dict.fromkeys(("http", "https"), "http,https,httpproxy,tcp,tls,crypto,data")
 OPEN_HINTS = {
     "file": "to follow a file, use a container that is readable while it is written: MPEG-TS or Matroska",
     "device": "check that it is a camera and that no other program has it open",
     "address": "check the address, and that the camera can be reached from this machine",
 }
+Stopped = Callable[[], bool]  # polled regularly; True stops the reading
 
 
 def classify_source(source: str) -> Literal["address", "device", "file"]:
@@ -100,7 +90,7 @@ def read_frames(
     size: FrameSize,
     follow: bool = False,
     patience_s: float = PATIENCE_S,
-    stopped: Callable[[], bool] = lambda: False,
+    stopped: Stopped = lambda: False,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Iterator[tuple[np.ndarray, float]]:
     """Yield frames as [height, width, 3] uint8 RGB, with their seconds from the first frame.
@@ -132,7 +122,7 @@ def read_frames(
 
 
 @contextmanager
-def _open(source: str, patience_s: float, stopped: Callable[[], bool]) -> Iterator[av.container.InputContainer]:
+def _open(source: str, patience_s: float, stopped: Stopped) -> Iterator[av.container.InputContainer]:
     av = import_av()
     kind = classify_source(source)
     with ExitStack() as resources:
@@ -153,7 +143,7 @@ def _open(source: str, patience_s: float, stopped: Callable[[], bool]) -> Iterat
 class _GrowingFile:
     """A file whose reads wait at the end for more data."""
 
-    def __init__(self, file: FileIO, patience_s: float, stopped: Callable[[], bool]) -> None:
+    def __init__(self, file: FileIO, patience_s: float, stopped: Stopped) -> None:
         self._file, self._patience_s, self._stopped = file, patience_s, stopped
         self._ended = False  # permanent, since ffmpeg reads again after the end
         self._error: BaseException | None = None
@@ -178,18 +168,12 @@ class _GrowingFile:
 
 
 def _decode(
-    container: Any,
-    name: str,
-    fps: float | None,
-    size: FrameSize,
-    stopped: Callable[[], bool],
-    warn: Callable[[str], None],
+    container: Any, name: str, fps: float | None, size: FrameSize, stopped: Stopped, warn: Callable[[str], None]
 ) -> Iterator[tuple[np.ndarray, float]]:
     stream = find_video_stream(container, name)
     packets = PacketReader(container, stream)
-    first, clock = probe(container, packets, stream, name)
+    first, orientation, clock = probe(container, packets, stream, name)
     stream.codec_context.flush_buffers()
-    orientation = Orientation.from_frame(first)
     width, height = resolve_size(size, orientation.display_size(first, stream))
     convert = make_converter(orientation, width, height, name)
     step = None if fps is None else 1 / Fraction(float(fps)) / clock.time_base

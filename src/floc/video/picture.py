@@ -4,14 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from floc.video.container import (
-    MAX_PICTURE_PIXELS,
-    Orientation,
-    describe_error,
-    import_av,
-    limit_frame_size,
-    open_container,
-)
+from floc.video.container import MAX_PICTURE_PIXELS, Orientation, describe_error, import_av, limit_size, open_container
 from floc.video.decode import FrameSize, make_converter, resolve_size
 
 
@@ -33,16 +26,14 @@ def read_picture(picture: str | Path | np.ndarray, size: FrameSize | None = None
         streams = container.streams.video
         if not streams or streams[0].codec_context is None:
             raise ValueError(f"{path}: there is no picture in it; give a picture or a video")
-        limit_frame_size(streams[0], path, MAX_PICTURE_PIXELS)
+        limit_size(streams[0], path, MAX_PICTURE_PIXELS)
         try:
             frame = next(iter(container.decode(streams[0])), None)
         except av.FFmpegError as error:
-            raise ValueError(
-                f"{path}: the picture cannot be decoded ({describe_error(error)}); copy it again"
-            ) from None
+            reason = describe_error(error)
+            raise ValueError(f"{path}: the picture cannot be decoded ({reason}); copy it again") from None
         if frame is None:
             raise ValueError(f"{path}: there is no picture in it; give a picture or a video")
         orientation = Orientation.from_frame(frame)
-        return make_converter(orientation, *resolve_size(size, orientation.display_size(frame, streams[0])), path)(
-            frame
-        )
+        width, height = resolve_size(size, orientation.display_size(frame, streams[0]))
+        return make_converter(orientation, width, height, path)(frame)

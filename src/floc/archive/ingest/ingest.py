@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from floc._checks import is_positive_int
+from floc._checks import is_positive_int, require
 from floc._text import redact_source
 from floc.archive.ingest.job import IngestJob, IngestOptions, VideoFile
 from floc.archive.ingest.ledger import IngestStatus, Ledger, name_file
@@ -49,8 +49,7 @@ def ingest(
         address: of the Ray cluster, "auto" for the cluster of this machine; None starts a new one.
         show: called repeatedly with the status.
     """
-    if engine not in ("local", "ray"):
-        raise ValueError(f"engine must be 'local' or 'ray', got {engine!r}")
+    require(engine in ("local", "ray"), f"engine must be 'local' or 'ray', got {engine!r}")
     if workers is not None and not is_positive_int(workers):
         raise ValueError(f"workers must be a whole number, at least 1; got {workers!r}")
     if engine == "local" and address is not None:
@@ -89,12 +88,9 @@ def ingest(
 
 def find_ingested(done: Iterable[StoredVideo], job: IngestJob, files: Iterable[VideoFile]) -> list[VideoFile]:
     """Return the files whose name, size and modification time are those of a video that is done for the same job."""
-    options = job.options.as_dict()
-    known = {
-        (redact_source(video.uri), video.size, video.modified_s)
-        for video in done
-        if video.encoder == job.options.encoder and dict(video.options) == options and video.model == job.model
-    }
+    wanted = job.options.encoder, job.options.as_dict(), job.model
+    same = [video for video in done if (video.encoder, dict(video.options), video.model) == wanted]
+    known = {(redact_source(video.uri), video.size, video.modified_s) for video in same}
     return [file for file in files if (name_file(file.uri), file.size, file.modified_s) in known]
 
 

@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from floc import encoders
+from floc.archive.ingest.sources import VideoFile
 from floc.archive.schema import StoredPiece
 from floc.captured.identity import Identity
 from floc.captured.recipe import Recipe
@@ -14,10 +15,6 @@ from floc.video.read import check_sampling
 PIECE_BYTES = 128 << 20  # of pixels: a suitable block to send to an encoder, about 60,000 tokens of the usual models
 PIECE_STEP, PIECE_LIMIT = 32, 512  # frames: a piece has a multiple of the step, and at most the limit
 SPAN_S = 3600  # approximate length of a span: with longer ones, a long video keeps other workers idle
-
-
-class IngestError(RuntimeError):
-    """The ingest cannot go on, because its workers cannot start."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +56,6 @@ class IngestJob:
     options: IngestOptions
     store: str  # path or URI
     model: Identity  # of the encoder
-
-
-@dataclass(frozen=True)
-class VideoFile:
-    """A video file, local or in object storage."""
-
-    uri: str
-    size: int  # bytes
-    modified_s: float
 
 
 @dataclass(frozen=True)

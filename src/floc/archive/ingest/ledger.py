@@ -7,18 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from floc._checks import require
 from floc._text import redact_source
 from floc._version import __version__
-from floc.archive.ingest.job import (
-    IngestEvent,
-    IngestJob,
-    PieceWritten,
-    SpanFinished,
-    VideoFailed,
-    VideoFile,
-    VideoPlan,
-    VideoSkipped,
-)
+from floc.archive.ingest.job import IngestEvent, IngestJob, PieceWritten, SpanFinished, VideoFailed, VideoPlan
+from floc.archive.ingest.sources import VideoFile
 from floc.archive.schema import MAX_TEXT, StoredPiece, StoredVideo, check_video, escape_surrogates, video_id
 from floc.archive.store import Store
 
@@ -101,14 +94,14 @@ class Ledger:
 
     def add(self, event: IngestEvent) -> None:
         """Record an event of a worker."""
-        if isinstance(event, VideoSkipped):
-            self.status.skipped += 1
+        if isinstance(event, VideoPlan):
+            self._add_plan(event)
+        elif isinstance(event, PieceWritten | SpanFinished):
+            self._add_progress(event)
         elif isinstance(event, VideoFailed):
             self._add_failure(event)
-        elif isinstance(event, VideoPlan):
-            self._add_plan(event)
         else:
-            self._add_progress(event)
+            self.status.skipped += 1
         if time.monotonic() - self._committed > COMMIT_INTERVAL_S:
             self.flush()
 
@@ -157,26 +150,21 @@ class Ledger:
 
     def _close(self, video: _OpenVideo) -> None:
         plan, pieces = video.plan, [piece for _, piece in sorted(video.pieces.items())]
-        if len({piece.shape[1:] for piece in pieces}) != 1:
-            reason = "the frame size changes within the video" if pieces else "the video has no frames"
-            self._fail(plan, f"ValueError: {reason}")
-            return
-        stored = build_stored_video(self.job, plan, pieces, video.nested, video.made, video.seconds)
         try:
+            reason = "the frame size changes within the video" if pieces else "the video has no frames"
+            require(len({piece.shape[1:] for piece in pieces}) == 1, reason)
+            stored = build_stored_video(self.job, plan, pieces, video.nested, video.made, video.seconds)
             check_video(stored)  # one that cannot be stored must not stop the others
         except ValueError as error:
             self._fail(plan, f"ValueError: {error}")
             return
         self._outcomes[plan.video] = ""
         self._videos.append(stored)
-        status = self.status
-        status.done += 1
-        status.footage_s += stored.duration_s
-        status.frames += stored.frames
-        status.tokens += stored.tokens
-        status.kept += stored.kept
-        status.bytes += sum(piece.bytes for piece in pieces)
-        _add_seconds(status.seconds, stored.seconds)
+        self.status.done += 1
+        self.status.footage_s += stored.duration_s
+        for name in ("frames", "tokens", "kept", "bytes"):
+            setattr(self.status, name, getattr(self.status, name) + sum(getattr(piece, name) for piece in pieces))
+        _add_seconds(self.status.seconds, stored.seconds)
 
     def _add_failure(self, event: VideoFailed) -> None:
         plan = next((video.plan for video in self.open.values() if video.plan.file == event.file), None)
@@ -211,22 +199,15 @@ def build_stored_video(
     seconds: Mapping[str, float],
 ) -> StoredVideo:
     """Build the row of a video that was ingested."""
+    values = _shared_fields(job, plan.file, plan.content) | {"id": plan.video, "status": "done", "nested": nested}
+    values |= {name: getattr(plan, name) for name in ("duration_s", "fps", "frames_per_slice")}
+    values |= {name: sum(getattr(piece, name) for piece in pieces) for name in ("frames", "tokens", "kept")}
+    values["shape"] = sum(piece.shape[0] for piece in pieces), *pieces[0].shape[1:]
     coverages, tokens = [piece.coverage for piece in pieces], [piece.tokens for piece in pieces]
-    return StoredVideo(
-        **_shared_fields(job, plan.file, plan.content),
-        id=plan.video,
-        status="done",
-        duration_s=plan.duration_s,
-        fps=plan.fps,
-        frames_per_slice=plan.frames_per_slice,
-        shape=(sum(piece.shape[0] for piece in pieces), *pieces[0].shape[1:]),
-        **{name: sum(getattr(piece, name) for piece in pieces) for name in ("frames", "tokens", "kept")},
-        coverage=None if None in coverages else float(np.average(coverages, weights=tokens)),  # type: ignore[arg-type]
-        nested=nested,
-        made={name: value for name, value in made.items() if name not in ("coverage", "seconds")},
-        pieces=tuple(piece.attempt for piece in pieces),
-        seconds=dict(seconds),
-    )
+    if None not in coverages:
+        values["coverage"] = float(np.average(coverages, weights=tokens))  # type: ignore[arg-type]
+    values["made"] = {name: value for name, value in made.items() if name not in ("coverage", "seconds")}
+    return StoredVideo(**values, pieces=tuple(piece.attempt for piece in pieces), seconds=dict(seconds))
 
 
 def build_failed_video(job: IngestJob, file: VideoFile, reason: str, content: str) -> StoredVideo:
@@ -237,17 +218,9 @@ def build_failed_video(job: IngestJob, file: VideoFile, reason: str, content: st
 
 
 def _shared_fields(job: IngestJob, file: VideoFile, content: str) -> dict[str, Any]:
-    return {
-        "uri": name_file(file.uri),
-        "content": content,
-        "size": file.size,
-        "modified_s": file.modified_s,
-        "encoder": job.options.encoder,
-        "model": job.model,
-        "options": job.options.as_dict(),
-        "written_s": time.time(),
-        "version": __version__,
-    }
+    described = {"uri": name_file(file.uri), "content": content, "size": file.size, "modified_s": file.modified_s}
+    made_by = {"encoder": job.options.encoder, "model": job.model, "options": job.options.as_dict()}
+    return {**described, **made_by, "written_s": time.time(), "version": __version__}
 
 
 def name_file(uri: str) -> str:

@@ -4,8 +4,6 @@ If a worker process dies, killed or out of memory, another one repeats its task;
 as failed. If this process dies, the workers find their pipes closed and exit.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os
@@ -19,20 +17,13 @@ from itertools import cycle, islice
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Self
 
 import torch
 
-from floc.archive.ingest.job import (
-    IngestError,
-    IngestEvent,
-    IngestJob,
-    IngestOptions,
-    VideoFailed,
-    VideoFile,
-    VideoPlan,
-    VideoSpan,
-)
+from floc.archive.ingest.job import IngestEvent, IngestJob, IngestOptions, VideoFailed, VideoPlan, VideoSpan
 from floc.archive.ingest.ledger import Ledger
+from floc.archive.ingest.sources import VideoFile
 from floc.archive.ingest.worker import Worker, plan_video
 from floc.archive.lance_tables import hide_secrets
 from floc.archive.locks import create_temporary_folder
@@ -42,6 +33,10 @@ MAX_LAST_WORDS = 500  # characters that a worker printed before it died
 EXIT_TIMEOUT_S = 10.0
 
 Task = VideoFile | VideoSpan  # a video to plan, or a span to write
+
+
+class IngestError(RuntimeError):
+    """The ingest cannot go on, because its workers cannot start."""
 
 
 class _WorkerProcess:
@@ -96,7 +91,7 @@ class LocalWorkers:
         self.workers: list[_WorkerProcess] = []
         self._stack = contextlib.ExitStack()
 
-    def __enter__(self) -> LocalWorkers:
+    def __enter__(self) -> Self:
         self._folder = self._stack.enter_context(create_temporary_folder("floc-ingest-"))
         return self
 
@@ -163,8 +158,7 @@ class LocalWorkers:
             if isinstance(message, BaseException):
                 raise message
             if isinstance(message, IngestJob):
-                worker.is_ready = True
-                self.failed_starts = 0
+                worker.is_ready, self.failed_starts = True, 0
             elif message is None:
                 worker.task = None
             yield worker, message

@@ -6,7 +6,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,7 +15,6 @@ import pyarrow as pa
 from pyarrow import fs
 
 from floc._text import redact_source
-from floc.archive.ingest.job import VideoFile
 from floc.archive.lance_tables import hide_secrets, is_local
 from floc.archive.locks import create_temporary_folder
 from floc.archive.schema import StoreError
@@ -23,11 +22,19 @@ from floc.archive.schema import StoreError
 # in folders; a file given by name may have any suffix
 _NAMES = "3gp asf avi flv h264 hevc m2ts m4v mkv mov mp4 mpeg mpg mts mxf ogv ts vob webm wmv"
 SUFFIXES = tuple(f".{name}" for name in _NAMES.split())
+Warn = Callable[[str, str], object]  # called with a path and a warning
 
 
-def find_videos(
-    sources: Iterable[str | Path], warn: Callable[[str, str], object] = lambda uri, warning: None
-) -> list[VideoFile]:
+@dataclass(frozen=True)
+class VideoFile:
+    """A video file, local or in object storage."""
+
+    uri: str
+    size: int  # bytes
+    modified_s: float
+
+
+def find_videos(sources: Iterable[str | Path], warn: Warn = lambda uri, warning: None) -> list[VideoFile]:
     """Find the videos in files, folders and URIs; each is listed once, sorted by name within a source.
 
     `warn` is called with the path of each pipe or device in a folder that is named like a video.
@@ -42,7 +49,7 @@ def find_videos(
     return list(videos.values())
 
 
-def _find_local(path: Path, warn: Callable[[str, str], object]) -> Iterator[VideoFile]:
+def _find_local(path: Path, warn: Warn) -> Iterator[VideoFile]:
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder")
     if not path.is_dir():
@@ -62,7 +69,7 @@ def _require_regular(path: str | Path) -> os.stat_result:
     return status
 
 
-def _list_folder(folder: Path, warn: Callable[[str, str], object]) -> Iterator[Path]:
+def _list_folder(folder: Path, warn: Warn) -> Iterator[Path]:
     def fail(error: OSError) -> None:
         problem = f"{error.filename}: this folder cannot be read ({error.strerror})"
         raise PermissionError(f"{problem}; make it readable or leave it out")
@@ -116,15 +123,9 @@ def refresh_file(file: VideoFile) -> VideoFile:
     return _describe_remote(file.uri, info)
 
 
-def require_unchanged(file: VideoFile) -> None:
-    """Raise ValueError if a local file has changed. Remote files are checked once, after they are copied."""
-    if is_local(file.uri):
-        _require_same(file)
-
-
-def _require_same(file: VideoFile) -> None:
-    now = refresh_file(file)
-    if now != file:
+def require_unchanged(file: VideoFile, *, is_copied: bool = False) -> None:
+    """Raise ValueError if a file has changed. A remote file is checked once, after it is copied."""
+    if (is_local(file.uri) or is_copied) and (now := refresh_file(file)) != file:
         change = f"from {file.size:,} to {now.size:,} bytes"
         raise ValueError(f"{redact_source(file.uri)}: changed while it was read ({change}); ingest it again later")
 
@@ -138,22 +139,15 @@ def fetch_file(file: VideoFile) -> Iterator[Path]:
     filesystem, path = _open_filesystem(file.uri)
     with create_temporary_folder("floc-ingest-") as folder:
         copy = folder / ("video" + Path(path).suffix)  # its name may be too long or strange for this system
-        with filesystem.open_input_stream(path) as stream:
-            _copy_stream(stream, copy, file)
-        _require_same(file)
+        try:
+            with filesystem.open_input_stream(path) as stream, copy.open("wb") as output:
+                shutil.copyfileobj(stream, output, 1 << 20)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            # a StoreError stops the ingest: every other video would fail too
+            problem = f"no space for a copy of {redact_source(file.uri)}, {file.size:,} bytes ({error.strerror})"
+            fix = "free some, or set TMPDIR to a folder with space, and run the same command again"
+            raise StoreError(f"{folder}: {problem}; {fix}. Committed data is kept") from error
+        require_unchanged(file, is_copied=True)
         yield copy
-
-
-def _copy_stream(stream: Any, copy: Path, file: VideoFile) -> None:
-    try:
-        with copy.open("wb") as output:
-            shutil.copyfileobj(stream, output, 1 << 20)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        # a StoreError stops the ingest: every other video would fail too
-        fix = "free some, or set TMPDIR to a folder with space, and run the same command again. Committed data is kept"
-        problem = (
-            f"{copy.parent}: no space for a copy of {redact_source(file.uri)}, {file.size:,} bytes ({error.strerror})"
-        )
-        raise StoreError(f"{problem}; {fix}") from error
