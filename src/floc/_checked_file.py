@@ -4,8 +4,6 @@ safetensors checks every tensor against the length of the file before it takes m
 header, and `Fields` gives each value of the JSON metadata a type and a range. All errors are ValueError.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator
@@ -54,7 +52,7 @@ class Fields:
         is_valid = type(value) is str and len(value) <= longest
         return value if is_valid else self._fail(name, f"text of at most {longest} characters")
 
-    def section(self, name: str) -> Fields:
+    def section(self, name: str) -> "Fields":
         return Fields(self.values.get(name), f"{self.prefix}{name}")
 
     def integers(self, name: str, count: int | None, least: int = 0, most: int = LARGEST) -> list[int]:
@@ -80,7 +78,7 @@ class Fields:
         if type(value) is not int or value != known:
             raise ValueError(f"it has format {shorten(value)}, but this version of floc reads {known}; update floc")
 
-    def sequence(self, name: str, count: int | None) -> Fields:
+    def sequence(self, name: str, count: int | None) -> "Fields":
         """Return a list of `count` values as fields "0", "1" and so on; None matches any count."""
         values: Any = self.values.get(name)
         if type(values) is not list or count not in (None, len(values)):
@@ -99,7 +97,7 @@ class CheckedFile:
         self.names = frozenset(file.keys())
         self.entries: dict[str, str] = file.metadata() or {}
 
-    def fields(self, entry: str) -> Fields:
+    def fields(self, entry: str) -> "Fields":
         """Parse a metadata entry, which is a JSON object."""
         require(entry in self.entries, f"it has no metadata called {entry!r}")
         try:

@@ -1,7 +1,5 @@
 """How many tokens to keep: given as a ratio, a budget or a coverage."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ class Budget:
     coverage: float | None = None  # mean cosine to reach, in (0, 1]
 
     @classmethod
-    def parse(cls, ratio: float | str | None, budget: int | None, coverage: float | None) -> Budget:
+    def parse(cls, ratio: float | str | None, budget: int | None, coverage: float | None) -> "Budget":
         """Check the arguments of a caller; exactly one must be given.
 
         >>> Budget.parse("1/8", None, None).count(1000)

@@ -1,7 +1,5 @@
 """`Kept`: the tokens that a method kept, and which of them represents each input token."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -41,7 +39,7 @@ class Kept:
     @classmethod
     def from_host(
         cls, features: Array, picks: np.ndarray, gains: np.ndarray, shape: tuple[int, int, int], **fields: Any
-    ) -> Kept:
+    ) -> "Kept":
         """Build a `Kept` from [K, D] features by ascending index, and [K] picks and gains, most important first.
 
         The arrays get the type and device of `features`; `fields` are other fields of `Kept`.
@@ -94,14 +92,16 @@ class Kept:
             known = f"coverage {self.coverage:.4f}, " + ("" if self.bound is None else f"bound {self.bound:.4f}, ")
         return f"Kept({len(self)} of {self.n} tokens, {known}method {self.method!r})"
 
-    def without_tokens(self) -> Kept:
+    def without_tokens(self) -> "Kept":
         """Release the input tokens that a selection on a GPU holds to find representatives later."""
         representation = self.representation
         if isinstance(representation, NearestRepresentation) and representation.source is not None:
             return replace(self, representation=replace(representation, tokens=None))
         return self
 
-    def at(self, *, ratio: float | str | None = None, budget: int | None = None, coverage: float | None = None) -> Kept:
+    def at(
+        self, *, ratio: float | str | None = None, budget: int | None = None, coverage: float | None = None
+    ) -> "Kept":
         """Return the result for a smaller budget, from the stored order; nothing is computed again.
 
         A ratio is relative to all input tokens. Without a second pass the result is that of `floc.compress` with the
@@ -121,7 +121,7 @@ class Kept:
             raise ValueError(f"{target} needs {count} tokens, {len(self)} were kept; {remedy}")
         return self._shrink(count)
 
-    def _shrink(self, count: int) -> Kept:
+    def _shrink(self, count: int) -> "Kept":
         """Keep the `count` most important tokens only."""
         ranking = self.ranking
         if ranking is None:

@@ -10,8 +10,6 @@ of all tokens with all kept ones. A `Representation` has these attributes; kept 
     is_known    whether `coverage` needs no product of tokens
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +29,7 @@ class _Base:
     def is_known(self) -> bool:
         return "coverage" in self.__dict__  # a field, or cached
 
-    def shrink(self, places: np.ndarray, ranking: Ranking | None) -> Representation:
+    def shrink(self, places: np.ndarray, ranking: Ranking | None) -> "Representation":
         """Return the representation by the kept tokens at some places only; `ranking` is truncated to them."""
         raise ValueError("these tokens have no nested order; call floc.compress again")
 
@@ -66,7 +64,7 @@ class RankedRepresentation:
     def bound(self) -> float | None:
         return self.ranking.bound(self.count)
 
-    def shrink(self, places: np.ndarray, ranking: Ranking | None) -> Representation:
+    def shrink(self, places: np.ndarray, ranking: Ranking | None) -> "Representation":
         assert ranking is not None
         return RankedRepresentation(ranking, len(places))
 
@@ -123,7 +121,7 @@ class NearestRepresentation(_Base):
         represents[indices] = np.arange(len(indices))
         return represents, total / len(rows)
 
-    def shrink(self, places: np.ndarray, ranking: Ranking | None) -> Representation:
+    def shrink(self, places: np.ndarray, ranking: Ranking | None) -> "Representation":
         kept, indices = self.kept[torch.from_numpy(places).to(self.kept.device)], to_numpy(self.indices)[places]
         return replace(self, kept=kept, indices=indices, source=ranking)
 
@@ -161,7 +159,7 @@ class SummedRepresentation(_Base):
         cosine, _ = find_nearest(self.directions, self.kept)
         return float((cosine.double().cpu().numpy() * self.lengths).sum() / self.weight)
 
-    def shrink(self, places: np.ndarray, ranking: Ranking | None) -> Representation:
+    def shrink(self, places: np.ndarray, ranking: Ranking | None) -> "Representation":
         return replace(self, kept=self.kept[torch.from_numpy(places).to(self.kept.device)])
 
 

@@ -1,7 +1,5 @@
 """`Frames` of a video and `TokenGrid`, the tokens of a video, which methods keep or merge."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +43,7 @@ class TokenGrid:
     numpy_dtype: np.dtype | None = None  # the dtype of the caller's numpy array; None for torch input
 
     @classmethod
-    def from_array(cls, tokens: Array, *, check_finite: bool = True) -> TokenGrid:
+    def from_array(cls, tokens: Array, *, check_finite: bool = True) -> "TokenGrid":
         """Check [T, H, W, D] or [T, N, D] tokens, if wanted also that they are finite; wrap them without a copy."""
         require_dense(tokens)
         if tokens.ndim not in (3, 4):

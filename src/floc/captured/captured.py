@@ -1,7 +1,5 @@
 """`Captured`: the tokens of a video that were kept for a model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -58,7 +56,7 @@ class Captured:
     def __repr__(self) -> str:
         return f"Captured({len(self)} of {self.n} tokens, for {self.model}, method {self.made.get('method')!r})"
 
-    def at(self, *, ratio: float | str | None = None, budget: int | None = None) -> Captured:
+    def at(self, *, ratio: float | str | None = None, budget: int | None = None) -> "Captured":
         """Return the answer for a smaller ratio (kept / total) or budget; nothing is recomputed."""
         target = Budget.parse(ratio, budget, None)
         count = target.count(self.n)

@@ -1,7 +1,5 @@
 """`floc compress`."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """`floc methods`."""
 
-from __future__ import annotations
-
 import typer
 
 import floc

@@ -4,8 +4,6 @@ An engine computes a fixed-point similarity matrix, selects greedily on it, and 
 after every step. With that history one run holds the result for every smaller budget.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -81,7 +79,7 @@ class Solution:
     sigma: float | None = None  # width of the Gaussian metric
     closest: np.ndarray | None = None  # [N, r] int64 ranks of the picks most similar to each target, if weighted
 
-    def scale(self, unit: int) -> Solution:
+    def scale(self, unit: int) -> "Solution":
         """Divide the gains by `unit`, which converts fixed point to units of similarity."""
         next_gain = None if self.next_gain is None else self.next_gain / unit
         return replace(self, gains=self.gains / unit, next_gain=next_gain)
@@ -132,7 +130,7 @@ def split_next_gain(picks: np.ndarray, gains: np.ndarray, budget: int) -> Choice
 
 def build_solution(
     choice: Choice, raises: Raises, own: np.ndarray, similarity: Similarity, cosines: Cosines, *, with_cosines: bool
-) -> Solution:
+) -> "Solution":
     """Build the solution for greedy's picks from one set; all engines share it.
 
     `own` is [n] int16, the similarity of each token to itself. `with_cosines` says whether the history needs cosines;

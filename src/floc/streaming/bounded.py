@@ -1,7 +1,5 @@
 """The past of a stream with a budget: survivors that carry the sums of the tokens they represent, in bounded memory."""
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import Any, TypeAlias
@@ -140,7 +138,7 @@ class BoundedPast:
         fields = dict(times_s=convert_like(features, held["time_s"].numpy()[places]), representation=representation)
         return Kept.from_host(features, picked, selection.gains, shape, nested=True, **fields)
 
-    def _copy_with(self, selector: Selector, block: StreamBlock) -> BoundedPast:
+    def _copy_with(self, selector: Selector, block: StreamBlock) -> "BoundedPast":
         """Return a copy of the past with one more block, without a reduction."""
         both, decay = self._select(selector, block), self._compute_decay(block)
         if self.buffer is not None:

@@ -9,8 +9,6 @@ it represents, which goes to its representative when it is dropped. So the past 
 `floc.second_pass`); only `half_life_s` makes it decay.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -197,7 +195,7 @@ class Stream:
 
     @classmethod
     @torch.inference_mode(False)
-    def load(cls, path: str | Path, *, device: str | torch.device | None = None) -> Stream:
+    def load(cls, path: str | Path, *, device: str | torch.device | None = None) -> "Stream":
         """Read a saved stream, which continues exactly as the original would, by default on the same device."""
         with open_checked(Path(path), "a stream saved by floc") as file:
             if "floc-stream" not in file.entries:
