@@ -43,7 +43,11 @@ def restore_interrupts() -> Iterator[None]:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
+        single_threaded_blas.release()
         raise cause from None
+    except KeyboardInterrupt:
+        single_threaded_blas.release()
+        raise
 
 
 class _SingleThreadedBlas:
@@ -55,14 +59,15 @@ class _SingleThreadedBlas:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._users: set[object] = set()
+        self._users: set[tuple[int, object]] = set()  # with the thread of each
+        self._usual = 1  # threads without a limit
         self._leave = threading.Event()
         self._holder: threading.Thread | None = None
         self._controller: Any = None
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
-        user = object()
+        user = threading.get_ident(), object()
         try:
             self._add(user)
             yield
@@ -75,9 +80,20 @@ class _SingleThreadedBlas:
 
     def limit_this_thread(self) -> None:
         """Limit a worker thread too: a BLAS built on OpenMP has one setting per thread."""
-        self._controller.limit(limits=1, user_api="blas")
+        limiter = self._controller.limit(limits=1, user_api="blas")
+        # the caller was interrupted and has lifted the limit: so must this thread, for a BLAS with one setting for all
+        if self._leave.is_set() and limiter.get_original_num_threads()["blas"] != 1:
+            limiter.restore_original_limits()
 
-    def _add(self, user: object) -> None:
+    def release(self) -> None:
+        """Lift the limit after an interrupt in this thread, which may have left users and workers behind."""
+        for user in tuple(self._users):
+            if user[0] == threading.get_ident():
+                self._remove(user)
+        if self._controller is not None and not self._users:
+            self._controller.limit(limits=self._usual, user_api="blas")
+
+    def _add(self, user: tuple[int, object]) -> None:
         from threadpoolctl import ThreadpoolController
 
         with self._lock:
@@ -94,13 +110,14 @@ class _SingleThreadedBlas:
 
     def _hold(self, held: threading.Event, leave: threading.Event) -> None:
         try:
-            with self._controller.limit(limits=1, user_api="blas"):
+            with self._controller.limit(limits=1, user_api="blas") as limiter:
+                self._usual = max(self._usual, limiter.get_original_num_threads()["blas"] or 1)
                 held.set()
                 leave.wait()
         finally:
             held.set()  # unblocks the caller if the limit fails
 
-    def _remove(self, user: object) -> None:
+    def _remove(self, user: tuple[int, object]) -> None:
         with self._lock:
             self._users.discard(user)
             if self._holder is not None and not self._users:

@@ -35,7 +35,10 @@ def test_a_signal_at_any_moment_is_no_traceback(number: int, npy: Path) -> None:
         assert "Traceback" not in done.stderr
         assert "Exception ignored" not in done.stderr
         assert done.returncode in (0, 128 + number), done.stderr
-        assert (done.returncode == 0) == ("stopped" not in done.stderr)
+        if done.returncode == 0:
+            assert "floc: stopped" not in done.stderr
+        else:  # a signal after the last line has nothing left to stop
+            assert "floc: stopped" in done.stderr or "written" in done.stderr
         assert {path.name for path in npy.parent.iterdir()} <= {"tokens.npy", "kept.safetensors"}
 
 

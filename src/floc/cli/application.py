@@ -1,5 +1,7 @@
 """The command line application: how commands are registered, run, and how their errors are shown."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import inspect

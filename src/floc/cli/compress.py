@@ -1,5 +1,7 @@
 """`floc compress`."""
 
+from __future__ import annotations
+
 import json
 import time
 from collections.abc import Mapping

@@ -1,5 +1,7 @@
 """`floc methods`."""
 
+from __future__ import annotations
+
 import typer
 
 import floc

@@ -1,5 +1,7 @@
 """What commands print: results to stdout, and messages, progress and summaries to stderr."""
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import re

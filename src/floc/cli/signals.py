@@ -3,6 +3,8 @@
 Imports little: an interrupt before `install_handlers` is not handled.
 """
 
+from __future__ import annotations
+
 import atexit
 import contextlib
 import os

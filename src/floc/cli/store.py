@@ -1,5 +1,7 @@
 """`floc store`: list, search and maintain a store."""
 
+from __future__ import annotations
+
 import json
 from dataclasses import asdict
 from pathlib import Path

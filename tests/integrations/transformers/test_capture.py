@@ -208,7 +208,7 @@ def test_rejects_an_image_beside_frames_passed_as_images(kind: str, models) -> N
 
 
 def test_rejects_families_without_frame_preparation(models, folder: Path) -> None:
-    with pytest.raises(ValueError, match=r"'cosmos3_omni'; pass the inputs"):
+    with pytest.raises(ValueError, match=r"'cosmos3_omni' \(supported types: .*\); pass the inputs"):
         floc.capture(models["cosmos3_omni", "sdpa"], create_frames(3), ratio=RATIO, source=str(folder))
 
 

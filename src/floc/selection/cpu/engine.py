@@ -115,9 +115,11 @@ class _InlineExecutor(Executor):
     def submit(self, task: Callable, /, *args: Any, **kwargs: Any) -> Future:
         future: Future = Future()
         try:
-            future.set_result(task(*args, **kwargs))
+            result = task(*args, **kwargs)
         except BaseException as error:
             future.set_exception(error)
+        else:
+            future.set_result(result)
         return future
 
 
