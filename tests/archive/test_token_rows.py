@@ -92,3 +92,8 @@ def test_rows_are_about_ten_seconds_and_hold_every_slice() -> None:
     assert [row["slices"] for row in rows] == [3, 10, 10, 10]
     assert sum(row["kept"] for row in rows) == 1
     assert [row["last"] for row in rows] == [False, False, False, True]
+
+
+def test_a_range_without_rows_is_damage() -> None:
+    with pytest.raises(ValueError, match="no row is found"):
+        join_rows([], make_video([make_piece()], []), None)

@@ -152,6 +152,8 @@ def check_totals(rows: Sequence[Mapping[str, Any]], video: StoredVideo) -> None:
 
 def join_rows(rows: Sequence[Mapping[str, Any]], video: StoredVideo, time_range: TimeRange | None) -> Captured:
     """Build a `Captured` from the rows that overlap a time range, as if it had been captured on its own."""
+    if not rows:
+        raise _report_damage(video, "starts_s must be the times at which its token rows start, but no row is found")
     times = np.concatenate([row["times_s"] for row in rows])
     if (np.diff(times) <= 0).any():
         raise _report_damage(video, "times_s must be ascending from row to row")
