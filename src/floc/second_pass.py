@@ -169,7 +169,7 @@ class SurvivorSelection(NamedTuple):
 
     picks: np.ndarray  # [count] int64 places, most important first
     gains: np.ndarray  # [count] float64, what each added, in tokens
-    representatives: np.ndarray  # [M] int64, for every survivor the rank of the pick that represents it
+    representatives: np.ndarray  # [M] int64, rank of the pick that represents each survivor
     targets: tuple[torch.Tensor, np.ndarray]  # [M, D] directions and [M] lengths of the sums
 
 

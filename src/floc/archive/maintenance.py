@@ -129,7 +129,7 @@ def compact_store(tables: StoreTables, older_than_s: float) -> CompactionResult:
 
 
 def _exclude_writers(tables: StoreTables, older_than_s: float) -> FolderLock:
-    """Lock a store alone to drop recent data, or with its writers; raise an error if there are any that it may harm."""
+    """Take the exclusive lock to delete recent data, else a shared one; raise an error if writers would lose data."""
     if older_than_s >= SAFE_AGE_S:
         return FolderLock(tables.path)
     fix = f"wait for them, or set older_than_s to at least {SAFE_AGE_S}; got {older_than_s:g}"

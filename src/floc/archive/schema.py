@@ -181,7 +181,7 @@ def encode_video(video: StoredVideo) -> dict[str, Any]:
 
 
 def check_video(video: StoredVideo) -> None:
-    """Raise ValueError if a video cannot be stored, whose pieces are not located yet."""
+    """Raise ValueError if a video cannot be stored; its pieces are not located yet."""
     count = len(video.pieces)
     encode_video(replace(video, starts_s=tuple(map(float, range(count))), fragments=(0,) * count))
 
@@ -201,7 +201,7 @@ def decode_video(row: Mapping[str, Any], store: str) -> StoredVideo:
 
 
 def _parse_video(row: Mapping[str, Any]) -> StoredVideo:
-    """Convert a row whose hash matches, which a stranger can compute. Raises ValueError that names an invalid field."""
+    """Convert and check a row; a matching hash proves nothing. Raises ValueError that names an invalid field."""
     values = Fields({**row})
     require(row["status"] in ("done", "failed"), f"status must be 'done' or 'failed', got {row['status']!r}")
     is_done = row["status"] == "done"

@@ -163,7 +163,7 @@ class StageTimer:
 
 @dataclass(eq=False)
 class FrameLog:
-    """What was noted about a video's frames while they were read."""
+    """Times and metadata of a video's frames, collected while they are read."""
 
     frames_per_slice: int
     times_s: list[np.ndarray] = field(default_factory=list)  # of each batch of frames

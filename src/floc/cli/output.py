@@ -1,4 +1,4 @@
-"""What commands print: results to stdout, and messages, progress and summaries to stderr."""
+"""Print results to stdout, and messages, progress and summaries to stderr."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Settings:
 
     @property
     def has_count(self) -> bool:
-        """Whether a ratio or a budget is set."""
+        """True if a ratio or a budget is set."""
         return (self.ratio, self.budget) != (None, None)
 
     @property

@@ -1,1 +1,1 @@
-"""What several methods share. No file here is a method."""
+"""Functions that several methods use. No file here is a method."""

@@ -57,7 +57,7 @@ def count_cells(tile: Tile) -> int:
 def borrow_scratch(name: str, shape: tuple[int, int]) -> np.ndarray:
     """Return an uninitialised float32 array from this thread's buffer of that name.
 
-    Buffers are reused: fresh memory pages for every tile would cost more than filling them.
+    Buffers are reused: allocating new memory for every tile would take longer than filling it.
     """
     buffers, size = vars(_scratch), shape[0] * shape[1]
     if name not in buffers or buffers[name].size < size:
