@@ -73,9 +73,48 @@ cli.main()
 """
 
 
-@pytest.mark.parametrize(("script", "code"), [(LOST, 130), (REPLACED, 143)], ids=["lost", "replaced"])
+PRINTED = """
+import ctypes, sys, time
+import floc
+from floc import cli
+def print_error():
+    ctypes.pythonapi.PyRun_SimpleString(b"import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(1)")
+    time.sleep(30)
+floc.methods.list_methods = print_error
+sys.argv = ["floc", "methods"]
+cli.main()
+"""
+CAUGHT = """
+import os, signal, sys, time
+import floc
+from floc import cli
+cli.signals.AGAIN_S, cli.signals.END_S = 0.2, {end_s}
+def catch():
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(30)
+def run():
+    for attempt in range({times}):
+        try:
+            catch() if attempt == 0 else time.sleep(30)
+        except:
+            pass
+    time.sleep(30)
+floc.methods.list_methods = run
+sys.argv = ["floc", "methods"]
+cli.main()
+"""
+CHANGED = {
+    "lost": (LOST, 130),
+    "replaced": (REPLACED, 143),
+    "printed": (PRINTED, 130),
+    "caught once": (CAUGHT.format(times=1, end_s=20), 143),
+    "always caught": (CAUGHT.format(times=9, end_s=1), 143),
+}
+
+
+@pytest.mark.parametrize(("script", "code"), CHANGED.values(), ids=CHANGED)
 def test_interrupts_that_libraries_change_still_stop(script: str, code: int) -> None:
-    """An interrupt in a destructor is ignored by Python; compiled code replaces it by a SystemError."""
+    """Python ignores an interrupt in a destructor; libraries replace it by an error, print it, or catch it."""
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=25)
     assert (done.stderr, done.returncode) == ("floc: stopped\n", code)
 

@@ -16,6 +16,8 @@ from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 RETRY_S = 0.02  # until an interrupt that was lost in a callback is sent again
+# until a command that did not end is interrupted again, and then ended: a library may have caught the interrupt
+AGAIN_S, END_S = 3.0, 8.0
 
 _received = 0  # number of the signal that stopped the command
 _is_lost = False  # whether the interrupt was raised where Python cannot pass it on
@@ -30,6 +32,7 @@ def install_handlers() -> None:
     _set_handlers(_interrupt)
     atexit.register(leave)  # registered first, runs last
     sys.unraisablehook = _handle_unraisable
+    sys.excepthook = _handle_printed
     threading.excepthook = lambda arguments: threading.__excepthook__(arguments) if is_verbose else None
 
 
@@ -110,15 +113,43 @@ def _interrupt(number: int, frame: object) -> None:
     global _received, _is_lost
     if is_stopped() and not _is_lost:
         os._exit(128 + number)
+    if not is_stopped():
+        _start_timer(AGAIN_S, _interrupt_again)
+        _start_timer(END_S, _end_now)
     _received, _is_lost = number, False
     raise KeyboardInterrupt
 
 
+def _start_timer(seconds: float, function: Callable[[], None]) -> None:
+    """Call a function later, unless the command has ended by then."""
+    timer = threading.Timer(seconds, lambda: function() if _exit_code is None and is_stopped() else None)
+    timer.daemon = True
+    timer.start()
+
+
+def _interrupt_again() -> None:
+    global _is_lost
+    _is_lost = True
+    os.kill(os.getpid(), _received)
+
+
+def _end_now() -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, b"floc: stopped\n")
+    os._exit(128 + _received)
+
+
 def _handle_unraisable(unraisable: Any) -> None:
     """Send an interrupt again that Python could not raise, as in a destructor; hide other errors there."""
-    global _is_lost
     if issubclass(unraisable.exc_type, KeyboardInterrupt):
-        _is_lost = True
-        threading.Timer(RETRY_S, os.kill, (os.getpid(), _received or signal.SIGINT)).start()
+        _start_timer(RETRY_S, _interrupt_again)
     elif is_verbose:
         sys.__unraisablehook__(unraisable)
+
+
+def _handle_printed(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """Send an interrupt again that compiled code would only print."""
+    if issubclass(kind, KeyboardInterrupt) and is_stopped():
+        _start_timer(RETRY_S, _interrupt_again)
+    else:
+        sys.__excepthook__(kind, error, trace)
