@@ -1,56 +1,164 @@
-"""Check the boxes of an mp4 or mov file, before or after ffmpeg reads it."""
+"""Check the boxes of an mp4 or mov file before or after ffmpeg reads it. Media data is not read.
 
-import re
+ffmpeg takes about 50 bytes for each sample that the index lists, but a list may store nothing for each of them. So the
+numbers of samples are compared with the length of the file.
+"""
+
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
-READ_BYTES = 64 << 20  # of a box
-MAX_BOXES = 500_000  # of a file: half a second
-MIN_SAMPLES = 1 << 20  # so many samples may be listed in any file, also in one that still grows
-# The number of samples, in lists that store nothing for each of them: all of one size, or a run without flags.
-SAMPLE_COUNT = re.compile(rb"(?s)(?:stsz.{4}(?!\0{4}).{4}|trun.{4})(.{4})")
+import numpy as np
+
+MAX_BOXES = 1_000_000  # of a file: two seconds
+MAX_DEPTH = 12  # of boxes in boxes; ffmpeg refuses more than 10
+MAX_DESCRIPTION_BYTES = 1 << 24  # of a box stsd or meta
+# So many samples may be listed in any file, also in one that still grows, and in a long one: 150 hours, 600 MB.
+MIN_SAMPLES, MAX_SAMPLES = 1 << 20, 1 << 24
+# Boxes in which ffmpeg looks for other boxes.
+CONTAINERS = frozenset(b"moov trak mdia minf stbl edts dinf udta mvex moof traf tref wave meta ilst sinf schi".split())
+# Boxes that make ffmpeg take memory, and the box in which they are; ordinary files do not have the last two.
+PLACES = {b"moov": b"", b"moof": b"", b"trak": b"moov", b"traf": b"moof", b"trun": b"traf", b"elst": b"edts"}
+PLACES |= dict.fromkeys((b"stsz", b"stz2", b"stsc", b"stco", b"co64"), b"stbl") | {b"cmov": b"-", b"hoov": b"-"}
+NEEDED = PLACES.keys() | CONTAINERS | {b"ftyp", b"free", b"stsd", b"hdlr", b"stts"}
+
+
+class _Box(NamedTuple):
+    name: bytes
+    start: int  # of the content
+    end: int
+    parent: bytes = b""  # name of the box around it
+
+    def read(self, file: BinaryIO, offset: int, length: int) -> bytes:
+        file.seek(self.start + offset)
+        return file.read(length)
+
+    def read_number(self, file: BinaryIO, offset: int) -> int:
+        return int.from_bytes(self.read(file, offset, 4), "big")
+
+    def read_description(self, file: BinaryIO) -> bytes:
+        if self.end - self.start > MAX_DESCRIPTION_BYTES:
+            raise _IndexError(f"has a box {self.name.decode()} that is too long")
+        return self.read(file, 0, self.end - self.start)
+
+
+class _IndexError(Exception):
+    """An index is unusual, and may be an attack."""
+
+
+@dataclass
+class _Track:
+    """What tells how many samples ffmpeg lists for a track."""
+
+    samples: int = 0
+    edits: int = 0
+    chunks: int = 0
+    handlers: set[bytes] = field(default_factory=set)
+    durations: set[int] = field(default_factory=set)  # of samples, in ticks; 0 for several
+    runs: list[np.ndarray] = field(default_factory=list)  # [R, 3] each: number of the first chunk, samples in a chunk
+
+    def add(self, box: _Box, file: BinaryIO, size_bytes: int) -> None:
+        """Add the numbers in a box. ffmpeg reads entries past the end of a box."""
+        if box.name in (b"stsz", b"stz2"):
+            self.samples += box.read_number(file, 8)
+        elif box.name == b"elst":
+            self.edits += min(box.read_number(file, 4), (box.end - box.start) // 12)
+        elif box.name in (b"stco", b"co64"):
+            self.chunks += min(box.read_number(file, 4), size_bytes // 4)
+        elif box.name == b"hdlr":
+            self.handlers |= {box.read(file, 8, 4)} & {b"vide", b"soun"}
+        elif box.name == b"stts":
+            self.durations.add(box.read_number(file, 12) if box.read_number(file, 4) == 1 else 0)
+        elif box.name == b"stsc":
+            data = box.read(file, 8, 12 * min(box.read_number(file, 4), size_bytes // 12))
+            self.runs.append(np.frombuffer(data[: len(data) // 12 * 12], ">u4").reshape(-1, 3).astype(np.float64))
+
+    def count_samples(self) -> int:
+        """Return the number of samples to list, each as often as edits may repeat it."""
+        samples = self.samples
+        if self.handlers == {b"soun"} and self.durations == {1}:  # uncompressed sound: a chunk is listed in parts
+            parts = [int(np.abs(np.diff(run[:, 0], append=self.chunks + 1)) @ run[:, 1]) >> 8 for run in self.runs]
+            samples = self.chunks + sum(parts)
+        return samples * max(1, self.edits - 1)  # an edit that delays the start repeats nothing
 
 
 def check_samples(path: Path) -> None:
-    """Raise ValueError if an mp4 file lists more samples than it has bytes: ffmpeg would take 50 bytes for each."""
-    size_bytes, count = path.stat().st_size, 0
-    with path.open("rb") as file:
-        for name, start, end in _read_boxes(file):
-            # the first bytes of other containers may look like a box longer than the file; an index may be cut off
-            if name in (b"mdat", b"free", b"skip") or (end > size_bytes and name not in (b"moov", b"moof")):
-                continue
-            file.seek(start)
-            for match in SAMPLE_COUNT.finditer(file.read(min(end - start, READ_BYTES))):
-                count += int.from_bytes(match[1], "big")
-            if count > max(size_bytes, MIN_SAMPLES):
-                raise ValueError(f"{path}: its index lists {count:,} samples, more than it has bytes; copy it again")
+    """Raise ValueError if an mp4 file lists more samples than it has bytes, or lists them in an unusual place."""
+    size_bytes = path.stat().st_size
+    try:
+        with path.open("rb") as file:
+            count = _count_samples(file, size_bytes)
+        if count > min(max(size_bytes, MIN_SAMPLES), MAX_SAMPLES):
+            limit = "it has bytes" if count > size_bytes else f"the limit of {MAX_SAMPLES:,}"
+            raise _IndexError(f"lists {count:,} samples, more than {limit}")
+    except _IndexError as error:
+        raise ValueError(f"{path}: its index {error}; copy it again, or convert it") from None
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(f"{path}: cannot be read ({error.strerror}); copy it again") from None
+
+
+def _count_samples(file: BinaryIO, size_bytes: int) -> int:
+    """Return the number of samples that ffmpeg would list."""
+    tracks, fragments = [_Track()], 0
+    has_index = hides_index = False
+    for box in _walk(file):
+        if PLACES.get(box.name, box.parent) != box.parent:
+            raise _IndexError(f"has a box {box.name.decode()} in an unusual place")
+        if box.name == b"stsd":  # ffmpeg reads all boxes in a description of a codec
+            if any(name in box.read_description(file) for name in PLACES):
+                raise _IndexError("has a box stsd with unusual content")
+        elif box.name == b"free":  # ffmpeg takes it for the index if it finds no other
+            hides_index |= box.read(file, 4, 4) in (b"mvhd", b"cmov")
+        elif box.name == b"trun":
+            fragments += box.read_number(file, 4)
+        elif box.name == b"trak":
+            tracks.append(_Track())
+        has_index |= box.name == b"moov"
+        tracks[-1].add(box, file, size_bytes)
+    if hides_index and not has_index:
+        raise _IndexError("is in a box for unused space")
+    return fragments + sum(track.count_samples() for track in tracks)
 
 
 def check_index(path: Path) -> None:
     """Raise ValueError if an mp4 file has no complete index (moov box)."""
     with path.open("rb") as file:
-        boxes = list(_read_boxes(file))
+        ends = [(box.name, box.end) for box in _walk(file, depth=1) if box.name in (b"ftyp", b"moov")]
         size = file.seek(0, 2)
-    if boxes and boxes[0][0] == b"ftyp" and not any(name == b"moov" and end <= size for name, _, end in boxes):
+    if ends and ends[0][0] == b"ftyp" and not any(name == b"moov" and end <= size for name, end in ends):
         problem = "this mp4 is cut off or its recording was never finished"
         raise ValueError(f"{path}: {problem}: its index (moov), needed to read it, is missing; copy the file again")
 
 
-def _read_boxes(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
-    """Yield name, start and end of the outermost boxes, as far as the file has any."""
-    start, length = 0, file.seek(0, 2)
-    for _ in range(MAX_BOXES):
-        if start >= length:
-            return
+def _walk(
+    file: BinaryIO, around: _Box | None = None, depth: int = MAX_DEPTH, numbers: Iterator[int] | None = None
+) -> Iterator[_Box]:
+    """Yield the boxes of a file that are needed here, as ffmpeg finds them. Other files have none."""
+    around = around or _Box(b"", 0, file.seek(0, 2))
+    numbers = numbers or iter(range(MAX_BOXES))
+    start = around.start
+    while start + 8 <= around.end:
+        if next(numbers, None) is None:
+            raise _IndexError(f"has more than {MAX_BOXES:,} boxes")
         file.seek(start)
         header = file.read(16)
-        size, name = int.from_bytes(header[:4], "big"), header[4:8]
-        if size == 0:  # to the end of the file
-            size = length - start
-        elif size == 1:  # a 64-bit size follows the name
-            size = int.from_bytes(header[8:], "big")
-        if size < 8 or not re.fullmatch(rb"[A-Za-z0-9 ]{4}", name):
+        size, name, content = int.from_bytes(header[:4], "big"), header[4:8], start + 8
+        if size == 1:  # a 64-bit size follows the name
+            size, content = int.from_bytes(header[8:], "big"), start + 16
+        end = start + size if size else around.end
+        if end < content:
             return
-        yield name, start, start + size
-        start += size
+        start = end if around.name == b"" else min(end, around.end)
+        if name not in NEEDED:
+            continue
+        box = _Box(name, content, start, around.name)
+        yield box
+        if name == b"meta" and depth > 1:  # its boxes start with hdlr, in some files after four other bytes
+            text = box.read_description(file)
+            first = next((place for place in range(0, len(text), 4) if text[place : place + 4] == b"hdlr"), 0)
+            box = box._replace(start=content + first - 4 if first else box.end)
+        if name in CONTAINERS and depth > 1:
+            yield from _walk(file, box, depth - 1, numbers)

@@ -16,6 +16,7 @@ import numpy as np
 
 from floc._text import redact_source
 from floc.video.boxes import check_index, check_samples
+from floc.video.limits import THREADED_BYTES, LimitedDecoder, LimitError, count_bytes
 from floc.video.sample import Ticks
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ PROBED_BYTES = 64 << 20  # to find them
 # Codecs whose B-frames have no usable timestamps in AVI, which stores none.
 REORDERING_CODECS = ("h264", "hevc", "vvc")
 # Limits on what a file may state; values outside them are errors or attacks.
-MAX_PIXELS = 1 << 25  # of a frame: 8K. A decoder holds 16 frames and more.
+MAX_PIXELS = 1 << 25  # of a frame: 8K
 MAX_PICTURE_PIXELS = 1 << 26  # of a picture, which is decoded alone
 MAX_SECONDS = 10**7  # of a video: four months
 RATES = (Fraction(1, 10**6), 10**6)  # frames per second
@@ -93,6 +94,11 @@ class Orientation:
         swaps = abs(b) > abs(a)
         x, y = (c, b) if swaps else (a, d)
         return cls(swaps, x < 0, y < 0)
+
+    @property
+    def rotation(self) -> int:
+        """Degrees clockwise, before a mirrored image is mirrored."""
+        return (270 if self.mirrors_y else 90) if self.swaps else (180 if self.mirrors_x else 0)
 
     def swap_size(self, width: int, height: int) -> tuple[int, int]:
         """Convert a stored size to the displayed size, or back."""
@@ -185,7 +191,8 @@ def limit_size(stream: av.VideoStream, name: Path | str, max_pixels: int) -> Non
         problem = f"frames of {width} x {height} pixels are too large; the limit is {max_pixels:,} pixels"
         raise ValueError(f"{name}: {problem}; make them smaller first")
     stream.codec_context.options = {"max_pixels": str(max_pixels)}
-    stream.thread_type = "AUTO" if width * height <= MAX_PIXELS // 2 else "SLICE"  # each thread may hold a frame
+    frame_bytes = count_bytes(width, height, stream.codec_context.format)
+    stream.thread_type = "AUTO" if frame_bytes <= THREADED_BYTES else "SLICE"
 
 
 def describe_error(error: av.FFmpegError) -> str:
@@ -233,11 +240,16 @@ def probe(
     first: av.VideoFrame | None = None
     stamps: list[int | None] = []
     reason, probed_bytes = "there is no frame in it", 0
+    decoder = LimitedDecoder(stream)
     for packet in chain(packets.peek(), [None]):  # None returns the decoder's last frames
         try:
-            for frame in stream.codec_context.decode(packet):
+            for frame in decoder.decode(packet):
                 first = first or frame
                 stamps.append(frame.pts)
+        except LimitError as error:
+            if first is None:
+                raise ValueError(f"{name}: {error}; make them smaller first") from None
+            break
         except av.FFmpegError as error:
             reason = describe_error(error)
         probed_bytes += packet.size if packet else 0

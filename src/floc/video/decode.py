@@ -17,6 +17,7 @@ import numpy as np
 
 from floc._checks import is_positive_int, shorten
 from floc.video.container import MAX_PICTURE_PIXELS, Clock, Orientation, PacketReader, describe_error
+from floc.video.limits import LimitedDecoder, LimitError
 from floc.video.sample import Sampler, Ticks
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class FrameDecoder:
         self, packets: PacketReader, stream: av.VideoStream, clock: Clock, sampler: Sampler, skipping: bool
     ) -> None:
         self._reader, self._stream, self._clock, self._sampler = packets, stream, clock, sampler
+        self._decoder = LimitedDecoder(stream)
         # without reliable timestamps, a frame's time is known only by counting all frames before it
         self._skipping = skipping and not clock.counts
         self._shown: Ticks = -1  # display time of the last decoded frame
@@ -51,7 +53,13 @@ class FrameDecoder:
         self.stop_reason = ""  # why reading stopped before the end of the video
 
     def __iter__(self) -> Iterator[tuple[Ticks, av.VideoFrame]]:
-        """Yield decoded frames and their display times."""
+        """Yield decoded frames and their display times, as far as the limits allow."""
+        try:
+            yield from self._decode_all()
+        except LimitError as error:
+            self.stop_reason = str(error)
+
+    def _decode_all(self) -> Iterator[tuple[Ticks, av.VideoFrame]]:
         held: list[av.Packet] = []
         held_bytes, fresh, last_key = 0, False, -math.inf
         for packet in self._packets():
@@ -100,7 +108,7 @@ class FrameDecoder:
         from av.video.frame import PictureType
 
         try:
-            frames = self._stream.codec_context.decode(packet)
+            frames = self._decoder.decode(packet, self._sampler.count)
         except av.FFmpegError as error:
             self._record_damage(describe_error(error), None if packet is None else packet.pts)
             return

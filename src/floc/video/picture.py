@@ -1,11 +1,13 @@
 """Read one picture the way video frames are read."""
 
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from floc.video.container import MAX_PICTURE_PIXELS, Orientation, describe_error, import_av, limit_size, open_container
 from floc.video.decode import FrameSize, make_converter, resolve_size
+from floc.video.limits import LimitedDecoder, LimitError
 
 
 def read_picture(picture: str | Path | np.ndarray, size: FrameSize | None = None) -> np.ndarray:
@@ -28,9 +30,11 @@ def read_picture(picture: str | Path | np.ndarray, size: FrameSize | None = None
             raise ValueError(f"{path}: there is no picture in it; give a picture or a video")
         limit_size(streams[0], path, MAX_PICTURE_PIXELS)
         try:
-            frame = next(iter(container.decode(streams[0])), None)
-        except av.FFmpegError as error:
-            reason = describe_error(error)
+            decoder = LimitedDecoder(streams[0])
+            frames = chain.from_iterable(map(decoder.decode, container.demux(streams[0])))
+            frame = next(frames, None)
+        except (av.FFmpegError, LimitError) as error:
+            reason = str(error) if isinstance(error, LimitError) else describe_error(error)
             raise ValueError(f"{path}: the picture cannot be decoded ({reason}); copy it again") from None
         if frame is None:
             raise ValueError(f"{path}: there is no picture in it; give a picture or a video")

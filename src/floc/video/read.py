@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from floc.video.container import Clock, Orientation
 
 FPS_LIMITS = (1e-12, 1e6)
-BATCH_BYTES = 1 << 30
+BATCH_BYTES = 1 << 27
 
 
 def read(
@@ -50,7 +50,7 @@ def read(
         max_frames: maximum number of frames; if there would be more, they are spread evenly over the whole video.
             None for no limit.
         size: maps (width, height) of the upright video, in square pixels, to (width, height) of the frames to return.
-        batch: frames in each `Frames`. The last batch may be shorter; all are if they would take more than 1 GiB.
+        batch: frames in each `Frames`. The last batch may be shorter; all are if they would take more than 128 MiB.
     """
     check_sampling(fps, max_frames, batch)
     # numpy numbers would overflow in fractions
@@ -63,7 +63,7 @@ def read(
         source = orientation.display_size(frame, stream)
         duration_s, whole_file = read_duration(container, stream, clock)
         count = stream.frames if stream.frames > 0 else None
-        codec, rotation = stream.codec_context.name, round(-frame.rotation / 90) % 4 * 90
+        codec, rotation = stream.codec_context.name, orientation.rotation
     if duration_s is None or (count is None and (fps is None or fps > clock.rate)):
         scanned_s, count = scan_file(path, clock)
         duration_s = scanned_s if duration_s is None else duration_s
@@ -181,7 +181,7 @@ class Video:
             decoder = FrameDecoder(packets, stream, self._clock, sampler, skipping)
             for ticks, frame in select_frames(decoder, sampler, self._clock):
                 # a frame on screen at an earlier target belongs to the part before
-                if step is None or not targets.start or ticks > (targets.start - 1) * step + rounding:
+                if step is None or not targets.start or ticks > sampler.place(targets.start - 1):
                     yield ticks, frame
         self.warnings.extend(decoder.warnings(self.path.name, self.duration_s))
 
