@@ -5,6 +5,7 @@ numbers of samples are compared with the length of the file.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -21,7 +22,7 @@ CONTAINERS = frozenset(b"moov trak mdia minf stbl edts dinf udta mvex moof traf 
 # Boxes that make ffmpeg take memory, and the box in which they are; ordinary files do not have the last two.
 PLACES = {b"moov": b"", b"moof": b"", b"trak": b"moov", b"traf": b"moof", b"trun": b"traf", b"elst": b"edts"}
 PLACES |= dict.fromkeys((b"stsz", b"stz2", b"stsc", b"stco", b"co64"), b"stbl") | {b"cmov": b"-", b"hoov": b"-"}
-NEEDED = PLACES.keys() | CONTAINERS | {b"ftyp", b"free", b"stsd", b"hdlr", b"stts"}
+NEEDED = PLACES.keys() | CONTAINERS | {b"ftyp", b"mdat", b"free", b"stsd", b"hdlr", b"stts"}
 
 
 class _Box(NamedTuple):
@@ -83,21 +84,28 @@ class _Track:
         return samples * max(1, self.edits - 1)  # an edit that delays the start repeats nothing
 
 
-def check_samples(path: Path) -> None:
-    """Raise ValueError if an mp4 file lists more samples than it has bytes, or lists them in an unusual place."""
-    size_bytes = path.stat().st_size
+@contextmanager
+def _open(path: Path) -> Iterator[BinaryIO]:
+    """Open a file; errors of reading and of its boxes name it."""
     try:
         with path.open("rb") as file:
-            count = _count_samples(file, size_bytes)
-        if count > min(max(size_bytes, MIN_SAMPLES), MAX_SAMPLES):
-            limit = "it has bytes" if count > size_bytes else f"the limit of {MAX_SAMPLES:,}"
-            raise _IndexError(f"lists {count:,} samples, more than {limit}")
+            yield file
     except _IndexError as error:
         raise ValueError(f"{path}: its index {error}; copy it again, or convert it") from None
     except OSError as error:
-        if error.filename is not None:
+        if error.filename is not None:  # it names the file
             raise
         raise OSError(f"{path}: cannot be read ({error.strerror}); copy it again") from None
+
+
+def check_samples(path: Path) -> None:
+    """Raise ValueError if an mp4 file lists more samples than it has bytes, or lists them in an unusual place."""
+    size_bytes = path.stat().st_size
+    with _open(path) as file:
+        count = _count_samples(file, size_bytes)
+        if count > min(max(size_bytes, MIN_SAMPLES), MAX_SAMPLES):
+            limit = "it has bytes" if count > size_bytes else f"the limit of {MAX_SAMPLES:,}"
+            raise _IndexError(f"lists {count:,} samples, more than {limit}")
 
 
 def _count_samples(file: BinaryIO, size_bytes: int) -> int:
@@ -125,12 +133,20 @@ def _count_samples(file: BinaryIO, size_bytes: int) -> int:
 
 def check_index(path: Path) -> None:
     """Raise ValueError if an mp4 file has no complete index (moov box)."""
-    with path.open("rb") as file:
+    with _open(path) as file:
         ends = [(box.name, box.end) for box in _walk(file, depth=1) if box.name in (b"ftyp", b"moov")]
         size = file.seek(0, 2)
     if ends and ends[0][0] == b"ftyp" and not any(name == b"moov" and end <= size for name, end in ends):
         problem = "this mp4 is cut off or its recording was never finished"
         raise ValueError(f"{path}: {problem}: its index (moov), needed to read it, is missing; copy the file again")
+
+
+def is_finished(path: Path) -> bool:
+    """Return whether an mp4 file has its index at the end, where a recorder writes it last."""
+    with _open(path) as file:
+        size = file.seek(0, 2)
+        names = [box.name for box in _walk(file, depth=1) if box.end <= size]
+    return b"mdat" in names and b"moov" in names[names.index(b"mdat") :]
 
 
 def _walk(

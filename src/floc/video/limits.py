@@ -6,7 +6,7 @@ in 1080p, AV1 has 100,000 decoded bytes for each byte of the file, H.264 30,000;
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import av
@@ -34,7 +34,8 @@ class LimitedDecoder:
     """Decodes the packets of a stream, as far as the limits allow."""
 
     def __init__(self, stream: av.VideoStream) -> None:
-        self._stream = stream
+        self._context = stream.codec_context
+        self._container: Any = stream.container
         self._waiting = 0  # packets whose frames did not come yet
         self._buffers: set[int] = set()  # addresses of frames: ffmpeg uses the memory of earlier ones again
         self._frame_bytes = self._read_bytes = self._work_bytes = self._converted = 0
@@ -45,10 +46,9 @@ class LimitedDecoder:
         Args:
             converted: frames that the caller has converted to RGB so far.
         """
-        context = self._stream.codec_context
-        frames = context.decode(packet)
+        frames = self._context.decode(packet)
         self._waiting = max(0, min(self._waiting + 1, DELAYED_FRAMES) - len(frames))
-        delayed_bytes = self._waiting * count_bytes(context.width, context.height, context.format)
+        delayed_bytes = self._waiting * count_bytes(self._context.width, self._context.height, self._context.format)
         for frame in frames:
             frame_bytes = count_bytes(frame.width, frame.height, frame.format)
             if frame_bytes != self._frame_bytes:
@@ -58,12 +58,11 @@ class LimitedDecoder:
         self._work_bytes += CONVERSION_WORK * (converted - self._converted) * self._frame_bytes
         self._converted = converted
         self._read_bytes += packet.size if packet else 0
-        source_bytes = max(self._stream.container.size, self._read_bytes)  # the size is negative if it is unknown
+        source_bytes = max(self._container.size, self._read_bytes)  # the size is negative if it is unknown
         held_bytes = len(self._buffers) * self._frame_bytes
-        # frames that other threads decode, in part into buffers that were seen before, do not add to them
-        held_bytes = (
-            held_bytes + delayed_bytes if self._frame_bytes > THREADED_BYTES else max(held_bytes, delayed_bytes)
-        )
+        if self._frame_bytes <= THREADED_BYTES:  # threads decode many frames, mostly into buffers that were used before
+            held_bytes = max(0, held_bytes - delayed_bytes)
+        held_bytes += delayed_bytes
         if held_bytes > MEMORY_BYTES + MEMORY_PER_BYTE * source_bytes:
             raise LimitError(f"its frames need {held_bytes >> 20} MiB at once, too much for {source_bytes:,} bytes")
         if self._work_bytes > WORK_BYTES + WORK_PER_BYTE * source_bytes:

@@ -18,7 +18,7 @@ import numpy as np
 
 from floc._checks import check_choice
 from floc._text import redact_source
-from floc.video.boxes import check_samples
+from floc.video.boxes import check_samples, is_finished
 from floc.video.container import FORMATS, OPEN_OPTIONS, PacketReader, check_file, find_video_stream, import_av, probe
 from floc.video.decode import FrameDecoder, FrameSize, format_frames, make_converter, resolve_size, select_frames
 from floc.video.read import check_sampling, read
@@ -106,7 +106,7 @@ def read_frames(
     """
     check_sampling(fps)
     check_source(source, follow=follow)
-    if classify_source(source) == "file" and not follow:
+    if classify_source(source) == "file" and (not follow or is_finished(Path(source))):
         video = read(source, fps=fps, max_frames=None, size=size, batch=1)
         for frames in video:
             yield frames.pixels[0], float(frames.times_s[0])
@@ -163,6 +163,8 @@ class _GrowingFile:
 
     def raise_error(self) -> None:
         """Raise the error or interrupt that ended a read."""
+        if isinstance(self._error, OSError):
+            raise OSError(f"{self._file.name}: cannot be read ({self._error.strerror}); copy it to another disk")
         if self._error is not None:
             raise self._error
 
