@@ -61,12 +61,15 @@ def pad(index: bytes, media: bytes) -> bytes:
     return media + box(b"moov", box(b"abcd", bytes(64 << 20)), index)
 
 
+def overlap(index: bytes, media: bytes) -> bytes:
+    """Put the name of the table into the box before it."""
+    place = index.index(b"stsz") - 4 - index.index(b"stbl") - 4
+    return media + insert(box(b"moov", index), b"stbl", place, box(b"abcd", b"stsz"), STBL)
+
+
 HIDDEN: dict[str, tuple[str, Callable[[bytes, bytes], bytes]]] = {
     "a box with an odd name": ("lists", lambda index, media: box(b"\xa9abc", bytes(8)) + media + box(b"moov", index)),
-    "overlapping names": (
-        "lists",
-        lambda index, media: media + insert(box(b"moov", index), b"stbl", 0, box(b"abcd", b"stsz"), STBL),
-    ),
+    "overlapping names": ("lists", overlap),
     "a late index": ("lists", pad),
     "a 64-bit size": (
         "lists",

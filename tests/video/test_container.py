@@ -41,6 +41,17 @@ def test_rotated_and_mirrored_videos_are_upright(film, numbers, rotation: int, m
     assert numbers(wide) == numbers(opened)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_matrix_that_turns_nothing_is_no_rotation(film, numbers, first: int) -> None:
+    path = film("flat.mp4", 12)
+    data = path.read_bytes()
+    place = data.index(b"tkhd") + 44
+    path.write_bytes(data[:place] + first.to_bytes(4, "big") + bytes(32) + data[place + 36 :])
+    opened = video.read(path, fps=None)
+    assert (opened.rotation, opened.width, opened.height) == (0, 64, 48)
+    assert numbers(opened) == list(range(12))
+
+
 def test_non_square_pixels(film, numbers) -> None:
     opened = video.read(film("dv.mkv", 5, size=(72, 56), aspect=Fraction(16, 11)), fps=None)
     assert (opened.source_width, opened.source_height) == (opened.width, opened.height) == (105, 56)

@@ -8,12 +8,14 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 
 import pytest
 
 av = pytest.importorskip("av", reason="PyAV is not installed: pip install 'floc-video[video]'")
 
+from floc import video  # noqa: E402
 from floc.video import live  # noqa: E402
 from tests.video.conftest import number_on  # noqa: E402
 
@@ -31,6 +33,36 @@ def read_numbers(source: Path | str, **options: object) -> list[int]:
 def test_follow_reads_short_files(film, name: str, count: int) -> None:
     """The first 16 frames are read twice: to probe the stream, and to return them."""
     assert read_numbers(film(name, count), follow=True, patience_s=0.1) == list(range(count))
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mov"])
+def test_follow_reads_a_finished_mp4(film, film_with_sound, name: str) -> None:
+    """Its index is at its end, so it is complete, and cannot be read in order."""
+    assert read_numbers(film(name, 300), follow=True, patience_s=0.1) == list(range(300))
+    assert read_numbers(film_with_sound("b.mp4", frames=40, sound_s=4), follow=True, patience_s=0.1) == list(range(40))
+
+
+def test_errors_of_a_disk_name_the_file(film, tmp_path: Path, monkeypatch) -> None:
+    path = film("a.ts", 20)
+
+    class Failing(FileIO):
+        def read(self, size: int | None = -1) -> bytes:  # type: ignore[override]
+            raise OSError(5, "Input/output error")
+
+    open_path = Path.open
+    monkeypatch.setattr(Path, "open", lambda path, *_, **__: Failing(path))
+    for call in (lambda: read_numbers(path, follow=True), lambda: video.read(path)):
+        with pytest.raises(OSError, match=r"a\.ts: cannot be read \(Input/output error\)"):
+            call()
+    opened: list[object] = []  # the first readings succeed
+
+    def open_once(path: Path, *arguments: object, **options: object) -> object:
+        opened.append(path)
+        return Failing(path) if options.get("buffering") == 0 else open_path(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", open_once)
+    with pytest.raises(OSError, match=r"a\.ts: cannot be read \(Input/output error\)"):
+        read_numbers(path, follow=True)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 
 from floc.video.sample import Sampler, compute_step, count_samples
 
@@ -23,6 +23,17 @@ def test_takes_the_frame_on_screen_at_each_target(gaps: list[int], step: Fractio
     expected = [i for i, start in enumerate(starts) if math.ceil(start / step) * step < start + gaps[i]]
     assert taken == expected
     assert sampler.count == len(taken)
+
+
+@given(gaps, steps.map(lambda step: step + 1), st.integers(0, 100))
+def test_rounding_loses_no_first_frame(gaps: list[int], step: Fraction, rounding: int) -> None:
+    sampler = Sampler(step, rounding, None)
+    taken = [i for i in range(len(gaps)) if sampler.wants(until=sum(gaps[: i + 1]))]
+    count = math.ceil(sum(gaps) / step)
+    assume(count < 200)
+    targets = [0, *(number * step + rounding for number in range(1, count + 1))]
+    shown = {sum(target >= sum(gaps[: i + 1]) for i in range(len(gaps))) for target in targets}
+    assert taken == sorted(shown - {len(gaps)})
 
 
 @given(gaps, steps, st.integers(1, 5))
