@@ -18,6 +18,8 @@ NAME = "clips"
 BATCH = 25
 CASES = 2_000
 SIZE = (64, 48)
+DEEP: dict[str, Any] = {"codec": "libx264", "pixels": "yuv444p10le", "is_blank": True}  # 90 MB for each frame
+DEEP_SIZE = (3840, 3840)
 DECOY_SIZE = (112, 80)  # no sample has it: a result of this size was read from a file that the user did not name
 SAMPLES: dict[str, dict[str, Any]] = {
     "a.mp4": {"codec": "libx264"},
@@ -39,6 +41,7 @@ def prepare(folder: Path) -> None:
     """Encode the valid clips."""
     for name, options in SAMPLES.items():
         _encode(folder / name, SIZE, **options)
+    _encode(folder / "deep.mkv", DEEP_SIZE, **DEEP)
     (folder / "decoy").mkdir()
     _encode(folder / "decoy" / "decoy.mp4", DECOY_SIZE, codec="libx264")
     _encode(folder / "decoy" / "decoy.ts", DECOY_SIZE, codec="mpeg2video")
@@ -52,19 +55,21 @@ def _encode(
     movflags: str | None = None,
     rotation: int = 0,
     aspect: Fraction | None = None,
+    is_blank: bool = False,
 ) -> None:
     import av
 
     rng = np.random.default_rng(0)
-    base = rng.integers(0, 256, (size[1], size[0], 3), np.uint8)
+    base = rng.integers(0, 1 if is_blank else 256, (size[1], size[0], 3), np.uint8)
+    options = {"g": "50", "preset": "ultrafast", "refs": "16", "bf": "8"} if is_blank else {"g": "6"}
     with av.open(path, "w", container_options={"movflags": movflags} if movflags else {}) as output:
-        stream: Any = output.add_stream(codec, rate=10, options={"g": "6"})
+        stream: Any = output.add_stream(codec, rate=10, options=options)
         stream.width, stream.height, stream.pix_fmt = *size, pixels
         if aspect is not None:
             stream.codec_context.sample_aspect_ratio = aspect
         if rotation:
             stream.set_display_rotation(rotation)
-        for number in range(24):
+        for number in range(14 if is_blank else 24):
             frame = av.VideoFrame.from_ndarray(np.roll(base, 3 * number, 1), "rgb24")
             frame.pts = number
             output.mux(stream.encode(frame))
@@ -99,7 +104,11 @@ def run(folder: Path, seed: int, case: int) -> Outcome:
         path = work / f"clip{Path(what).suffix}"
     else:
         sample = folder / rng.choice([name for name in SAMPLES if name.endswith(f".{form}")])
-        data, what = containers.mutate_container(sample.read_bytes(), sample.suffix, rng)
+        if form == "mkv" and rng.random() < 0.03:
+            sample = folder / "deep.mkv"
+            data, what = sample.read_bytes(), "not changed"
+        else:
+            data, what = containers.mutate_container(sample.read_bytes(), sample.suffix, rng)
         what = f"{sample.name}: {what}"
         path = work / f"clip{sample.suffix}"
     path.write_bytes(data)
@@ -130,6 +139,9 @@ def _use(path: Path, rng: Random, *, is_reference: bool) -> str:
         require(math.isfinite(getattr(clip, name)) and getattr(clip, name) >= 0, f"{name} = {getattr(clip, name)!r}")
     oracles.check_frames(clip, clip.width, clip.height, max_frames)
     require(all(isinstance(text, str) for text in clip.warnings), "a warning is not text")
+    require(clip.frames or clip.warnings or not clip.planned, "no frame and no warning")
+    turned = clip.rotation % 180 == 90
+    require(clip._orientation.swap_size(1, 2) == ((2, 1) if turned else (1, 2)), f"rotation {clip.rotation}")
     clip.describe()
     if fps is not None and clip.duration_s > 0 and rng.random() < 0.3:
         part = clip.between(0, clip.duration_s / 2)

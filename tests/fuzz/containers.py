@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import dataclass, field
 from random import Random
 
@@ -53,6 +54,10 @@ def mutate_container(data: bytes, suffix: str, rng: Random) -> tuple[bytes, str]
     """Change a video file; return its bytes, and what was changed."""
     if rng.random() < 0.3:
         return mutate_bytes(data, rng), "bytes"
+    if suffix in (".mp4", ".mov") and rng.random() < 0.3:
+        return _hide_index(_parse_boxes(data), rng)
+    if suffix == ".gif" and rng.random() < 0.1:
+        return _repeat_canvas(rng)
     if suffix in (".mp4", ".mov"):
         return _mutate_tree(_parse_boxes(data), rng, _join_box, is_big=True)
     if suffix in (".mkv", ".webm"):
@@ -134,6 +139,58 @@ def _join_box(node: Node) -> bytes:
     body = node.data if node.children is None else b"".join(map(_join_box, node.children))
     size = len(body) + 8 if node.size is None else node.size
     return struct.pack(">I4s", size % (1 << 32), node.name) + body
+
+
+def _hide_index(roots: list[Node], rng: Random) -> tuple[bytes, str]:
+    """List millions of samples in an mp4 file, in a place where a check may not look for them."""
+    count = rng.choice((1_000_000, 60_000_000, 150_000_000, 1 << 31, (1 << 32) - 1))
+    tables = {
+        b"stsz": struct.pack(">III", 0, rng.choice((1, 700)), count),
+        b"stz2": struct.pack(">III", 0, 8, count),
+        b"trun": struct.pack(">II", 0, count),
+        b"elst": struct.pack(">II", 0, 500) + struct.pack(">Iii", 10**6, 0, 1 << 16) * 500,
+        b"stsc": struct.pack(">IIIII", 0, 1, 1, count, 1),
+        b"stts": struct.pack(">IIII", 0, 1, count, 1),
+    }
+    name = rng.choice(list(tables))
+    for node in [node for root in roots for node in root.walk()]:
+        if node.name == name or (node.name in tables and rng.random() < 0.5):
+            node.data = tables[node.name]
+    table = Node(name, tables[name])
+    place = next(i for i, root in enumerate(roots) if root.name == b"moov")
+    index = roots[place]
+    hidden = rng.choice(("", "name", "overlap", "inside", "around", "top", "cmov", "free", "hoov", "padding", "twice"))
+    if hidden == "name":
+        roots.insert(rng.randrange(place + 1), Node(rng.randbytes(4), rng.randbytes(8)))
+    elif hidden in ("overlap", "inside"):
+        parent = rng.choice([node for node in index.walk() if node.children])
+        other = Node(rng.choice((b"abcd", *BOXES)), children=[table]) if hidden == "inside" else Node(b"abcd", name)
+        parent.children.insert(rng.randrange(len(parent.children)), other)  # type: ignore[union-attr, arg-type]
+    elif hidden == "around":
+        around = rng.choice((b"udta", b"mvex", b"meta", b"free", b"wave", b"abcd"))
+        roots[place] = Node(around, children=[Node(b"hdlr", bytes(25)), index])
+    elif hidden == "top":
+        roots.insert(rng.randrange(len(roots) + 1), table)
+    elif hidden == "cmov":
+        whole = _join_box(index)
+        packed = struct.pack(">I", len(whole)) + zlib.compress(whole)
+        index.children = [Node(b"cmov", children=[Node(b"dcom", b"zlib"), Node(b"cmvd", packed)])]
+    elif hidden in ("free", "hoov"):
+        index.name = hidden.encode()
+    elif hidden == "padding":
+        roots.insert(place, Node(rng.choice((b"abcd", b"free", b"mdat")), bytes(rng.choice((10**5, 10**7)))))
+    elif hidden == "twice":
+        roots.append(index)
+    return b"".join(map(_join_box, roots)), f"{count} in {name.decode()} {hidden}"
+
+
+def _repeat_canvas(rng: Random) -> tuple[bytes, str]:
+    """Return a GIF of many small pictures on a large canvas."""
+    width, height = rng.choice(((5700, 5700), (65535, 500), (500, 65535), (3840, 2160), (1, 65535), (65535, 65535)))
+    picture = b"\x21\xf9\x04\0\x0a\0\0\0\x2c" + struct.pack("<4HB", 0, 0, 1, 1, 0) + b"\2\2\x44\1\0"
+    count = rng.choice((10, 300, 2000))
+    head = b"GIF89a" + struct.pack("<2H3B", width, height, 0x80, 0, 0) + b"\0\0\0\xff\xff\xff"
+    return head + picture * count + b";", f"{count} pictures on {width} x {height}"
 
 
 def _parse_elements(data: bytes) -> list[Node]:
