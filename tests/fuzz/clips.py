@@ -18,8 +18,8 @@ NAME = "clips"
 BATCH = 25
 CASES = 2_000
 SIZE = (64, 48)
-DEEP: dict[str, Any] = {"codec": "libx264", "pixels": "yuv444p10le", "is_blank": True}  # 90 MB for each frame
-DEEP_SIZE = (3840, 3840)
+DEEP: dict[str, Any] = {"codec": "libx264", "pixels": "yuv444p10le", "is_blank": True}  # 160 MB for each frame
+DEEP_SIZE = (5120, 5120)
 DECOY_SIZE = (112, 80)  # no sample has it: a result of this size was read from a file that the user did not name
 SAMPLES: dict[str, dict[str, Any]] = {
     "a.mp4": {"codec": "libx264"},
@@ -69,7 +69,7 @@ def _encode(
             stream.codec_context.sample_aspect_ratio = aspect
         if rotation:
             stream.set_display_rotation(rotation)
-        for number in range(14 if is_blank else 24):
+        for number in range(10 if is_blank else 24):
             frame = av.VideoFrame.from_ndarray(np.roll(base, 3 * number, 1), "rgb24")
             frame.pts = number
             output.mux(stream.encode(frame))

@@ -149,6 +149,16 @@ def test_rejects_too_many_boxes(tmp_path: Path, monkeypatch) -> None:
         video.read(path)
 
 
+def test_sizes_beyond_the_file_are_no_error_of_python(film) -> None:
+    path = film("huge.mp4", 20)
+    data = path.read_bytes()
+    place = data.index(b"moov") - 4
+    huge = struct.pack(">I4sQ", 1, b"moov", 2**64 - 1 - place) + struct.pack(">I4sQ", 1, b"abcd", 2**64 - 999 - place)
+    path.write_bytes(data[:place] + huge + data[place + 8 :])
+    with pytest.raises(ValueError, match=r"huge\.mp4: "):
+        video.read(path)
+
+
 @pytest.mark.parametrize("container", [{}, {"movflags": "faststart"}, {"movflags": "frag_every_frame+empty_moov"}])
 def test_ordinary_files_are_read_without_their_media(film, container, monkeypatch) -> None:
     path = film("a.mov", 40, container=container)

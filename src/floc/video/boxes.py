@@ -38,7 +38,7 @@ class _Box(NamedTuple):
     def read_number(self, file: BinaryIO, offset: int) -> int:
         return int.from_bytes(self.read(file, offset, 4), "big")
 
-    def read_description(self, file: BinaryIO) -> bytes:
+    def read_all(self, file: BinaryIO) -> bytes:
         if self.end - self.start > MAX_DESCRIPTION_BYTES:
             raise _IndexError(f"has a box {self.name.decode()} that is too long")
         return self.read(file, 0, self.end - self.start)
@@ -116,7 +116,7 @@ def _count_samples(file: BinaryIO, size_bytes: int) -> int:
         if PLACES.get(box.name, box.parent) != box.parent:
             raise _IndexError(f"has a box {box.name.decode()} in an unusual place")
         if box.name == b"stsd":  # ffmpeg reads all boxes in a description of a codec
-            if any(name in box.read_description(file) for name in PLACES):
+            if any(name in box.read_all(file) for name in PLACES):
                 raise _IndexError("has a box stsd with unusual content")
         elif box.name == b"free":  # ffmpeg takes it for the index if it finds no other
             hides_index |= box.read(file, 4, 4) in (b"mvhd", b"cmov")
@@ -170,11 +170,12 @@ def _walk(
         start = end if around.name == b"" else min(end, around.end)
         if name not in NEEDED:
             continue
-        box = _Box(name, content, start, around.name)
-        yield box
-        if name == b"meta" and depth > 1:  # its boxes start with hdlr, in some files after four other bytes
-            text = box.read_description(file)
+        yield _Box(name, content, start, around.name)
+        if name not in CONTAINERS or depth == 1:
+            continue
+        box = _Box(name, content, min(start, around.end))  # a box may state more than the file has
+        if name == b"meta":  # its boxes start with hdlr, in some files after four other bytes
+            text = box.read_all(file)
             first = next((place for place in range(0, len(text), 4) if text[place : place + 4] == b"hdlr"), 0)
             box = box._replace(start=content + first - 4 if first else box.end)
-        if name in CONTAINERS and depth > 1:
-            yield from _walk(file, box, depth - 1, numbers)
+        yield from _walk(file, box, depth - 1, numbers)

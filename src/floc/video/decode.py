@@ -40,7 +40,6 @@ class FrameDecoder:
         self, packets: PacketReader, stream: av.VideoStream, clock: Clock, sampler: Sampler, skipping: bool
     ) -> None:
         self._reader, self._stream, self._clock, self._sampler = packets, stream, clock, sampler
-        self._decoder = LimitedDecoder(stream)
         # without reliable timestamps, a frame's time is known only by counting all frames before it
         self._skipping = skipping and not clock.counts
         self._shown: Ticks = -1  # display time of the last decoded frame
@@ -51,6 +50,7 @@ class FrameDecoder:
         self.damage, self._damage_s = "", 0.0  # reason for the first of them, and its time
         self._reached_end = False  # read to the end of the file, not only to the last wanted frame
         self.stop_reason = ""  # why reading stopped before the end of the video
+        self._decoder = LimitedDecoder(stream)
 
     def __iter__(self) -> Iterator[tuple[Ticks, av.VideoFrame]]:
         """Yield decoded frames and their display times, as far as the limits allow."""

@@ -34,21 +34,16 @@ class LimitedDecoder:
     """Decodes the packets of a stream, as far as the limits allow."""
 
     def __init__(self, stream: av.VideoStream) -> None:
-        self._context = stream.codec_context
-        self._container: Any = stream.container
+        self._stream: Any = stream
         self._waiting = 0  # packets whose frames did not come yet
         self._buffers: set[int] = set()  # addresses of frames: ffmpeg uses the memory of earlier ones again
         self._frame_bytes = self._read_bytes = self._work_bytes = self._converted = 0
 
     def decode(self, packet: av.Packet | None, converted: int = 0) -> list[av.VideoFrame]:
-        """Decode a packet, or None for the last frames; raise LimitError beyond a limit.
-
-        Args:
-            converted: frames that the caller has converted to RGB so far.
-        """
-        frames = self._context.decode(packet)
+        """Decode a packet, or None for the last frames; `converted` frames were converted to RGB so far."""
+        context = self._stream.codec_context
+        frames: list[av.VideoFrame] = context.decode(packet)
         self._waiting = max(0, min(self._waiting + 1, DELAYED_FRAMES) - len(frames))
-        delayed_bytes = self._waiting * count_bytes(self._context.width, self._context.height, self._context.format)
         for frame in frames:
             frame_bytes = count_bytes(frame.width, frame.height, frame.format)
             if frame_bytes != self._frame_bytes:
@@ -58,11 +53,11 @@ class LimitedDecoder:
         self._work_bytes += CONVERSION_WORK * (converted - self._converted) * self._frame_bytes
         self._converted = converted
         self._read_bytes += packet.size if packet else 0
-        source_bytes = max(self._container.size, self._read_bytes)  # the size is negative if it is unknown
-        held_bytes = len(self._buffers) * self._frame_bytes
-        if self._frame_bytes <= THREADED_BYTES:  # threads decode many frames, mostly into buffers that were used before
-            held_bytes = max(0, held_bytes - delayed_bytes)
-        held_bytes += delayed_bytes
+        source_bytes = max(self._stream.container.size, self._read_bytes)  # the size is negative if it is unknown
+        delayed_bytes = self._waiting * count_bytes(context.width, context.height, context.format)
+        seen_bytes = len(self._buffers) * self._frame_bytes
+        # threads decode many small frames at once, mostly into buffers that were used before
+        held_bytes = max(delayed_bytes, seen_bytes + delayed_bytes * (self._frame_bytes > THREADED_BYTES))
         if held_bytes > MEMORY_BYTES + MEMORY_PER_BYTE * source_bytes:
             raise LimitError(f"its frames need {held_bytes >> 20} MiB at once, too much for {source_bytes:,} bytes")
         if self._work_bytes > WORK_BYTES + WORK_PER_BYTE * source_bytes:
