@@ -165,7 +165,7 @@ def _hide_index(roots: list[Node], rng: Random) -> tuple[bytes, str]:
     elif hidden in ("overlap", "inside"):
         parent = rng.choice([node for node in index.walk() if node.children])
         other = Node(rng.choice((b"abcd", *BOXES)), children=[table]) if hidden == "inside" else Node(b"abcd", name)
-        parent.children.insert(rng.randrange(len(parent.children)), other)  # type: ignore[union-attr]
+        parent.children.insert(rng.randrange(len(parent.children)), other)  # type: ignore[union-attr, arg-type]
     elif hidden == "around":
         around = rng.choice((b"udta", b"mvex", b"meta", b"free", b"wave", b"abcd"))
         roots[place] = Node(around, children=[Node(b"hdlr", bytes(25)), index])

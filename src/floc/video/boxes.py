@@ -110,43 +110,46 @@ def check_samples(path: Path) -> None:
 
 def _count_samples(file: BinaryIO, size_bytes: int) -> int:
     """Return the number of samples that ffmpeg would list."""
-    tracks, fragments = [_Track()], 0
-    has_index = hides_index = False
+    tracks, fragments, names = [_Track()], 0, set()
     for box in _walk(file):
         if PLACES.get(box.name, box.parent) != box.parent:
             raise _IndexError(f"has a box {box.name.decode()} in an unusual place")
         if box.name == b"stsd":  # ffmpeg reads all boxes in a description of a codec
             if any(name in box.read_all(file) for name in PLACES):
                 raise _IndexError("has a box stsd with unusual content")
-        elif box.name == b"free":  # ffmpeg takes it for the index if it finds no other
-            hides_index |= box.read(file, 4, 4) in (b"mvhd", b"cmov")
+        elif box.name == b"free" and box.read(file, 4, 4) in (b"mvhd", b"cmov"):
+            names.add(b"free")
         elif box.name == b"trun":
             fragments += box.read_number(file, 4)
         elif box.name == b"trak":
             tracks.append(_Track())
-        has_index |= box.name == b"moov"
+        elif box.name == b"moov":
+            names.add(b"moov")
         tracks[-1].add(box, file, size_bytes)
-    if hides_index and not has_index:
+    if names == {b"free"}:  # ffmpeg takes it for the index
         raise _IndexError("is in a box for unused space")
     return fragments + sum(track.count_samples() for track in tracks)
 
 
 def check_index(path: Path) -> None:
     """Raise ValueError if an mp4 file has no complete index (moov box)."""
-    with _open(path) as file:
-        ends = [(box.name, box.end) for box in _walk(file, depth=1) if box.name in (b"ftyp", b"moov")]
-        size = file.seek(0, 2)
-    if ends and ends[0][0] == b"ftyp" and not any(name == b"moov" and end <= size for name, end in ends):
+    boxes = _list_outermost(path)
+    if boxes and boxes[0][0] == b"ftyp" and (b"moov", True) not in boxes:
         problem = "this mp4 is cut off or its recording was never finished"
         raise ValueError(f"{path}: {problem}: its index (moov), needed to read it, is missing; copy the file again")
 
 
 def is_finished(path: Path) -> bool:
-    """Return whether an mp4 file has its index at the end, where a recorder writes it last."""
+    """Return whether an mp4 file has its index after its media, where a recorder writes it last."""
+    boxes = _list_outermost(path)
+    return (b"mdat", True) in boxes and (b"moov", True) in boxes[boxes.index((b"mdat", True)) :]
+
+
+def _list_outermost(path: Path) -> list[tuple[bytes, bool]]:
+    """Return the names of the outermost boxes, and whether they are complete."""
     with _open(path) as file:
         size = file.seek(0, 2)
-        names = [box.name for box in _walk(file, depth=1) if box.end <= size]
-    return b"mdat" in names and b"moov" in names[names.index(b"mdat") :]
+        return [(box.name, box.end <= size) for box in _walk(file, depth=1)]
 
 
 def _walk(
