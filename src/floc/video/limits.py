@@ -44,7 +44,8 @@ class LimitedDecoder:
         """Decode a packet, or None for the last frames; `converted` frames were converted to RGB so far."""
         context = self._stream.codec_context
         frames: list[av.VideoFrame] = context.decode(packet)
-        self._waiting = max(0, min(self._waiting + 1, DELAYED_FRAMES) - len(frames))
+        packet_bytes = packet.size if packet else 0
+        self._waiting = max(0, min(self._waiting + (packet_bytes > 0), DELAYED_FRAMES) - len(frames))
         for frame in frames:
             frame_bytes = count_bytes(frame.width, frame.height, frame.format)
             if frame_bytes != self._frame_bytes:
@@ -53,7 +54,7 @@ class LimitedDecoder:
             self._work_bytes += frame_bytes
         self._work_bytes += CONVERSION_WORK * (converted - self._converted) * self._frame_bytes
         self._converted = converted
-        self._read_bytes += packet.size if packet else 0
+        self._read_bytes += packet_bytes
         source_bytes = max(self._stream.container.size, self._read_bytes)  # the size is negative if it is unknown
         delayed_bytes = self._waiting * count_bytes(context.width, context.height, context.format)
         seen_bytes = len(self._buffers) * self._frame_bytes
