@@ -181,7 +181,11 @@ class Video:
             decoder = FrameDecoder(packets, stream, self._clock, sampler, skipping)
             for ticks, frame in select_frames(decoder, sampler, self._clock):
                 # a frame on screen at an earlier target belongs to the part before
-                if step is None or not targets.start or ticks > sampler.place(targets.start - 1):
+                if (
+                    step is None
+                    or not targets.start
+                    or ticks > (targets.start - 1) * step + (targets.start > 1) * rounding
+                ):
                     yield ticks, frame
         self.warnings.extend(decoder.warnings(self.path.name, self.duration_s))
 

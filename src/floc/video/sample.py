@@ -55,15 +55,12 @@ class Sampler:
         self._step, self._rounding, self._limit = step, rounding, limit
         self._end: Ticks | float = math.inf if step is None else targets.stop * step + rounding
         self.count = 0
-        self.target: Ticks | float = -math.inf if step is None else self.place(targets.start)
+        # the first frame is at 0, without a rounding error
+        self.target: Ticks | float = -math.inf if step is None else targets.start * step + (targets.start and rounding)
 
     @property
     def done(self) -> bool:
         return self.count == self._limit or self.target >= self._end
-
-    def place(self, number: int) -> Ticks:
-        """Return when a target is, in ticks; the first frame is at 0, without a rounding error."""
-        return number * self._step + self._rounding if self._step and number else 0
 
     def wants(self, until: Ticks) -> bool:
         """Return whether to take the frame that is on screen until `until`. Call once per frame, in display order.
@@ -77,5 +74,6 @@ class Sampler:
         self.count += 1
         if self._step is not None:
             # skip the other targets at which this frame is on screen
-            self.target = self.place(max(1, math.ceil((until - self._rounding) / Fraction(self._step))))
+            number = max(1, math.ceil((until - self._rounding) / Fraction(self._step)))
+            self.target = number * self._step + self._rounding
         return True
