@@ -181,11 +181,8 @@ class Video:
             decoder = FrameDecoder(packets, stream, self._clock, sampler, skipping)
             for ticks, frame in select_frames(decoder, sampler, self._clock):
                 # a frame on screen at an earlier target belongs to the part before
-                if (
-                    step is None
-                    or not targets.start
-                    or ticks > (targets.start - 1) * step + (targets.start > 1) * rounding
-                ):
+                first = targets.start
+                if step is None or not first or ticks > (first - 1) * step + (first > 1) * rounding:
                     yield ticks, frame
         self.warnings.extend(decoder.warnings(self.path.name, self.duration_s))
 
