@@ -68,7 +68,10 @@ def compress(
     stays = isinstance(tokens, torch.Tensor) and methods.stays_on(made, tokens.device)
     grid = TokenGrid.from_array(tokens, check_finite=not stays or coverage is not None or tokens.dtype == torch.float64)
     with torch.no_grad():
-        kept = _run(made, grid, target)
+        if methods.get_info(method).kind == "merge":
+            kept = grid.run_scaled(lambda scaled: _run(made, scaled, target))
+        else:
+            kept = _run(made, grid, target)
     options = {name: getattr(made, name) for name in methods.list_options(method) if name != "progress"}
     arrays = {name: f"array {tuple(value.shape)}" for name, value in options.items() if isinstance(value, Array)}
     settings = options | arrays | dict(kept.settings)  # arrays as a file can store them; what a budget set

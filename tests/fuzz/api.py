@@ -199,6 +199,7 @@ def _compress(folder: Path, recipe: dict, budget: dict, options: dict) -> Any:
     require(kept.features.dtype == tokens.dtype, f"{kept.features.dtype} of {tokens.dtype}")
     if before is not None:
         require(torch.equal(before, tokens), "the input was changed")
+    oracles.check_coverage(kept, tokens)
     flat = tokens.reshape(-1, tokens.shape[-1])
     require(bool((flat[kept.indices] == kept.features).all()), "features are not those of the kept tokens")
     return kept
@@ -285,6 +286,7 @@ def _method(folder: Path, recipe: dict, budget: dict, method: str, option: tuple
     tokens = make_array(recipe)
     kept = floc.compress(tokens, **budget, method=method, **options)
     oracles.check_kept(kept)
+    oracles.check_coverage(kept, tokens)
     require(kept.n == math.prod(tokens.shape[:-1]), f"{kept.n} tokens of {tuple(tokens.shape)}")
 
 

@@ -90,7 +90,7 @@ odd_arrays = st.fixed_dictionaries(
         "values": st.one_of(
             st.sampled_from(("normal", "clusters")),
             st.sampled_from(
-                ("zeros", "ones", "nan", "inf", "-inf", "huge", "tiny", "mixed", "one-hot", "denormal", "unit")
+                ["zeros", "ones", "nan", "inf", "-inf", "huge", "tiny", "mixed", "one-hot", "denormal", "unit", "scales"]
             ),
         ),
         "number": st.integers(0, 1000),
@@ -104,7 +104,7 @@ good_arrays = st.fixed_dictionaries(
         "layout": st.sampled_from(
             ("plain", "negative", "transposed", "expanded", "step", "grad", "readonly", "inference")
         ),
-        "values": st.sampled_from(("normal", "clusters", "zeros", "ones", "huge", "tiny", "one-hot", "unit")),
+        "values": st.sampled_from(("normal", "clusters", "zeros", "ones", "huge", "tiny", "one-hot", "unit", "scales")),
         "number": st.integers(0, 1000),
     }
 )
@@ -154,6 +154,8 @@ def make_array(recipe: dict[str, Any]) -> Any:
             values.flat[0] = math.inf
     elif name in ("huge", "tiny", "denormal"):
         values = values * {"huge": 1e38, "tiny": 1e-30, "denormal": 1e-42}[name]
+    elif name == "scales" and len(shape) > 1:
+        values = values * 10.0 ** rng.integers(-36, 37, (*shape[:-1], 1))
     elif name == "one-hot":
         values = (rng.random(shape) < 0.2).astype(float)
     elif name == "unit":

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import floc
+from tests.fuzz.oracles import check_coverage
 
 each_method = pytest.mark.parametrize("name", floc.methods.list_methods())
 
@@ -262,3 +263,22 @@ def test_rejects_tokens_too_large_to_average(name: str) -> None:
         assert "divide all by" in str(error)  # noqa: PT017
     else:
         assert np.isfinite(kept.features).all()
+
+
+@each_method
+@pytest.mark.parametrize("exponent", [-120, -66, 70, 123])
+def test_coverage_does_not_depend_on_the_scale(tokens: np.ndarray, name: str, exponent: int) -> None:
+    scaled = tokens * np.float32(2.0**exponent)
+    kept, large = compress(tokens, name, budget=300), compress(scaled, name, budget=300)
+    check_coverage(large, scaled)
+    if name not in ("fastvid", "prunevid"):  # their densities weigh distances, as published
+        np.testing.assert_array_equal(large.indices, kept.indices)
+        assert large.coverage == pytest.approx(kept.coverage, abs=1e-6)
+        np.testing.assert_allclose(large.features / np.float32(2.0**exponent), kept.features, rtol=1e-5, atol=1e-5)
+
+
+@each_method
+def test_coverage_of_tokens_of_different_scales(tokens: np.ndarray, name: str) -> None:
+    scaled = tokens * np.float32(10.0) ** np.arange(-35, 35).astype(np.float32)[:, None, None, None]
+    check_coverage(compress(scaled, name, budget=300), scaled)
+    assert compress(scaled, name, ratio=1.0).coverage == pytest.approx(1, abs=1e-4)
