@@ -219,7 +219,7 @@ def project(tokens: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
 
 
 def normalize(tokens: torch.Tensor) -> torch.Tensor:
-    """Scale tokens to unit length, in float32: half precision has too few digits for a cosine. Zero tokens stay zero."""
+    """Scale tokens to unit length, in float32: half precision has too few digits for a cosine. Zero tokens stay."""
     tokens = tokens.detach().float()
     length = tokens.norm(dim=-1, keepdim=True)
     if not have_squares(length):

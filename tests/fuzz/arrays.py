@@ -90,7 +90,20 @@ odd_arrays = st.fixed_dictionaries(
         "values": st.one_of(
             st.sampled_from(("normal", "clusters")),
             st.sampled_from(
-                ["zeros", "ones", "nan", "inf", "-inf", "huge", "tiny", "mixed", "one-hot", "denormal", "unit", "scales"]
+                [
+                    "zeros",
+                    "ones",
+                    "nan",
+                    "inf",
+                    "-inf",
+                    "huge",
+                    "tiny",
+                    "mixed",
+                    "one-hot",
+                    "denormal",
+                    "unit",
+                    "scales",
+                ]
             ),
         ),
         "number": st.integers(0, 1000),
@@ -104,7 +117,7 @@ good_arrays = st.fixed_dictionaries(
         "layout": st.sampled_from(
             ("plain", "negative", "transposed", "expanded", "step", "grad", "readonly", "inference")
         ),
-        "values": st.sampled_from(("normal", "clusters", "zeros", "ones", "huge", "tiny", "one-hot", "unit", "scales")),
+        "values": st.sampled_from(["normal", "clusters", "zeros", "ones", "huge", "tiny", "one-hot", "unit", "scales"]),
         "number": st.integers(0, 1000),
     }
 )
