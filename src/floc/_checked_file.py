@@ -107,7 +107,12 @@ class CheckedFile:
         """Parse a metadata entry, which is a JSON object."""
         require(entry in self.entries, f"it has no metadata called {entry!r}")
         try:
-            return Fields(json.loads(self.entries[entry]))
+            values = json.loads(self.entries[entry])
+            if len(self.entries[entry]) > HEADER_BYTES >> 4 and len(json.dumps(values)) > HEADER_BYTES >> 2:
+                raise OverflowError  # written again, with other spaces and escapes, it might not fit the header
+            return Fields(values)
+        except OverflowError:
+            raise ValueError(f"its metadata {entry!r} has more than {HEADER_BYTES >> 2} characters") from None
         except RecursionError:
             raise ValueError(f"its metadata {entry!r} is nested too deeply") from None
         except ValueError as error:

@@ -7,6 +7,7 @@ import torch
 
 from floc import methods
 from floc._arrays import Array, require_dense
+from floc._checks import shorten
 from floc._system import restore_interrupts
 from floc.budget import Budget, find_fewest
 from floc.kept import Kept
@@ -60,7 +61,7 @@ def compress(
     target = None if sizes_itself else Budget.parse(ratio, budget, coverage)
     searched = () if target is None else methods.get_info(method).searched
     if both := [name for name in searched if name in options]:
-        listed = ", ".join(f"{name}={options[name]!r}" for name in both)
+        listed = ", ".join(f"{name}={shorten(options[name])}" for name in both)
         what = f"{target} sets {' and '.join(both)} of method {method!r}"
         raise ValueError(f"{what}; give one or the other, not both (got {listed})")
     require_dense(tokens)

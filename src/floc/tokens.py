@@ -10,6 +10,7 @@ import torch
 
 from floc._arrays import Array, require_dense, to_input_type, to_numpy, to_tensor
 from floc._system import check_memory
+from floc._text import format_bytes
 from floc.kept import Kept
 from floc.ranking import DeviceRanking, Ranking
 from floc.representatives import (
@@ -27,6 +28,7 @@ _PARTS = 32
 _LOW, _HIGH = 2.0**-20, 2.0**40  # float32 can sum the squares of tokens whose largest value is between these
 
 _MANY = 1 << 24  # tokens; the memory for the results of fewer is not worth a check
+_REPEATED_BYTES = 1 << 29  # of a view that repeats values, such as torch.expand makes; operations copy it
 _TOKEN_BYTES = 64  # of results for each token, at least: its representative and the history of it
 
 
@@ -57,12 +59,18 @@ class TokenGrid:
             raise ValueError(f"tokens must not be empty, got shape {tuple(tokens.shape)}")
         if isinstance(tokens, np.ndarray) and (tokens.dtype.kind != "f" or tokens.dtype.itemsize > 8):
             raise TypeError(f"tokens must be floating point (float16, float32 or float64), got {tokens.dtype}")
+        n = math.prod(tokens.shape[:-1])
+        if n > _MANY:  # such as a view that repeats a frame
+            device = tokens.device if isinstance(tokens, torch.Tensor) else torch.device("cpu")
+            check_memory(n, n * _TOKEN_BYTES, device, "fewer frames")
+        size = n * tokens.shape[-1] * tokens.itemsize
+        strides = tokens.stride() if isinstance(tokens, torch.Tensor) else tokens.strides
+        if size > _REPEATED_BYTES and any(not s and c > 1 for s, c in zip(strides, tokens.shape, strict=True)):
+            problem = f"tokens must not be a view that repeats values to {format_bytes(size)}, which takes that memory"
+            raise ValueError(f"{problem}; compress what it repeats, or copy it first")
         tensor = to_tensor(tokens).resolve_neg()
         if not tensor.is_floating_point() or str(tensor.dtype).startswith("torch.float4"):
             raise TypeError(f"tokens must be floating point, got {tokens.dtype}; convert them first: tokens.float()")
-        n = math.prod(tensor.shape[:-1])
-        if n > _MANY:  # such as a view that repeats a frame
-            check_memory(n, n * _TOKEN_BYTES, tensor.device, "fewer frames")
         numpy_dtype = tokens.dtype if isinstance(tokens, np.ndarray) else None
         grid = cls(tensor if tensor.ndim == 4 else tensor[:, None], numpy_dtype)
         return replace(grid, peak=grid.require_finite()) if check_finite else grid

@@ -184,7 +184,11 @@ def run(folder: Path, seed_number: int, case: int) -> Outcome:
         outcome = Outcome(VALID)
     except BaseException as error:
         outcome = judge_error(error)
-    return Outcome(outcome.verdict, outcome.reason, outcome.place, f"{form}{arguments!r}"[:300])
+    try:
+        what = f"{form}{arguments!r}"[:300]
+    except ValueError:  # Python does not print integers of thousands of digits
+        what = f"{form}, with a number of thousands of digits"
+    return Outcome(outcome.verdict, outcome.reason, outcome.place, what)
 
 
 def _compress(folder: Path, recipe: dict, budget: dict, options: dict) -> Any:

@@ -59,7 +59,11 @@ def check_coverage(kept: Any, tokens: Any) -> None:
 
 def _normalize(tokens: Any) -> np.ndarray:
     """Scale tokens of any magnitude to unit length: [n, D] float64; zero tokens stay zero."""
-    values = tokens.detach().double().cpu().numpy() if isinstance(tokens, torch.Tensor) else tokens.astype(np.float64)
+    values = (
+        tokens.detach().double().resolve_neg().cpu().numpy()
+        if isinstance(tokens, torch.Tensor)
+        else tokens.astype(np.float64)
+    )
     rows = values.reshape(-1, values.shape[-1])
     for scale in (lambda rows: np.abs(rows).max(1), lambda rows: np.linalg.norm(rows, axis=1)):
         lengths = scale(rows)

@@ -282,3 +282,9 @@ def test_coverage_of_tokens_of_different_scales(tokens: np.ndarray, name: str) -
     scaled = tokens * np.float32(10.0) ** np.arange(-35, 35).astype(np.float32)[:, None, None, None]
     check_coverage(compress(scaled, name, budget=300), scaled)
     assert compress(scaled, name, ratio=1.0).coverage == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("value", ["-" * 5000 + "1", "(" * 5000, "[" * 200 + "]" * 200, "9" * 5000])
+def test_parse_refuses_values_that_python_cannot_parse(value: str) -> None:
+    with pytest.raises(ValueError, match=r"block.* must .*; got"):
+        floc.methods.parse(f"floc:block={value}")
