@@ -323,7 +323,7 @@ def _video(folder: Path, fps: Any, max_frames: Any, batch: Any, size: Any, start
     if type(size) is int and 0 < size < 500:
         wanted = lambda width, height: (size, size)  # noqa: E731
     clip = video.read(folder / "a.mp4", fps=fps, max_frames=max_frames, batch=batch, size=wanted)
-    oracles.check_frames(clip, clip.width, clip.height, max_frames)
+    oracles.check_frames(clip, clip.width, clip.height, max_frames, least=min(clip.planned, 1))
     if fps is None:
         return
     part = clip.between(start, end)

@@ -111,8 +111,8 @@ def check_captured(captured: Any) -> None:
     require(len(repr(captured)) > 0, "no text")
 
 
-def check_frames(batches: Iterable[Any], width: int, height: int, most: int | None) -> int:
-    """Check the batches of a video while they are read; return the number of frames."""
+def check_frames(batches: Iterable[Any], width: int, height: int, most: int | None, least: int = 0) -> int:
+    """Check the batches of a video while they are read; return the number of frames, which is `least` or more."""
     last, count = -math.inf, 0
     for batch in batches:
         require(batch.pixels.dtype == np.uint8, f"frames of {batch.pixels.dtype}")
@@ -124,6 +124,7 @@ def check_frames(batches: Iterable[Any], width: int, height: int, most: int | No
             last = time_s
         count += len(batch.pixels)
         require(most is None or count <= most, f"more than {most} frames")
+    require(count >= least, f"{count} frames, fewer than {least}")
     return count
 
 
