@@ -99,13 +99,10 @@ class Stream:
         if dim is not None:
             check_count("dim", dim, "features")
         check_at_least("detail", detail, 1)
-        dedupe, detail = float(DEDUPE if dedupe is None else dedupe), float(detail)
-        if half_life_s is not None:
-            if not (is_number(half_life_s) and 0 < to_float(half_life_s) < LONGEST_S):
-                given = f"got {shorten(half_life_s)}"
-                raise ValueError(f"half_life_s must be a number of seconds above 0, or None; {given}")
-            half_life_s = float(half_life_s)
-        size = self._budget
+        if half_life_s is not None and not (is_number(half_life_s) and 0 < to_float(half_life_s) < LONGEST_S):
+            raise ValueError(f"half_life_s must be a number of seconds above 0, or None; got {shorten(half_life_s)}")
+        dedupe, detail, size = float(DEDUPE if dedupe is None else dedupe), float(detail), self._budget
+        half_life_s = half_life_s and float(half_life_s)
         settings: dict[str, Any] = dict(ratio=size.ratio and str(size.ratio), budget=size.budget)
         settings |= dict(block=block if by_scene else int(block), dedupe=None if budget is None else dedupe)
         settings |= dict(detail=detail, metric=metric, half_life_s=half_life_s)
@@ -217,7 +214,7 @@ class Stream:
             metadata.check_format(FORMAT)
             settings = metadata.section("settings").values
             for name in settings:
-                check_choice("setting", name, cls.__init__.__kwdefaults__)
+                check_choice("setting", name, cls.__init__.__kwdefaults__ or ())
             stream = cls(**{name: value for name, value in settings.items() if value is not None})
             if device is None:
                 device = metadata.text("device", 20) if metadata.has("device") else "cpu"
