@@ -240,7 +240,7 @@ def test_registered_methods_are_listed_and_made(monkeypatch: pytest.MonkeyPatch)
         ("dycoke", "window", 10**30, "must be a whole number below 2**53"),
         ("dycoke", "strict", 1, "strict must be true or false for method 'dycoke', got 1"),
         ("sttm", "spatial_threshold", float("nan"), "must be a finite number for method 'sttm', got nan"),
-        ("sttm", "spatial_threshold", None, "must be a finite number for method 'sttm', got None"),
+        ("sttm", "spatial_threshold", None, "must be a finite number for method 'sttm', got nothing"),
         ("longvu", "max_visual_len", 0.5, "must be a whole number"),
         ("kmedoids", "init", 3, "init must be text for method 'kmedoids', got 3"),
         ("floc", "metric", np.ones(3), "must be text"),
