@@ -13,7 +13,7 @@ help:
 	@echo "make test-corpus   ingest 200 videos on processes and on Ray, with kills"
 	@echo "make test-kill     kill commands 200 times, interrupt them, fill their disks; about 15 minutes"
 	@echo "make soak          two hours of video and 10,000 calls: memory, threads and open files"
-	@echo "make fuzz          give floc 14,500 damaged inputs, in about 15 minutes; SCALE=0.1 for a tenth of them"
+	@echo "make fuzz          give floc 14,500 damaged inputs, in half an hour on one core; SCALE=0.1 for a tenth of them"
 	@echo "make test-lmms     test the models for lmms-eval, in an environment of their own"
 	@echo "make test-vllm     test the plugin for vLLM, in an environment of its own; VLLM=0.28.0 for another release"
 	@echo "make docs          build the documentation site in out/site, strictly and offline"

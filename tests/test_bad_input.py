@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 import floc
 from floc import _system
@@ -38,7 +40,8 @@ def with_value(t: int, y: int, x: int, bad: float, dtype: type = np.float32) -> 
         (with_value(7, 1, 2, np.nan), ValueError, "nan in frame 7, row 1, column 2"),
         (with_value(0, 0, 0, np.inf, np.float16), ValueError, "inf in frame 0, row 0, column 0"),
         (torch.from_numpy(with_value(39, 0, 1, -np.inf)).bfloat16(), ValueError, "-inf in frame 39, row 0, column 1"),
-        (GOOD.astype(np.float64) * 1e-60, ValueError, "too small for float32; scale them"),
+        (GOOD.astype(np.float64) * 1e-60, ValueError, "too small for float32: values of at most 1.304e-60 in frame 0"),
+        (GOOD * np.where(np.arange(40) == 7, 1e-60, 1)[:, None, None, None], ValueError, "too small.*in frame 7"),
         (GOOD.astype(np.longdouble), TypeError, "float16, float32 or float64"),
         (with_value(3, 0, 0, 1e200, np.float64), ValueError, "finite in float32: 1e\\+200 in frame 3"),
         (np.float32(1), TypeError, "torch tensor or a numpy array, got float32"),
@@ -51,6 +54,9 @@ def with_value(t: int, y: int, x: int, bad: float, dtype: type = np.float32) -> 
         (torch.ones(2, 2, 2, dtype=torch.complex64), TypeError, "complex64"),
         (torch.ones(1, 2, 2).expand(2**50, 2, 2), MemoryError, "needs .* TiB, but only .* are free; pass fewer frames"),
         (np.broadcast_to(GOOD[:1], (2**40, 2, 3, 8)), MemoryError, "pass fewer frames"),
+        (torch.ones(1, 1, 1).half().expand(100, 10000, 1000), ValueError, r"a view that repeats values to 1\.9 GiB"),
+        (np.broadcast_to(np.array(1, ">f4"), (99, 9999, 999)), ValueError, r"a view that repeats values to 3\.7 GiB"),
+        (FakeTensorMode().from_tensor(torch.ones(2, 2, 2)), ValueError, "a fake tensor"),
     ],
 )
 def test_rejects_bad_tokens(tokens: object, error: type[Exception] | None, says: str) -> None:
@@ -108,13 +114,16 @@ def test_accepts_any_type_of_number(options: dict) -> None:
         (dict(block=-3), "at least 1"),
         (dict(block=2.5), "number of frames"),
         (dict(block="scenes"), "number of frames.*'scene'.*got 'scenes'"),
-        (dict(block=[]), r"starting with 0: \[0, 57, 120\]; got \[\]"),
-        (dict(block=[1, 3]), r"first frame of each block, starting with 0.*got \[1, 3\]"),
+        (dict(block=[]), r"starting with 0: \[0, 57, 120\]; got a list of 0"),
+        (dict(block=[1, 3]), r"first frame of each block, starting with 0.*got a list of 2"),
         (dict(block=[0, 2.5]), "first frame of each block"),
         (dict(block=[0, True]), "first frame of each block"),
         (dict(block=[0, 3, 3]), "must ascend, but 3 comes after 3"),
         (dict(block=(0, 3, -1)), "must ascend, but -1 comes after 3"),
         (dict(block=[0, 40]), "starts at frame 40, but the video has 40"),
+        (dict(block=[0, 10**5000]), "starts at frame a number of thousands of digits"),
+        *(({name: 10**5000}, "thousands of digits") for name in ("metric", "backend", "progress", "dedupe")),
+        (dict(block=Fraction(10**5000)), "got a number of thousands of digits"),
         (dict(dedupe=0.5), "dedupe must be.*at least 1.*0.5"),
         (dict(dedupe=float("inf")), "dedupe"),
         (dict(detail=0), "detail must be"),

@@ -32,6 +32,9 @@ GOOD = np.random.default_rng(0).standard_normal((40, 2, 3, 8)).astype(np.float32
         (dict(ratio=f"0.{'1' * 5000}"), "'1/8'"),
         (dict(ratio=10**400), "'1/8'"),
         (dict(ratio=True), "such as 0.125"),
+        (dict(ratio=np.True_), "such as 0.125"),
+        (dict(ratio=1 + 1e-10), r"\(0, 1\].*got 1.0000000001"),
+        (dict(coverage=Fraction(10**5000)), "got a number of thousands of digits"),
         (dict(budget=0), "at least 1; got 0"),
         (dict(budget=-4), "at least 1; got -4"),
         (dict(budget=2.5), "whole number"),
@@ -57,7 +60,8 @@ def test_ratio_has_several_notations(ratio: object) -> None:
 def test_a_budget_above_all_tokens_keeps_all() -> None:
     assert len(floc.compress(GOOD, budget=10_000)) == 240
     assert len(floc.compress(GOOD, ratio=1)) == 240
-    assert len(floc.compress(GOOD, ratio=1e-6)) == 1
+    for ratio in (1e-6, 1e-10, "1e-10"):
+        assert len(floc.compress(GOOD, ratio=ratio)) == 1
 
 
 def test_a_changed_ratio_is_read_again() -> None:

@@ -23,8 +23,17 @@ def require_dense(array: object, name: str = "tokens") -> None:
         raise TypeError(f"{name} must be a dense tensor, got {kind}; convert them first: {name}.to_dense()")
     elif array.is_quantized:
         raise TypeError(f"{name} must be floating point, got {array.dtype}; convert them first: {name}.dequantize()")
-    elif array.is_meta:
-        raise ValueError(f"{name} must hold values, but a tensor on the device 'meta' has none; load them first")
+    elif not _holds_values(array):
+        kinds = "a tensor on the device 'meta', a fake tensor or one inside torch.func"
+        raise ValueError(f"{name} must hold values, but {kinds} has none; load them first")
+
+
+def _holds_values(tensor: torch.Tensor) -> bool:
+    try:
+        is_fake = type(tensor).__name__ == "FakeTensor"  # reading its data pointer would print a warning
+        return not (is_fake or tensor.is_meta) and (tensor.data_ptr() != 0 or not tensor.numel())
+    except RuntimeError:  # inside torch.func
+        return False
 
 
 def to_tensor(array: Array) -> torch.Tensor:

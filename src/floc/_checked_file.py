@@ -17,6 +17,10 @@ from floc._checks import require, shorten
 
 HEADER_BYTES = 16 << 20  # names, shapes and metadata; files of floc have a few KB
 LARGEST = 2**53  # integers up to it are exact in float64, too
+# the least and the most of values that several formats have
+FPS, COVERAGE, FRAMES_PER_SLICE = (1e-9, 1e9), (-1.01, 1.01), (1, 1 << 16)
+MAX_S = 1e12  # seconds
+MAX_SIDE = 1 << 24  # slices, rows, columns or features
 
 
 class Fields:
@@ -55,21 +59,21 @@ class Fields:
     def section(self, name: str) -> "Fields":
         return Fields(self.values.get(name), f"{self.prefix}{name}")
 
-    def integers(self, name: str, count: int | None, least: int = 0, most: int = LARGEST) -> list[int]:
-        """Return a list of `count` integers within [least, most]; None matches any count."""
+    def integers(self, name: str, count: int, least: int = 0, most: int = LARGEST) -> list[int]:
+        """Return a list of `count` integers within [least, most]."""
         values = self.sequence(name, count)
         return [values.integer(i, least, most) for i in values.values]
 
-    def numbers(self, name: str, count: int | None, least: float = -1e15, most: float = 1e15) -> list[float]:
-        """Return a list of `count` finite numbers within [least, most]; None matches any count."""
+    def numbers(self, name: str, count: int | range, least: float = -1e15, most: float = 1e15) -> list[float]:
+        """Return a list of `count` finite numbers within [least, most]."""
         values = self.sequence(name, count)
         return [values.number(i, least, most) for i in values.values]
 
-    def shape(self, name: str) -> tuple[int, int, int]:
-        """Return frames, rows and columns, whose product fits 64 bits."""
-        frames, rows, columns = self.integers(name, 3, 1)
-        if frames * rows * columns >= 2**63:
-            self._fail(name, "frames, rows and columns of fewer than 2^63 tokens")
+    def shape(self, name: str, least: int = 1, longest: int = LARGEST) -> tuple[int, int, int]:
+        """Return frames, rows and columns, each within [least, longest]."""
+        frames, rows, columns = self.integers(name, 3, least, longest)
+        if frames * rows * columns > LARGEST:
+            self._fail(name, f"frames, rows and columns of at most {LARGEST} tokens")
         return frames, rows, columns
 
     def check_format(self, known: int, missing: int | None = None) -> None:
@@ -78,11 +82,13 @@ class Fields:
         if type(value) is not int or value != known:
             raise ValueError(f"it has format {shorten(value)}, but this version of floc reads {known}; update floc")
 
-    def sequence(self, name: str, count: int | None) -> "Fields":
-        """Return a list of `count` values as fields "0", "1" and so on; None matches any count."""
+    def sequence(self, name: str, count: int | range) -> "Fields":
+        """Return a list of `count` values, or as many as a range has, as fields "0", "1" and so on."""
         values: Any = self.values.get(name)
-        if type(values) is not list or count not in (None, len(values)):
-            self._fail(name, f"a list of {'some' if count is None else count} values")
+        counts = range(count, count + 1) if isinstance(count, int) else count
+        if type(values) is not list or len(values) not in counts:
+            expected = count if isinstance(count, int) else f"at most {counts[-1]}"
+            self._fail(name, f"a list of {expected} values")
         return Fields({str(i): value for i, value in enumerate(values)}, f"{self.prefix}{name}")
 
     def _fail(self, name: str, expected: str) -> NoReturn:
@@ -101,7 +107,12 @@ class CheckedFile:
         """Parse a metadata entry, which is a JSON object."""
         require(entry in self.entries, f"it has no metadata called {entry!r}")
         try:
-            return Fields(json.loads(self.entries[entry]))
+            values = json.loads(self.entries[entry])
+            if len(self.entries[entry]) > HEADER_BYTES >> 4 and len(json.dumps(values)) > HEADER_BYTES >> 2:
+                raise OverflowError  # written again, with other spaces and escapes, it might not fit the header
+            return Fields(values)
+        except OverflowError:
+            raise ValueError(f"its metadata {entry!r} has more than {HEADER_BYTES >> 2} characters") from None
         except RecursionError:
             raise ValueError(f"its metadata {entry!r} is nested too deeply") from None
         except ValueError as error:
@@ -149,7 +160,7 @@ def check_regular_file(path: Path, what: str) -> None:
 
 @contextmanager
 def open_checked(path: Path, what: str) -> Iterator[CheckedFile]:
-    """Open a safetensors file; turn every error inside the block into ValueError that starts with the path.
+    """Open a safetensors file; turn errors about it inside the block into ValueError that starts with the path.
 
     The error also says `what` the file should be, such as "a .floc file".
     """
@@ -164,6 +175,6 @@ def open_checked(path: Path, what: str) -> Iterator[CheckedFile]:
             raise ValueError(f"its header should have {length} bytes, but has {max(rest, 0)} of at most {HEADER_BYTES}")
         with safe_open(path, framework="pt") as file:
             yield CheckedFile(file)
-    except (SafetensorError, OSError, ValueError, TypeError, LookupError, OverflowError, RuntimeError) as error:
-        reason = str(error) or type(error).__name__
-        raise ValueError(f"{path}: not {what}, or damaged: {reason}; write the file again") from error
+    except (SafetensorError, OSError, ValueError) as error:
+        problem = f"not {what}, or damaged: {str(error) or type(error).__name__}"
+        raise ValueError(f"{path}: {problem}; write the file again, or ask who made it") from error

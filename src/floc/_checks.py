@@ -1,12 +1,13 @@
 """Argument checks shared by the package. Errors name the argument, the value given and the values allowed."""
 
 import difflib
+import math
 import re
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from fractions import Fraction
 from numbers import Integral, Real
+from typing import Any
 
 # "12", "0.125", "1e-3" or "1/8"; an exponent of more digits would make a number that fills the memory
 _FRACTION = re.compile(r"[+-]?(\d{1,40}(\.\d{0,40})?|\.\d{1,40})(e[+-]?\d{1,2}|/\d{1,40})?", re.ASCII | re.IGNORECASE)
@@ -50,7 +51,7 @@ def check_choice(kind: str, name: object, known: Iterable[str]) -> None:
     names = list(known)
     if isinstance(name, str) and name in names:
         return
-    near = difflib.get_close_matches(str(name), names, n=1)
+    near = difflib.get_close_matches(name[:60] if isinstance(name, str) else shorten(name), names, n=1)
     hint = f"did you mean {near[0]!r}? Choose" if near else "choose"
     raise ValueError(f"unknown {kind} {shorten(name)}; {hint} one of: {', '.join(names)}")
 
@@ -76,6 +77,14 @@ def is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def to_float(value: Any) -> float:
+    """Convert a number; one that is too large becomes infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
 def check_count(name: str, value: object, unit: str) -> None:
     """Raise ValueError unless `value` is an integer of at least 1.
 
@@ -94,5 +103,5 @@ def check_at_least(name: str, value: object, least: float, hint: str = "") -> No
     Traceback (most recent call last):
     ValueError: detail must be a number, at least 1 and finite (1 turns it off); got 0.5
     """
-    if not (is_number(value) and least <= value <= sys.float_info.max):  # type: ignore[operator]  # it is a number
+    if not (is_number(value) and least <= to_float(value) < math.inf):
         raise ValueError(f"{name} must be a number, at least {least} and finite{hint}; got {shorten(value)}")

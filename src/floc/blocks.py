@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from floc._checks import is_int, is_positive_int
+from floc._checks import is_int, is_positive_int, shorten
 
 Counts: TypeAlias = Sequence[int] | np.ndarray
 # frames in a block; "scene": blocks follow scenes; the first frame of each block; None: the whole video is one block
@@ -23,7 +23,9 @@ def split_blocks(frames: int, block: int | Sequence[int] | None) -> list[slice]:
     """
     starts = block if isinstance(block, Sequence) else range(0, frames, frames if block is None else block)
     if (last := starts[-1]) >= frames:
-        raise ValueError(f"block: the last starts at frame {last}, but the video has {frames} frames, counted from 0")
+        raise ValueError(
+            f"block: the last starts at frame {shorten(last)}, but the video has {frames} frames, counted from 0"
+        )
     return list(itertools.starmap(slice, itertools.pairwise([*starts, frames])))
 
 
@@ -32,15 +34,17 @@ def check_block(block: object) -> None:
     if isinstance(block, list | tuple):
         if not (block and all(map(is_int, block)) and block[0] == 0):
             content = "the first frame of each block, starting with 0: [0, 57, 120]"
-            raise ValueError(f"block: a list must hold {content}; got {block!r}")
+            raise ValueError(f"block: a list must hold {content}; got {shorten(block)}")
         for before, start in itertools.pairwise(block):
             if not before < start:
-                raise ValueError(f"block: first frames must ascend, but {start} comes after {before}; sort them")
+                raise ValueError(
+                    f"block: first frames must ascend, but {shorten(start)} comes after {shorten(before)}; sort them"
+                )
     elif not (block is None or is_positive_int(block) or (isinstance(block, str) and block == "scene")):
         allowed = (
             "a number of frames, at least 1, 'scene', a list of the blocks' first frames, or None for the whole video"
         )
-        raise ValueError(f"block must be {allowed}; got {block!r}")
+        raise ValueError(f"block must be {allowed}; got {shorten(block)}")
 
 
 def share_budget(sizes: Counts, budget: int, room: Counts | None = None) -> np.ndarray:

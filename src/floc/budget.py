@@ -8,6 +8,8 @@ from functools import lru_cache
 
 from floc._checks import check_count, is_number, parse_fraction, require, shorten
 
+MOST = 2**53  # tokens; counts up to it are exact in float64
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -33,9 +35,9 @@ class Budget:
             return cls(ratio=_parse_ratio(ratio))
         if budget is not None:
             check_count("budget", budget, "tokens")
-            return cls(budget=int(budget))
+            return cls(budget=min(int(budget), MOST))
         if not (is_number(coverage) and 0 < coverage <= 1):  # type: ignore[operator]  # it is a number
-            raise ValueError(f"coverage must be in (0, 1], the mean cosine to reach; got {coverage!r}")
+            raise ValueError(f"coverage must be in (0, 1], the mean cosine to reach; got {shorten(coverage)}")
         return cls(coverage=float(coverage))  # type: ignore[arg-type]
 
     def count(self, n: int) -> int:
@@ -59,7 +61,7 @@ def find_fewest(coverage_of: Callable[[int], float], most: int, coverage: float)
 
 def _parse_ratio(ratio: float | str) -> Fraction:
     try:
-        if isinstance(ratio, bool):
+        if isinstance(ratio, bool) or str(getattr(ratio, "dtype", "")).endswith("bool"):
             raise TypeError
         value = _to_fraction(ratio if isinstance(ratio, str) else float(ratio))
     except (ValueError, TypeError, OverflowError):
@@ -72,4 +74,8 @@ def _parse_ratio(ratio: float | str) -> Fraction:
 @lru_cache(maxsize=64, typed=True)
 def _to_fraction(ratio: float | str) -> Fraction:
     """Convert a ratio; a float near a simple fraction means that fraction: 0.1 is 1/10."""
-    return parse_fraction(ratio) if isinstance(ratio, str) else Fraction(ratio).limit_denominator(10**9)
+    if isinstance(ratio, str):
+        return parse_fraction(ratio)
+    value = Fraction(ratio)
+    near = value.limit_denominator(10**9)
+    return near if near and (near <= 1) == (value <= 1) else value.limit_denominator(10**39)

@@ -7,6 +7,7 @@ import torch
 
 from floc import methods
 from floc._arrays import Array, require_dense
+from floc._checks import shorten
 from floc._system import restore_interrupts
 from floc.budget import Budget, find_fewest
 from floc.kept import Kept
@@ -60,7 +61,7 @@ def compress(
     target = None if sizes_itself else Budget.parse(ratio, budget, coverage)
     searched = () if target is None else methods.get_info(method).searched
     if both := [name for name in searched if name in options]:
-        listed = ", ".join(f"{name}={options[name]!r}" for name in both)
+        listed = ", ".join(f"{name}={shorten(options[name])}" for name in both)
         what = f"{target} sets {' and '.join(both)} of method {method!r}"
         raise ValueError(f"{what}; give one or the other, not both (got {listed})")
     require_dense(tokens)
@@ -68,7 +69,10 @@ def compress(
     stays = isinstance(tokens, torch.Tensor) and methods.stays_on(made, tokens.device)
     grid = TokenGrid.from_array(tokens, check_finite=not stays or coverage is not None or tokens.dtype == torch.float64)
     with torch.no_grad():
-        kept = _run(made, grid, target)
+        if methods.get_info(method).kind == "merge":
+            kept = grid.run_scaled(lambda scaled: _run(made, scaled, target))
+        else:
+            kept = _run(made, grid, target)
     options = {name: getattr(made, name) for name in methods.list_options(method) if name != "progress"}
     arrays = {name: f"array {tuple(value.shape)}" for name, value in options.items() if isinstance(value, Array)}
     settings = options | arrays | dict(kept.settings)  # arrays as a file can store them; what a budget set

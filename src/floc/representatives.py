@@ -18,10 +18,11 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from floc._arrays import TILE_BYTES, Array, iterate_tiles, to_numpy
 from floc.ranking import DeviceRanking, Ranking, find_nearest_place
+
+_SHORTEST, _LONGEST = 1e-10, 1e17  # of tokens whose squares float32 can sum
 
 
 class _Base:
@@ -218,8 +219,24 @@ def project(tokens: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
 
 
 def normalize(tokens: torch.Tensor) -> torch.Tensor:
-    """Scale tokens to unit length, in float32: half precision has too few digits for a cosine."""
-    return F.normalize(tokens.detach().float(), dim=-1)
+    """Scale tokens to unit length, in float32: half precision has too few digits for a cosine. Zero tokens stay."""
+    tokens = tokens.detach().float()
+    length = tokens.norm(dim=-1, keepdim=True)
+    if not have_squares(length):
+        tokens = divide_by_peak(tokens)
+        length = tokens.norm(dim=-1, keepdim=True).clamp_min(_SHORTEST)
+    return tokens / length
+
+
+def have_squares(values: torch.Tensor) -> bool:
+    """Return whether float32 can sum the squares of tokens with these lengths; not those of zero tokens, either."""
+    return bool(((values > _SHORTEST) & (values < _LONGEST)).all())
+
+
+def divide_by_peak(tokens: torch.Tensor) -> torch.Tensor:
+    """Divide tokens whose squares overflow or underflow float32 by their largest magnitude; others do not change."""
+    peak = tokens.abs().amax(-1, keepdim=True)
+    return tokens / torch.where((peak < _SHORTEST) | (peak > _LONGEST), peak, 1).where(peak > 0, 1)
 
 
 def describe_non_finite(tokens: torch.Tensor) -> str | None:

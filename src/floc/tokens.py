@@ -1,7 +1,8 @@
 """`Frames` of a video and `TokenGrid`, the tokens of a video, which methods keep or merge."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from floc._arrays import Array, require_dense, to_input_type, to_numpy, to_tensor
 from floc._system import check_memory
+from floc._text import format_bytes
 from floc.kept import Kept
 from floc.ranking import DeviceRanking, Ranking
 from floc.representatives import (
@@ -23,7 +25,10 @@ from floc.representatives import (
 _ALONE = 32_768
 _PARTS = 32
 
+_LOW, _HIGH = 2.0**-20, 2.0**40  # float32 can sum the squares of tokens whose largest value is between these
+
 _MANY = 1 << 24  # tokens; the memory for the results of fewer is not worth a check
+_REPEATED_BYTES = 1 << 29  # of a view that repeats values, such as torch.expand makes; operations copy it
 _TOKEN_BYTES = 64  # of results for each token, at least: its representative and the history of it
 
 
@@ -41,6 +46,7 @@ class TokenGrid:
 
     tokens: torch.Tensor  # [T, H, W, D]
     numpy_dtype: np.dtype | None = None  # the dtype of the caller's numpy array; None for torch input
+    peak: float | None = None  # the largest magnitude of a value; None if it was not measured
 
     @classmethod
     def from_array(cls, tokens: Array, *, check_finite: bool = True) -> "TokenGrid":
@@ -53,17 +59,21 @@ class TokenGrid:
             raise ValueError(f"tokens must not be empty, got shape {tuple(tokens.shape)}")
         if isinstance(tokens, np.ndarray) and (tokens.dtype.kind != "f" or tokens.dtype.itemsize > 8):
             raise TypeError(f"tokens must be floating point (float16, float32 or float64), got {tokens.dtype}")
+        n = math.prod(tokens.shape[:-1])
+        if n > _MANY:  # such as a view that repeats a frame
+            device = tokens.device if isinstance(tokens, torch.Tensor) else torch.device("cpu")
+            check_memory(n, n * _TOKEN_BYTES, device, "fewer frames")
+        size = n * tokens.shape[-1] * tokens.itemsize
+        strides = tokens.stride() if isinstance(tokens, torch.Tensor) else tokens.strides
+        if size > _REPEATED_BYTES and any(not s and c > 1 for s, c in zip(strides, tokens.shape, strict=True)):
+            problem = f"tokens must not be a view that repeats values to {format_bytes(size)}, which takes that memory"
+            raise ValueError(f"{problem}; compress what it repeats, or copy it first")
         tensor = to_tensor(tokens).resolve_neg()
         if not tensor.is_floating_point() or str(tensor.dtype).startswith("torch.float4"):
             raise TypeError(f"tokens must be floating point, got {tokens.dtype}; convert them first: tokens.float()")
-        n = math.prod(tensor.shape[:-1])
-        if n > _MANY:  # such as a view that repeats a frame
-            check_memory(n, n * _TOKEN_BYTES, tensor.device, "fewer frames")
         numpy_dtype = tokens.dtype if isinstance(tokens, np.ndarray) else None
         grid = cls(tensor if tensor.ndim == 4 else tensor[:, None], numpy_dtype)
-        if check_finite:
-            grid.require_finite()
-        return grid
+        return replace(grid, peak=grid.require_finite()) if check_finite else grid
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -136,10 +146,7 @@ class TokenGrid:
 
     def merge(self, indices: np.ndarray, merged: torch.Tensor, represents: np.ndarray) -> Kept:
         """Keep [K, D] merged tokens at [K] ascending flat indices; token i of n went into number `represents[i]`."""
-        features = merged.to(self.tokens.dtype)
-        if not bool(features.isfinite().all()):
-            raise ValueError("the tokens are too large to average: their sums overflow; divide all by the same number")
-        representation = AssignedRepresentation(self.tokens, merged, represents)
+        features, representation = merged.to(self.tokens.dtype), AssignedRepresentation(self.tokens, merged, represents)
         return self._keep_on_host(features, indices, np.zeros(len(indices)), merged=True, representation=representation)
 
     def keep_all(self) -> Kept:
@@ -147,16 +154,49 @@ class TokenGrid:
         everything = np.arange(self.n)
         return self.merge(everything, self.gather(everything), everything)
 
-    def require_finite(self) -> None:
-        """Raise ValueError unless all tokens are finite in float32."""
+    def run_scaled(self, run: Callable[["TokenGrid"], Kept]) -> Kept:
+        """Run a method on tokens whose squares and products fit float32; its result is for these tokens.
+
+        Tokens with very large or small values are multiplied by a power of two, which is exact.
+        """
+        if not self.peak or _LOW <= self.peak <= _HIGH:
+            return run(self)
+        exponent = math.frexp((1 if self.peak < _LOW else _HIGH) / self.peak)[1]
+        kept = run(replace(self, tokens=_multiply(self.tokens, exponent)))
+        if kept.merged and len(kept) < self.n:
+            features = _multiply(torch.as_tensor(kept.features), -exponent)
+        else:
+            features = self.gather(to_numpy(kept.indices))
+        representation = kept.representation
+        if isinstance(representation, NearestRepresentation | AssignedRepresentation):
+            representation = replace(representation, tokens=self.tokens, kept=features)
+        return replace(kept, features=to_input_type(features, self.numpy_dtype), representation=representation)
+
+    def require_finite(self) -> float:
+        """Return the largest magnitude of a value; raise ValueError unless all tokens are finite in float32."""
         low, high = _find_range(self.tokens)
-        largest = torch.finfo(torch.float32).max
-        if -largest <= low and high <= largest:
-            if 0 < max(-low, high) < torch.finfo(torch.float32).tiny and self.tokens.dtype == torch.float64:
-                raise ValueError(f"tokens of at most {max(-low, high):g} are too small for float32; scale them first")
-            return
-        if wrong := describe_non_finite(self.tokens):
-            raise ValueError(f"tokens must be finite in float32: {wrong}")
+        peak, largest = max(-low, high), torch.finfo(torch.float32).max
+        if not peak <= largest or math.isnan(low):
+            raise ValueError(f"tokens must be finite in float32: {describe_non_finite(self.tokens)}")
+        if self.tokens.dtype == torch.float64 and low < high:
+            self._require_float32_rows()
+        return peak
+
+    def _require_float32_rows(self) -> None:
+        """Raise ValueError if a token of float64, which is not zero, would be zero or inexact in float32."""
+        for t, frame in enumerate(self.tokens.detach()):
+            low, high = torch.aminmax(frame, dim=-1)
+            peak = torch.maximum(-low, high)
+            small = torch.nonzero((peak > 0) & (peak < torch.finfo(torch.float32).tiny))
+            if len(small):
+                y, x = small[0].tolist()
+                place = f"values of at most {float(peak[y, x]):g} in frame {t}, row {y}, column {x}"
+                raise ValueError(f"tokens must not be too small for float32: {place}; scale them first")
+
+
+def _multiply(tokens: torch.Tensor, exponent: int) -> torch.Tensor:
+    """Multiply by 2 ** exponent, in two steps: the power itself may exceed float32."""
+    return tokens.detach() * 2.0 ** (exponent // 2) * 2.0 ** (exponent - exponent // 2)
 
 
 def _gather_rows(tokens: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:

@@ -319,3 +319,33 @@ def test_secrets_of_an_address_are_not_shown(monkeypatch) -> None:
     monkeypatch.setattr(Store, "_require_format", lambda store: None)
     assert repr(Store(address)) == "Store('s3://bucket/archive')"
     assert Store(address).path == address
+
+
+def test_a_part_of_a_video_can_be_imported(store: Store, tmp_path: Path) -> None:
+    piece = dataclasses.replace(make_piece(12, start_s=1e6), duration_s=12.0)
+    piece.save(tmp_path / "part.floc")
+    video = store.add(tmp_path / "part.floc")
+    assert video.duration_s > 1e6 + 11
+    assert not store.check()
+    assert len(store.open(video)) == len(store.open(video, start_s=0, end_s=1e9)) == len(piece)
+    with pytest.raises(
+        ValueError, match=r"first frame of video .* is shown at 1e\+06 s; give an end_s after it"
+    ) as raised:
+        store.open(video, start_s=0, end_s=1)
+    assert type(raised.value) is ValueError
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [(np.full(12, 3.0), "the same time"), (1e12 - np.arange(12.0)[::-1], "before")],
+)
+def test_errors_of_an_import_name_the_file(store: Store, tmp_path: Path, times: np.ndarray, message: str) -> None:
+    dataclasses.replace(make_piece(12), times_s=times, last_s=None).save(tmp_path / "a.floc")
+    with pytest.raises(ValueError, match=f"a.floc: cannot be stored: times_s must .*{message}"):
+        store.add(tmp_path / "a.floc")
+
+
+def test_names_of_models_need_not_be_unicode(store: Store) -> None:
+    piece = make_piece(12, model=dataclasses.replace(MODEL, name="caf\udce9", revision="\ud800"))
+    assert store.add(piece).model.name == r"caf\udce9"
+    assert not store.check()

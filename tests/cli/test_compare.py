@@ -49,3 +49,15 @@ def test_file_names_that_are_not_unicode(film: Path, tmp_path: Path, monkeypatch
     command = ("compare", odd, "--encoder", "pixels", "--max-frames", 4, "--methods", "random", "-o", page)
     assert run(monkeypatch, *command) == 0
     assert "<b>" not in page.read_text().replace("<body>", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--methods", ",,,"], "--methods must name at least one method; got ',,,'"), (["--ratio", "1/0"], "got '1/0'")],
+)
+def test_options_are_checked_before_files(arguments: list[str], message: str, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.mp4").touch()
+    (tmp_path / "a.report.html").touch()
+    assert run(monkeypatch, "compare", "a.mp4", *arguments) == 2
+    assert message in capsys.readouterr().err

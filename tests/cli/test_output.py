@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +74,9 @@ def test_line_breaks_in_names_are_escaped(tmp_path: Path, monkeypatch, capsys) -
         ("s3://KEY:SECRET@bucket/a: no", "s3://bucket/a: no"),
         ("RTSP://u:p@ss@[::1]:554/main: no", "rtsp://[::1]:554/main: no"),
         ("cannot open 'http://host/a?token=1&b=2'", "cannot open 'http://host/a'"),
-        ("tabs\tand\nlines stay; é, 日本 too", "tabs\tand\nlines stay; é, 日本 too"),
+        ("open 'rtsp://u:pa'ss@h/x': no", "open 'rtsp://h/x': no"),
+        ("file:///etc and file:/etc", "file:///etc and file:/etc"),
+        ("tabs\tand\nlines; \u200e\u061c; é, 日本 stay", "tabs\\tand\\nlines; \\u200e\\u061c; é, 日本 stay"),
     ],
 )
 def test_secrets_are_hidden(text: str, shown: str) -> None:
@@ -90,3 +93,33 @@ def test_tracebacks_hide_secrets(monkeypatch, capsys) -> None:
 def test_an_error_is_one_line(capsys) -> None:
     output.print_error("two\nlines.floc: no such file")
     assert capsys.readouterr().err == "floc: two\\nlines.floc: no such file\n"
+
+
+@pytest.mark.parametrize("text", ["y", "pass", "a:/", "a:/'", "ab://", "@", "ab:/@'", "y.", ":", "ab:/;"])
+def test_long_text_is_cleaned_in_linear_time(text: str) -> None:
+    started = time.perf_counter()
+    output.clean_text(text * (100_000 // len(text)))
+    output.clean_text("rtsp://h/" + text * (100_000 // len(text)))
+    assert time.perf_counter() - started < 5
+
+
+@pytest.mark.parametrize("quote", ["'", '"', " ", "'\"", "\n", ")", ";", "\\"])
+@pytest.mark.parametrize("form", ["rtsp://u:{}@127.0.0.1:9/x.mp4", "rtsp:/u:{}@h/", "http://127.0.0.1:9/x?sig={}"])
+def test_passwords_of_arguments_are_hidden(quote: str, form: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("a.npy", np.ones((2, 2, 2, 4), np.float32))
+    address = form.format(f"pa{quote}secret{'x' * 60}")
+    for arguments in (
+        ("compress", address, "--ratio", "1/8"),
+        ("compress", "a.npy", "--ratio", "1/8", "-o", address),
+        ("compress", "a.npy", "--ratio", address),
+        ("compress", "a.npy", f"--method={address}", "--ratio", "1/8"),
+        ("compare", address),
+        ("eval", address),
+        ("stream", address, "--budget", 9, "-o", address),
+        ("store", "export", "none", "x", "-o", address),
+    ):
+        assert run(monkeypatch, *arguments) == 2
+        printed = capsys.readouterr()
+        assert "secret" not in printed.out + printed.err
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npy"]

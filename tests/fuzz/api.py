@@ -184,7 +184,11 @@ def run(folder: Path, seed_number: int, case: int) -> Outcome:
         outcome = Outcome(VALID)
     except BaseException as error:
         outcome = judge_error(error)
-    return Outcome(outcome.verdict, outcome.reason, outcome.place, f"{form}{arguments!r}"[:300])
+    try:
+        what = f"{form}{arguments!r}"[:300]
+    except ValueError:  # Python does not print integers of thousands of digits
+        what = f"{form}, with a number of thousands of digits"
+    return Outcome(outcome.verdict, outcome.reason, outcome.place, what)
 
 
 def _compress(folder: Path, recipe: dict, budget: dict, options: dict) -> Any:
@@ -199,6 +203,7 @@ def _compress(folder: Path, recipe: dict, budget: dict, options: dict) -> Any:
     require(kept.features.dtype == tokens.dtype, f"{kept.features.dtype} of {tokens.dtype}")
     if before is not None:
         require(torch.equal(before, tokens), "the input was changed")
+    oracles.check_coverage(kept, tokens)
     flat = tokens.reshape(-1, tokens.shape[-1])
     require(bool((flat[kept.indices] == kept.features).all()), "features are not those of the kept tokens")
     return kept
@@ -285,6 +290,7 @@ def _method(folder: Path, recipe: dict, budget: dict, method: str, option: tuple
     tokens = make_array(recipe)
     kept = floc.compress(tokens, **budget, method=method, **options)
     oracles.check_kept(kept)
+    oracles.check_coverage(kept, tokens)
     require(kept.n == math.prod(tokens.shape[:-1]), f"{kept.n} tokens of {tuple(tokens.shape)}")
 
 
@@ -317,7 +323,7 @@ def _video(folder: Path, fps: Any, max_frames: Any, batch: Any, size: Any, start
     if type(size) is int and 0 < size < 500:
         wanted = lambda width, height: (size, size)  # noqa: E731
     clip = video.read(folder / "a.mp4", fps=fps, max_frames=max_frames, batch=batch, size=wanted)
-    oracles.check_frames(clip, clip.width, clip.height, max_frames)
+    oracles.check_frames(clip, clip.width, clip.height, max_frames, least=min(clip.planned, 1))
     if fps is None:
         return
     part = clip.between(start, end)

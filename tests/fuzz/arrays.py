@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
 
 numbers = st.one_of(
     st.integers(-3, 70),
@@ -26,6 +29,10 @@ odd = st.one_of(
     ),
     st.lists(st.integers(-2, 20), max_size=4),
     st.sampled_from(({}, (), b"1", 1j, object, print, range(3), "x" * 10_000, "9" * 5000, "\x1b[2J", "\ud800")),
+    st.sampled_from(
+        (10**5000, Fraction(1, 10**400), Fraction(10**5000), Fraction(7, 3), Decimal("sNaN"), [0, 10**5000])
+    ),
+    st.sampled_from((np.float32(5), np.float16(2), np.longdouble(3), np.int64(4), 1e-10, 1 + 1e-10, "1e-10")),
     st.builds(torch.tensor, st.sampled_from((1, 0.5, [1, 2], math.nan))),
     st.builds(np.array, st.sampled_from((1, 0.5, [1, 2], "a"))),
 )
@@ -84,13 +91,28 @@ odd_arrays = st.fixed_dictionaries(
                     "conj",
                     "inference",
                     "mmap",
+                    "repeated",
+                    "fake",
                 ]
             ),
         ),
         "values": st.one_of(
             st.sampled_from(("normal", "clusters")),
             st.sampled_from(
-                ("zeros", "ones", "nan", "inf", "-inf", "huge", "tiny", "mixed", "one-hot", "denormal", "unit")
+                [
+                    "zeros",
+                    "ones",
+                    "nan",
+                    "inf",
+                    "-inf",
+                    "huge",
+                    "tiny",
+                    "mixed",
+                    "one-hot",
+                    "denormal",
+                    "unit",
+                    "scales",
+                ]
             ),
         ),
         "number": st.integers(0, 1000),
@@ -104,7 +126,7 @@ good_arrays = st.fixed_dictionaries(
         "layout": st.sampled_from(
             ("plain", "negative", "transposed", "expanded", "step", "grad", "readonly", "inference")
         ),
-        "values": st.sampled_from(("normal", "clusters", "zeros", "ones", "huge", "tiny", "one-hot", "unit")),
+        "values": st.sampled_from(["normal", "clusters", "zeros", "ones", "huge", "tiny", "one-hot", "unit", "scales"]),
         "number": st.integers(0, 1000),
     }
 )
@@ -154,6 +176,8 @@ def make_array(recipe: dict[str, Any]) -> Any:
             values.flat[0] = math.inf
     elif name in ("huge", "tiny", "denormal"):
         values = values * {"huge": 1e38, "tiny": 1e-30, "denormal": 1e-42}[name]
+    elif name == "scales" and len(shape) > 1:
+        values = values * 10.0 ** rng.integers(-36, 37, (*shape[:-1], 1))
     elif name == "one-hot":
         values = (rng.random(shape) < 0.2).astype(float)
     elif name == "unit":
@@ -180,6 +204,10 @@ def _lay_out(values: np.ndarray, recipe: dict[str, Any]) -> Any:
                 return np.swapaxes(np.ascontiguousarray(np.swapaxes(array, 0, -1)), 0, -1) if array.ndim else array
             case "expanded":
                 return np.broadcast_to(array[None], (5, *array.shape))
+            case "repeated":
+                return np.broadcast_to(
+                    array.astype(">f4" if recipe["number"] % 2 else array.dtype), (9999, *array.shape)
+                )
             case "step":
                 return np.repeat(array, 2, 0)[::2] if array.ndim else array
             case "readonly":
@@ -196,6 +224,10 @@ def _lay_out(values: np.ndarray, recipe: dict[str, Any]) -> Any:
             return tensor.transpose(0, -1).contiguous().transpose(0, -1) if tensor.ndim else tensor
         case "expanded":
             return tensor[None].expand(5, *tensor.shape)
+        case "repeated":
+            return tensor[..., :1].expand(*tensor.shape[:-1], 10**9)
+        case "fake":
+            return FakeTensorMode().from_tensor(tensor)
         case "step":
             return tensor.repeat_interleave(2, 0)[::2] if tensor.ndim else tensor
         case "sparse":

@@ -64,6 +64,8 @@ SOURCES = (
     *("tokens.npy", "clip.mp4", "clip.ts", "a.floc", "a.kept.safetensors", "0.state", "store", "clips", "image.png"),
     *(*NAMES, *SPECIAL, "missing.npy", "missing.mp4", "", "-", "--", ".", "..", "/", "~", "/dev/null", "/dev/zero"),
     *(f"rtsp://admin:{SECRET}@127.0.0.1:9/x", f"http://u:{SECRET}@127.0.0.1:9/x?token={SECRET}", "ftp://127.0.0.1/x"),
+    *(f"rtsp://u:pa{quote}{SECRET}@127.0.0.1:9/{'x' * 80}" for quote in ("'", '"', " ", "\n", ";", "'\"")),
+    *("y" * 100_000, "pass" * 25_000, "a:/'" * 25_000, "long"),
     *("file:///etc/passwd", "concat:clip.ts|clip.ts", "x" * 5000, "/dev/video99", "\x1b[2J", "nul\tname", "a/b/c.mp4"),
 )
 ODD = (
@@ -82,6 +84,7 @@ ODD = (
         ":",
         "floc:x=1",
     ),
+    *("9" * 400, "floc:block=" + "-" * 5000 + "1", "floc:block=" + "(" * 5000, f"a://u:pa'{SECRET}@{'x' * 60}"),
     *("longvu:threshold=1e99999999", "random:seed=-1", "floc,floc", ",", "x" * 5000, ESCAPES, "\x1b]0;t\x07", "\u0663"),
     *(os.fsdecode(b"\xff"), "a\nb", "1:30", "1:2:3:4", "-1:00", "--", "-", "tokens", "null", "{}", "[]", "[bold]x[/]"),
 )
@@ -107,6 +110,7 @@ OUTPUTS = (
         "clip.mp4/x.safetensors",
         f"{ESCAPES}.safetensors",
     ),
+    *(f"rtsp://u:pa'{SECRET}@127.0.0.1:9/x.safetensors", f"http://h/x?sig='{SECRET}", "a/" * 2000 + "x.safetensors"),
     *("o" * 240 + ".safetensors", "o" * 300 + ".safetensors", "o" * 5000, "two\nlines.safetensors", "-.safetensors"),
 )
 PATHS = {"source", "sources", "video", "image", "files", "store", "--store", "--output", "--state", "--plots"}
@@ -136,6 +140,7 @@ def prepare(folder: Path) -> None:
     clips._encode(start / "clip.ts", clips.SIZE, codec="mpeg2video")
     (start / "clips").mkdir()
     shutil.copy(start / "clip.mp4", start / "clips")
+    _fill_store(start / "long")
     from PIL import Image
 
     Image.new("RGB", (32, 32)).save(start / "image.png")
@@ -148,6 +153,22 @@ def prepare(folder: Path) -> None:
             (start / name).mkdir()
         elif name.startswith("broken"):
             (start / name).write_bytes((start / "clip.mp4").read_bytes()[:700])
+
+
+def _fill_store(path: Path) -> None:
+    """Write a store whose texts are as long as allowed, and are not what they should be."""
+    import floc
+    from floc.archive.schema import StoredVideo
+    from floc.captured.identity import Identity
+
+    model = Identity("a", "b", None, "c", 8, [])
+    texts = ["u" * 9990, "pass" * 2490, "a:/'" * 2490, "two\nlines\t\u061c" * 700, "rtsp://u:p'@h/x " * 600]
+    values = {"content": "", "size": 1, "modified_s": 0.0, "status": "failed", "model": model, "options": {}}
+    videos = [
+        StoredVideo(id=f"{number:016x}", uri=f"{text}{number}", error=text, encoder=text, **values)
+        for number, text in enumerate(texts * 12)
+    ]
+    floc.Store(path, create=True).commit([], videos)
 
 
 def warm_up(folder: Path) -> None:
@@ -278,6 +299,7 @@ def _check(code: Any, text: str, arguments: list[str], work: Path) -> None:
     tail = text[-300:]
     require(code in (0, 1, 2), f"exit code {code!r}: {tail}")
     require("\x1b" not in text and "\x07" not in text, f"control characters are printed: {tail!r}")
+    require(not re.search("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]", text), f"text is reversed: {tail!r}")
     require(SECRET not in text, f"a secret is printed: {tail!r}")
     is_verbose = "--verbose" in arguments or "-v" in arguments
     if not is_verbose:

@@ -21,6 +21,7 @@ ODD_VALUES: tuple[Any, ...] = (
 )
 ODD_INTEGERS = (0, 1, 2, 3, 127, 128, 255, 256, 65535, 65536, 2**24, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)
 ODD_FLOATS = (float("nan"), float("inf"), float("-inf"), 1e38, -1e38, 1e-40, 0.0, -1.0, 1e300, 5e-324)
+LONG = "[" + "1," * 7_000_000 + "1]"
 NESTED = "[" * 100_000 + "]" * 100_000
 SIZES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2, "I8": 1}
 SIZES |= {"U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1}
@@ -84,7 +85,8 @@ def mutate_json(value: Any, rng: Random) -> tuple[str, str]:
             return json.dumps(copy), f"{name} deleted"
         case 1:
             parent[key] = "@@"
-            return json.dumps(copy).replace('"@@"', NESTED), f"{name} nested 100,000 deep"
+            text, what = (LONG, "of 7 million values") if rng.random() < 0.1 else (NESTED, "nested 100,000 deep")
+            return json.dumps(copy).replace('"@@"', text), f"{name} {what}"
         case 2 if isinstance(parent, dict):
             parent[f"{key}_"] = rng.choice(ODD_VALUES)
             return json.dumps(copy), f"{name}_ added"

@@ -47,6 +47,30 @@ def check_kept(kept: Any) -> None:
     require(len(repr(kept)) > 0, "no text")
 
 
+def check_coverage(kept: Any, tokens: Any) -> None:
+    """Compare the coverage of a `Kept` with the mean cosine of all tokens and their representatives, in float64."""
+    cosines = (_normalize(tokens) * _normalize(kept.features)[np.asarray(kept.represents)]).sum(1)
+    if (ranking := kept.representation.ranking) is not None:
+        group = np.repeat(np.arange(len(ranking.group_sizes)), ranking.group_sizes)
+        cosines[~np.isin(group, group[np.asarray(kept.indices)])] = 0  # blocks without kept tokens count 0
+    expected = cosines.mean()
+    require(abs(expected - kept.coverage) < 5e-3, f"coverage {kept.coverage:.4f}, but it is {expected:.4f}")
+
+
+def _normalize(tokens: Any) -> np.ndarray:
+    """Scale tokens of any magnitude to unit length: [n, D] float64; zero tokens stay zero."""
+    values = (
+        tokens.detach().double().resolve_neg().cpu().numpy()
+        if isinstance(tokens, torch.Tensor)
+        else tokens.astype(np.float64)
+    )
+    rows = values.reshape(-1, values.shape[-1])
+    for scale in (lambda rows: np.abs(rows).max(1), lambda rows: np.linalg.norm(rows, axis=1)):
+        lengths = scale(rows)
+        rows = rows / np.where(lengths > 0, lengths, 1)[:, None]
+    return rows
+
+
 def check_captured(captured: Any) -> None:
     """Check a `Captured`."""
     shape, k = captured.shape, len(captured)
@@ -87,8 +111,8 @@ def check_captured(captured: Any) -> None:
     require(len(repr(captured)) > 0, "no text")
 
 
-def check_frames(batches: Iterable[Any], width: int, height: int, most: int | None) -> int:
-    """Check the batches of a video while they are read; return the number of frames."""
+def check_frames(batches: Iterable[Any], width: int, height: int, most: int | None, least: int = 0) -> int:
+    """Check the batches of a video while they are read; return the number of frames, which is `least` or more."""
     last, count = -math.inf, 0
     for batch in batches:
         require(batch.pixels.dtype == np.uint8, f"frames of {batch.pixels.dtype}")
@@ -100,6 +124,7 @@ def check_frames(batches: Iterable[Any], width: int, height: int, most: int | No
             last = time_s
         count += len(batch.pixels)
         require(most is None or count <= most, f"more than {most} frames")
+    require(count >= least, f"{count} frames, fewer than {least}")
     return count
 
 

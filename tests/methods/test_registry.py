@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import floc
+from tests.fuzz.oracles import check_coverage
 
 each_method = pytest.mark.parametrize("name", floc.methods.list_methods())
 
@@ -239,7 +240,7 @@ def test_registered_methods_are_listed_and_made(monkeypatch: pytest.MonkeyPatch)
         ("dycoke", "window", 10**30, "must be a whole number below 2**53"),
         ("dycoke", "strict", 1, "strict must be true or false for method 'dycoke', got 1"),
         ("sttm", "spatial_threshold", float("nan"), "must be a finite number for method 'sttm', got nan"),
-        ("sttm", "spatial_threshold", None, "must be a finite number for method 'sttm', got None"),
+        ("sttm", "spatial_threshold", None, "must be a finite number for method 'sttm', got nothing"),
         ("longvu", "max_visual_len", 0.5, "must be a whole number"),
         ("kmedoids", "init", 3, "init must be text for method 'kmedoids', got 3"),
         ("floc", "metric", np.ones(3), "must be text"),
@@ -262,3 +263,28 @@ def test_rejects_tokens_too_large_to_average(name: str) -> None:
         assert "divide all by" in str(error)  # noqa: PT017
     else:
         assert np.isfinite(kept.features).all()
+
+
+@each_method
+@pytest.mark.parametrize("exponent", [-120, -66, 70, 123])
+def test_coverage_does_not_depend_on_the_scale(tokens: np.ndarray, name: str, exponent: int) -> None:
+    scaled = tokens * np.float32(2.0**exponent)
+    kept, large = compress(tokens, name, budget=300), compress(scaled, name, budget=300)
+    check_coverage(large, scaled)
+    if name not in ("fastvid", "prunevid"):  # their densities weigh distances, as published
+        np.testing.assert_array_equal(large.indices, kept.indices)
+        assert large.coverage == pytest.approx(kept.coverage, abs=1e-6)
+        np.testing.assert_allclose(large.features / np.float32(2.0**exponent), kept.features, rtol=1e-5, atol=1e-5)
+
+
+@each_method
+def test_coverage_of_tokens_of_different_scales(tokens: np.ndarray, name: str) -> None:
+    scaled = tokens * np.float32(10.0) ** np.arange(-35, 35).astype(np.float32)[:, None, None, None]
+    check_coverage(compress(scaled, name, budget=300), scaled)
+    assert compress(scaled, name, ratio=1.0).coverage == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("value", ["-" * 5000 + "1", "(" * 5000, "[" * 200 + "]" * 200, "9" * 5000])
+def test_parse_refuses_values_that_python_cannot_parse(value: str) -> None:
+    with pytest.raises(ValueError, match=r"block.* must .*; got"):
+        floc.methods.parse(f"floc:block={value}")

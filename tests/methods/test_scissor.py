@@ -173,8 +173,3 @@ def test_dtype_and_layout_do_not_change_the_result(dtype: torch.dtype) -> None:
     assert kept.indices.tolist() == plain.indices.tolist()
     assert kept.features.dtype == dtype
     np.testing.assert_allclose(kept.features.float(), plain.features, atol=1e-6, rtol=2**-8)
-
-
-def test_rejects_values_too_large_for_cosines() -> None:
-    with pytest.raises(ValueError, match="too large to compute cosines; divide"):
-        floc.compress(np.full((4, 2, 3, 2), 1e30, np.float32), budget=3, method="scissor")

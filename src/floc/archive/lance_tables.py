@@ -15,7 +15,7 @@ import lance
 import pyarrow as pa
 from lance.file import LanceFileReader
 
-from floc._text import redact_source
+from floc._text import hide_secrets, redact_source
 from floc.archive.schema import DamagedStoreError, StoreError
 
 T = TypeVar("T")
@@ -140,15 +140,6 @@ class LanceTable:
 def is_local(uri: str) -> bool:
     """Return whether a URI is a path on this machine."""
     return "://" not in uri
-
-
-def hide_secrets(text: str) -> str:
-    """Redact the addresses in a text.
-
-    >>> hide_secrets("cannot open 's3://KEY:SECRET@bucket/film.mp4'")
-    "cannot open 's3://bucket/film.mp4'"
-    """
-    return re.sub(r"""\w+://[^\s'"]+""", lambda match: redact_source(match[0]), text)
 
 
 def match_any(column: str, values: Sequence[str]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
@@ -17,7 +16,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from floc._checked_file import LARGEST, Fields
+from floc._checked_file import COVERAGE, FPS, FRAMES_PER_SLICE, MAX_S, MAX_SIDE, Fields
 from floc._checks import require
 from floc.captured.captured import Shape
 from floc.captured.identity import Identity
@@ -25,10 +24,6 @@ from floc.captured.identity import Identity
 VideoStatus = Literal["done", "failed", "damaged"]
 CHECK = "`floc store check` lists all damage"
 MAX_TEXT, MAX_JSON = 10_000, 1 << 22  # characters
-MAX_SIDE = 1 << 24  # slices, rows or columns
-MAX_S = 1e12  # seconds
-FPS = (1e-9, 1e9)  # least and most
-COVERAGE = (-2.0, 2.0)
 
 
 class StoreError(OSError):
@@ -170,7 +165,8 @@ def encode_video(video: StoredVideo) -> dict[str, Any]:
     """Convert a video to a row of `videos`, with its hash. Raises ValueError if a value is invalid."""
     row = {**vars(video), "model": asdict(video.model)}
     row |= {name: json.dumps(dict(row[name])) for name in _JSON_COLUMNS}
-    row |= {name: escape_surrogates(row[name]) for name in ("uri", "error")}
+    for texts in (row, row["model"]):
+        texts |= {name: escape_surrogates(value) for name, value in texts.items() if isinstance(value, str)}
     # hash the values as Arrow returns them
     stored = pa.Table.from_pylist([row], schema=pa.schema(_VIDEO_COLUMNS)).to_pylist()[0]
     try:
@@ -210,7 +206,7 @@ def _parse_video(row: Mapping[str, Any]) -> StoredVideo:
     for name in ("size", "frames", "tokens"):
         values.integer(name)
     values.integer("kept", int(is_done), row["tokens"])
-    values.integer("frames_per_slice", 1, 1 << 16)
+    values.integer("frames_per_slice", *FRAMES_PER_SLICE)
     values.number("modified_s")
     values.number("duration_s", 0, MAX_S)
     values.number("written_s", 0, 1e11)  # in a year with four digits
@@ -218,8 +214,7 @@ def _parse_video(row: Mapping[str, Any]) -> StoredVideo:
     for name, least, most in (("fps", *FPS), ("coverage", *COVERAGE)):
         if values.has(name):
             values.number(name, least, most)
-    tokens = math.prod(values.integers("shape", 3, int(is_done), MAX_SIDE))
-    require(tokens <= LARGEST, f"shape must be of at most {LARGEST} tokens, got {row['shape']}")
+    values.shape("shape", int(is_done), MAX_SIDE)
     pieces = Fields({str(i): attempt for i, attempt in enumerate(row["pieces"] or ())}, "pieces")
     count = len([pieces.text(number) for number in pieces.values])
     starts_s = values.numbers("starts_s", count, -MAX_S, MAX_S)
@@ -233,13 +228,9 @@ def _parse_video(row: Mapping[str, Any]) -> StoredVideo:
     seconds = Fields(parsed["seconds"], "seconds")
     for name in seconds.values:
         seconds.number(name, 0, MAX_S)
-    model = Fields(row["model"], "model")
-    for name in ("kind", "name", "config", *(["revision"] if model.has("revision") else [])):
-        model.text(name)
-    model.integer("hidden_size", 1, MAX_SIDE)
-    model.numbers("weights", len(row["model"]["weights"] or ()), -1e38, 1e38)
+    model = Identity.from_fields(Fields(row["model"], "model"))
     lists = {name: tuple(row[name]) for name in _LIST_COLUMNS}
-    return StoredVideo(**{**row, **parsed, **lists, "model": Identity(**row["model"])})
+    return StoredVideo(**{**row, **parsed, **lists, "model": model})
 
 
 def escape_surrogates(text: str) -> str:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from torch.nn import functional as F
 
 from floc._checks import check_choice, check_count, require
 from floc.archive.lance_tables import LanceTable, explain_errors, match_any
@@ -25,6 +24,7 @@ from floc.archive.locks import FolderLock
 from floc.archive.schema import StoredVideo, hash_json, identity_fields
 from floc.archive.store_tables import ROWS_PER_BATCH, Row, StoreTables
 from floc.archive.token_rows import read_features
+from floc.representatives import normalize
 
 READAHEAD_BYTES = 1 << 26
 MAX_FILTERED_VIDEOS = 200  # with more videos, a scan reads all rows instead of filtering by id
@@ -145,7 +145,7 @@ def _parse_query(query: Any, videos: list[StoredVideo], encoder: str | None) -> 
         if videos and query.shape[1] != (width := videos[0].model.hidden_size):
             problem = f"{name} makes tokens of {query.shape[1]} values, but those of the videos have {width}"
             raise ValueError(f"{problem}; search videos of another encoder, or one video with video=")
-    return F.normalize(query, dim=-1), videos
+    return normalize(query), videos
 
 
 def _encode_image(image: str | Path | np.ndarray, name: str) -> torch.Tensor:
@@ -173,7 +173,7 @@ def _scan_rows(tables: StoreTables, query: torch.Tensor, owners: Mapping[str, St
             if not rows:
                 continue
             features = torch.cat([read_features(row, owners[row["attempt"]]) for row in rows])
-            cosines = (query @ F.normalize(features.float(), dim=-1).T).nan_to_num(-1.0).numpy()  # [Q, N]
+            cosines = (query @ normalize(features).T).nan_to_num(-1.0).numpy()  # [Q, N]
             starts = np.cumsum([0, *(row["kept"] for row in rows[:-1])])
             scores = np.maximum.reduceat(cosines, starts, axis=1).mean(0)  # one per row
             keys = [(row["video"], row["attempt"], row["row"]) for row in rows]
@@ -184,7 +184,7 @@ def _scan_rows(tables: StoreTables, query: torch.Tensor, owners: Mapping[str, St
 
 
 def _score_row(video: StoredVideo, query: torch.Tensor, row: Row) -> SearchResult:
-    cosines = query @ F.normalize(read_features(row, video).float(), dim=-1).T  # [Q, K]
+    cosines = query @ normalize(read_features(row, video)).T  # [Q, K]
     best = row["positions"][int(cosines.max(0).values.argmax())]
     _, height, width = row["shape"]
     slice_, cell = divmod(best, height * width)
@@ -251,7 +251,7 @@ class _VectorIndex:
         rows = [row for row in self._tables.read_pieces(video, [video.pieces.index(attempt)], []) if row["kept"]]
         if not rows:
             return
-        vectors = F.normalize(torch.cat([read_features(row, video) for row in rows]).float(), dim=-1).half()
+        vectors = normalize(torch.cat([read_features(row, video) for row in rows])).half()
         numbers = np.repeat([row["row"] for row in rows], [row["kept"] for row in rows])
         values = pa.FixedSizeListArray.from_arrays(pa.array(vectors.numpy().ravel()), vectors.shape[1])
         columns = [[video.id] * len(vectors), [attempt] * len(vectors), numbers, values]

@@ -171,9 +171,12 @@ class Store:
             captured, file, name = video, None, redact_source(str(video.made.get("source") or "captured"))
         else:
             captured, file, name = load(video), Path(video), str(video)
-        entry = _describe_import(captured, uri or name, file)
-        if not self.has(entry.id):
-            piece = self.write_piece(entry.id, 0, captured)
+        try:
+            entry = _describe_import(captured, uri or name, file)
+            piece = None if self.has(entry.id) else self.write_piece(entry.id, 0, captured)
+        except ValueError as error:
+            raise ValueError(f"{name}: cannot be stored: {error}") from error
+        if piece is not None:
             entry = replace(entry, pieces=(piece.attempt,), frames=piece.frames, written_s=time.time())
             self.commit([piece], [entry])
         return self.find(entry.id)
@@ -287,8 +290,9 @@ def _describe_import(captured: Captured, uri: str, file: Path | None) -> StoredV
     values |= {name: getattr(captured, name) for name in copied} | {"encoder": encoder, "options": options}
     values |= {"size": file.stat().st_size if file else 0, "modified_s": file.stat().st_mtime if file else time.time()}
     values |= {"tokens": captured.n, "kept": len(captured), "coverage": get_coverage(captured), "version": __version__}
-    duration_s = captured.duration_s or (0.0 if times is None else float(times[-1]) + 1 / rate)
-    return StoredVideo(**values, duration_s=duration_s)
+    duration_s, last_s = captured.duration_s or 0.0, 0.0 if times is None else float(times[-1])
+    # a part of a video states its own duration, but its times count from the start of the video
+    return StoredVideo(**values, duration_s=duration_s if last_s < duration_s else last_s + 1 / rate)
 
 
 def _file_name(video: StoredVideo) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from floc._checked_file import LARGEST, Fields
+from floc._checked_file import COVERAGE, MAX_S, MAX_SIDE, Fields
 from floc._checks import require
 from floc.archive import schema
-from floc.archive.schema import COVERAGE, MAX_S, DamagedStoreError, StoredVideo
+from floc.archive.schema import DamagedStoreError, StoredVideo
 from floc.blocks import interleave
 from floc.captured.captured import Captured
 from floc.captured.floc_file import require_consistent
@@ -44,11 +44,13 @@ def split_rows(captured: Captured, video: str, piece: int, attempt: str, written
     reason = "because it was captured from prepared inputs"
     require(captured.times_s is not None, f"the times of this video are not known, {reason}; capture the file")
     require_consistent(captured)
+    times = np.asarray(captured.times_s, np.float64)
+    require((np.diff(times) > 0).all(), "times_s must be strictly ascending in a store: two slices have the same time")
+    end_s = _end_time(captured)
+    require(times[-1] < end_s <= MAX_S, f"times_s must end before {MAX_S:g} s in a store, got {times[-1]:g} s")
     dtype = str(captured.features.dtype).removeprefix("torch.")
     require(dtype in DTYPES, f"features must be in {', '.join(DTYPES)}; got {captured.features.dtype}")
-    Fields({"fps": captured.fps or 1.0}).number("fps", *schema.FPS)
     slices, height, width = captured.shape
-    times = np.asarray(captured.times_s, np.float64)
     last = None if captured.last_s is None else np.asarray(captured.last_s, np.float64)
     indices = captured.indices.cpu().numpy()
     ranks = np.argsort(captured.order.cpu().numpy())
@@ -60,7 +62,7 @@ def split_rows(captured: Captured, video: str, piece: int, attempt: str, written
     shared |= {"shape": [slices, height, width], "frames": _count_frames(captured), "coverage": get_coverage(captured)}
     firsts = [0, *(np.flatnonzero(np.diff(times // ROW_S)) + 1).tolist()]
     ends = [*firsts[1:], slices]
-    end_times = [*times[firsts[1:]].tolist(), _end_time(captured)]
+    end_times = [*times[firsts[1:]].tolist(), end_s]
     rows = []
     for number, (first, end, end_s) in enumerate(zip(firsts, ends, end_times, strict=True)):
         tokens = slice(*np.searchsorted(indices, [first * height * width, end * height * width]).tolist())
@@ -88,8 +90,7 @@ def check_location(row: Mapping[str, Any]) -> None:
     values.text("attempt")
     for name in ("piece", "row", "frames", "bytes"):
         values.integer(name)
-    slices, height, width = values.integers("shape", 3, 1, schema.MAX_SIDE)
-    require(slices * height * width <= LARGEST, f"shape must be of at most {LARGEST} tokens, got {row['shape']}")
+    slices, height, width = values.shape("shape", 1, MAX_SIDE)
     first = values.integer("first", 0, slices - 1)
     values.integer("kept", 0, values.integer("slices", 1, slices - first) * height * width)
     values.number("end_s", values.number("start_s", -MAX_S, MAX_S), MAX_S)
@@ -152,6 +153,9 @@ def check_totals(rows: Sequence[Mapping[str, Any]], video: StoredVideo) -> None:
 
 def join_rows(rows: Sequence[Mapping[str, Any]], video: StoredVideo, time_range: TimeRange | None) -> Captured:
     """Build a `Captured` from the rows that overlap a time range, as if it had been captured on its own."""
+    if time_range is not None and video.starts_s and time_range.end_s <= video.starts_s[0]:
+        first = f"the first frame of video {video.id} ({video.uri}) is shown at {video.starts_s[0]:g} s"
+        raise ValueError(f"{first}; give an end_s after it, not {time_range.end_s:g} s")
     if not rows:
         raise _report_damage(video, "starts_s must be the times at which its token rows start, but no row is found")
     times = np.concatenate([row["times_s"] for row in rows])

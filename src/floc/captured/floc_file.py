@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from floc._checked_file import Fields, check_selection, open_checked
+from floc._checked_file import COVERAGE, FPS, FRAMES_PER_SLICE, MAX_S, MAX_SIDE, Fields, check_selection, open_checked
 from floc._checks import require
 from floc._version import __version__
 from floc.captured.captured import Captured
@@ -24,8 +24,6 @@ _TENSORS = {"features": 2, "indices": 1, "order": 1, "gains": 1}  # number of ax
 _TIMES = ("times_s", "last_s")
 _VALUES = ("nested", "frames_per_slice", "fps", "duration_s")
 _MOST_LAYERS = 1000  # a model of today has up to four with deep features
-_LONGEST_SIDE = 1 << 24  # slices, rows or columns
-_LARGEST_TIME_S = 1e12
 
 
 def save(video: Captured, path: Path) -> None:
@@ -68,11 +66,10 @@ def load(path: str | Path) -> Captured:
 def require_consistent(video: Captured) -> None:
     """Raise ValueError if the parts of a video do not fit together, as in a file that was changed."""
     values = Fields({name: getattr(video, name) for name in _VALUES} | {"shape": list(video.shape)})
-    values.integers("shape", 3, 1, _LONGEST_SIDE)
-    slices = values.shape("shape")[0]
+    slices = values.shape("shape", 1, MAX_SIDE)[0]
     values.flag("nested")
-    values.integer("frames_per_slice", 1, 10_000)
-    for name, least, most in (("fps", 1e-6, 1e6), ("duration_s", 0.0, _LARGEST_TIME_S)):
+    values.integer("frames_per_slice", *FRAMES_PER_SLICE)
+    for name, least, most in (("fps", *FPS), ("duration_s", 0.0, MAX_S)):
         if values.has(name):
             values.number(name, least, most)
     _check_made(Fields(dict(video.made), "made"))
@@ -93,8 +90,8 @@ def require_consistent(video: Captured) -> None:
         if getattr(video, name) is None:
             continue
         times = np.asarray(getattr(video, name))
-        if times.shape != (slices,) or times.dtype.kind != "f" or not (abs(times) <= _LARGEST_TIME_S).all():
-            raise ValueError(f"{name} must have a time for each of {slices} slices, within {_LARGEST_TIME_S:g} s")
+        is_valid = times.shape == (slices,) and times.dtype.kind == "f" and ((times >= 0) & (times <= MAX_S)).all()
+        require(is_valid, f"{name} must have a time for each of {slices} slices, from 0 to {MAX_S:g} s")
         require(not (times[1:] < times[:-1]).any(), f"{name} must be ascending")
     if video.times_s is not None and video.last_s is not None and (video.last_s < video.times_s).any():
         raise ValueError("last_s must not be before times_s")
@@ -105,7 +102,7 @@ def _check_made(made: Fields) -> None:
     for name in filter(made.has, ("method", "source")):
         made.text(name)
     for name in filter(made.has, ("coverage", "bound")):
-        made.number(name, -1.01 if name == "coverage" else 0, 1.01)
+        made.number(name, 0 if name == "bound" else COVERAGE[0], COVERAGE[1])
     if made.has("settings"):
         made.section("settings")
     if made.has("seconds"):

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from floc._checked_file import Fields
+from floc._checked_file import MAX_SIDE, Fields
 from floc.encoders.base import Encoder
 from floc.encoders.vision_tower import VisionTower
 from floc.families import find_family
 
 SAMPLED_PARAMETERS = 32  # of the vision encoder, spread evenly
 SAMPLED_VALUES = 8  # of each
+_WEIGHTS = range(2 * SAMPLED_PARAMETERS * SAMPLED_VALUES + 1)  # numbers of sampled values
 ROUNDING = 0.008  # relative tolerance of a value: a model in bfloat16 is the same model
 OUTLIERS = 0.02  # share of the values that may differ more
 
@@ -56,7 +57,11 @@ class Identity:
         """Read an identity from a file, with a check of every value."""
         kind, name, config = map(fields.text, ("kind", "name", "config"))
         revision = fields.text("revision") if fields.has("revision") else None
-        return cls(kind, name, revision, config, fields.integer("hidden_size", 1), fields.numbers("weights", None))
+        hidden_size, weights = (
+            fields.integer("hidden_size", 1, MAX_SIDE),
+            fields.numbers("weights", _WEIGHTS, -1e38, 1e38),
+        )
+        return cls(kind, name, revision, config, hidden_size, weights)
 
     @classmethod
     def from_encoder(cls, encoder: Encoder) -> Identity:

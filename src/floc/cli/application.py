@@ -19,7 +19,7 @@ from typer.models import OptionInfo
 from floc._checks import shorten
 from floc._version import __version__
 from floc.cli import signals
-from floc.cli.output import print_error, print_warning, set_verbosity
+from floc.cli.output import hide_arguments, print_error, print_warning, redact_text, set_verbosity
 
 UsageError: Any = typer.BadParameter.__base__
 MAX_UNEXPECTED = 300  # characters of an unexpected error
@@ -134,6 +134,7 @@ def run() -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):  # a file name may have characters that the terminal does not know
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    hide_arguments(sys.argv[1:])
     try:
         code = load_app()(standalone_mode=False, prog_name="floc")
         sys.stdout.flush()
@@ -146,10 +147,8 @@ def run() -> int:
         if signals.is_stopped():  # libraries replace KeyboardInterrupt with errors of their own
             return 1
         if signals.is_verbose:
-            print_warning(traceback.format_exc())
+            print_warning(*traceback.format_exc().splitlines())
         message, code = _describe_error(error)
-        for argument in sys.argv:  # a name with a line break must not look like two messages
-            message = message.replace(argument, argument.replace("\n", "\\n"))
         print_error(message)
         return code
 
@@ -166,7 +165,7 @@ def _describe_error(error: Exception) -> tuple[str, int]:
         return _name_options(str(error)), 2
     if type(error).__module__.startswith("floc."):
         return str(error), 1
-    text = " ".join(str(error).split())[:MAX_UNEXPECTED]
+    text = " ".join(redact_text(str(error)).split())[:MAX_UNEXPECTED]
     return f"unexpected {type(error).__name__}: {text}; {REPORT}", 1
 
 

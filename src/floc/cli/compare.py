@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 import floc
+from floc._checks import require, shorten
 from floc._text import format_bytes
 from floc.cli import options
 from floc.cli.application import command
@@ -46,6 +47,12 @@ def compare(
     from floc import report
     from floc.analysis.compare import plan_steps
 
+    names = floc.methods.list_methods() if methods == "all" else options.split_list(methods)
+    require(names, f"--methods must name at least one method; got {shorten(methods)}")
+    for name in names:  # report errors before the video is read, which may take minutes
+        floc.methods.parse(name)
+    ratios = options.split_list(ratio)
+    plan_steps(ratios, n=1)
     options.check_input(video)
     if output is None:
         output = options.check_unused(Path(f"{video.stem}.report.html"))
@@ -53,11 +60,6 @@ def compare(
     if plots is not None:
         options.check_folder(plots)
     report.require_packages(figures=plots is not None)
-    names = floc.methods.list_methods() if methods == "all" else options.split_list(methods)
-    for name in names:  # report errors before the video is read, which may take minutes
-        floc.methods.parse(name)
-    ratios = options.split_list(ratio)
-    plan_steps(ratios, n=1)
     started = time.perf_counter()
     encoded = options.encode_video(video, fps, max_frames, encoder, device, with_thumbnails=True)
     seconds = {"decode and encode": time.perf_counter() - started}

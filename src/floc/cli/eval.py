@@ -131,7 +131,8 @@ def _show_plan(plan: dict[str, Any]) -> None:
         *(["", "Download first:"] if plan["missing"] else []),
         *(f"  {download['get']}" for download in plan["missing"]),
     ]
-    print_line("\n".join(lines))
+    for line in lines:
+        print_line(line)
 
 
 def _format_row(runs: list[dict[str, Any]]) -> list[str]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_RATIO = "1/8"
 MAX_DIGITS = 9  # of a number of frames
+MAX_NEW_FOLDERS = 100
 MIN_SECONDS, MAX_SECONDS = 0.001, 1e9
 Text = str | None
 BUDGET, METHOD, VIDEO = "Budget", "Method", "Video"  # panels of the help
@@ -191,6 +192,7 @@ def check_output(output: Path | None, source: Path, suffix: str | None = None) -
 
     if output is None:
         return
+    _refuse_address(output)
     if output.is_dir():
         raise ValueError(f"{output}: this is a folder; name a file")
     if suffix is not None and output.suffix != suffix:
@@ -200,13 +202,21 @@ def check_output(output: Path | None, source: Path, suffix: str | None = None) -
     check_writable(check_folder(output.parent, output) / output.name)
 
 
+def _refuse_address(path: Path) -> None:
+    if re.match(r"[a-zA-Z][\w+.-]+:/", str(path)):
+        raise ValueError(f"{path}: an address; name a file or folder on this machine")
+
+
 def check_folder(folder: Path, path: Path | None = None) -> Path:
     """Check, before any work is done, that files can be written to a folder, or else raise an error about `path`.
 
     A missing folder is created later; returns the nearest one that exists.
     """
     path = path or folder
-    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    _refuse_address(path)
+    depth, existing = next(found for found in enumerate((folder, *folder.absolute().parents)) if found[1].exists())
+    if depth > MAX_NEW_FOLDERS:
+        raise ValueError(f"{path}: {depth} of its folders are missing; create them first, or name another")
     if not existing.is_dir():
         raise ValueError(f"{path}: {existing} is a file; name a folder")
     try:

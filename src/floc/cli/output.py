@@ -8,13 +8,15 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from floc._text import redact_source
+from floc._checks import shorten
+from floc._text import hide_secrets, redact_source
 from floc.cli import signals
 
 LINE_EVERY_S = 10.0  # how often progress is printed where there is no terminal
@@ -23,8 +25,10 @@ screen = Console(stderr=True, highlight=False)  # for what --quiet hides
 _ALWAYS = Console(stderr=True, highlight=False)  # for errors and warnings
 
 # Characters that move the cursor, color the screen or reverse text, and bytes of names that are not Unicode.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_ADDRESS = re.compile(r"\w+:/{1,2}[^\s'\"]*[^\s'\":;,.)]")  # pathlib drops the second slash
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_addresses: dict[str, str] = {}  # the command line's, in each form that messages have, with what is shown instead
 
 
 def set_verbosity(*, quiet: bool, verbose: bool) -> None:
@@ -40,18 +44,35 @@ def set_verbosity(*, quiet: bool, verbose: bool) -> None:
         logger.setLevel(logging.DEBUG)
 
 
-def clean_text(text: object) -> str:
-    r"""Make text of strangers, such as file names, safe to print: escape control characters, and hide secrets.
+def hide_arguments(arguments: Iterable[str]) -> None:
+    """Redact these arguments wherever they are printed: a password may contain quotes and spaces."""
+    _addresses.clear()
+    for argument in arguments:
+        value = argument.partition("=")[2] if argument.startswith("-") and "=" in argument else argument
+        if ":/" in value:
+            for form in (value, str(Path(value))):  # pathlib drops the second slash
+                _addresses.update({form: redact_source(value), repr(form)[1:-1]: redact_source(value)})
+                _addresses[shorten(form)] = shorten(redact_source(value))
 
-    >>> clean_text("a\x1b[31m.mp4"), clean_text("rtsp://admin:secret@10.0.0.7/main?token=1")
-    ('a\\x1b[31m.mp4', 'rtsp://10.0.0.7/main')
+
+def clean_text(text: object) -> str:
+    r"""Make text of strangers, such as file names, safe to print in a line: escape control characters, hide secrets.
+
+    >>> clean_text("a\x1b[31m\n.mp4"), clean_text("rtsp://admin:secret@10.0.0.7/main?token=1")
+    ('a\\x1b[31m\\n.mp4', 'rtsp://10.0.0.7/main')
     """
-    shown = _ADDRESS.sub(lambda match: redact_source(re.sub(":/+", "://", match[0], count=1)), str(text))
-    return escape_controls(shown)
+    return escape_controls(redact_text(str(text))).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def redact_text(text: str) -> str:
+    """Hide the secrets of the addresses in a text."""
+    for address in sorted(_addresses, key=len, reverse=True):
+        text = text.replace(address, _addresses[address])
+    return hide_secrets(text)
 
 
 def escape_controls(text: str) -> str:
-    """Show control characters instead of sending them to the terminal."""
+    """Show control characters, except line breaks and tabs, instead of sending them to the terminal."""
     return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
@@ -62,11 +83,11 @@ def escape_markup(text: object) -> str:
 
 def print_error(message: str) -> None:
     """Print an error to stderr, in one line."""
-    _print(_ALWAYS, f"floc: {message}".replace("\n", "\\n"), "red")
+    _print(_ALWAYS, f"floc: {message}", "red")
 
 
 def print_warning(*messages: str) -> None:
-    """Print warnings to stderr."""
+    """Print warnings to stderr, each in one line."""
     for message in messages:
         _print(_ALWAYS, message, "yellow")
 

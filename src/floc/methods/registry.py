@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from floc._checks import check_choice, is_int, is_number
+from floc._checks import check_choice, is_int, is_number, shorten
 from floc.methods.base import Method, SelfSizing
 
 M = TypeVar("M", bound=type)
@@ -154,7 +154,7 @@ def make(name: str, given: dict[str, object]) -> Method:
         if kind in _TYPES and not (value is None and other == "None"):  # methods check ranges and other types
             expected, is_valid = _TYPES[kind]
             if not is_valid(value):
-                raise ValueError(f"{option} must be {expected} for method {name!r}, got {repr(value)[:60]}")
+                raise ValueError(f"{option} must be {expected} for method {name!r}, got {shorten(value)}")
     return get(name)(**values)
 
 
@@ -191,7 +191,9 @@ def parse(text: str) -> MethodSpec:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise ValueError(f"{text!r}: {pair!r} is not an option; write options as in floc:detail=1:block=none")
+            raise ValueError(
+                f"{shorten(text)}: {shorten(pair)} is not an option; write options as in floc:detail=1:block=none"
+            )
         given[name.strip()] = _parse_value(value.strip())
     if "progress" in given:
         raise ValueError(f"{text!r}: progress takes a function and cannot be given as text; remove it")
@@ -202,7 +204,7 @@ def parse(text: str) -> MethodSpec:
 def _parse_value(text: str) -> object:
     try:
         return ast.literal_eval(text.title() if text.lower() in ("none", "true", "false") else text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two for many signs or brackets
         return text
 
 

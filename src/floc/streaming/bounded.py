@@ -56,7 +56,7 @@ class BoundedPast:
     """Stores survivors, which another selection reduces to the budget whenever there are too many."""
 
     def __init__(self, budget: int, dedupe: float, half_life_s: float | None) -> None:
-        self.budget = min(budget, LARGEST)  # the counts below stay exact; no stream has more tokens
+        self.budget = budget
         self.dedupe, self.half_life_s = dedupe, half_life_s
         self.most = math.ceil(ROOM * budget)  # survivors that are stored before a reduction
         self.buffer: _SurvivorBuffer | None = None

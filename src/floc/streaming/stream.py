@@ -23,7 +23,16 @@ import torch
 
 from floc._arrays import Array, copy_rows, require_dense
 from floc._checked_file import LARGEST, CheckedFile, Fields, open_checked
-from floc._checks import check_at_least, check_choice, check_count, is_number, is_positive_int, require, shorten
+from floc._checks import (
+    check_at_least,
+    check_choice,
+    check_count,
+    is_number,
+    is_positive_int,
+    require,
+    shorten,
+    to_float,
+)
 from floc._system import check_memory, restore_interrupts
 from floc.budget import Budget
 from floc.files import write_atomic
@@ -74,28 +83,29 @@ class Stream:
         """
         self._budget = Budget.parse(ratio, budget, None)
         check_choice("backend", backend, BACKENDS)
+        check_choice("metric", metric, METRICS)
         by_scene = isinstance(block, str) and block == "scene"
-        if not (by_scene or is_positive_int(block)):
+        if not (by_scene or (is_positive_int(block) and int(block) <= LARGEST)):
             expected = "a whole number of frames, at least 1, or 'scene'"
             raise ValueError(f"block of a stream must be {expected}; got {shorten(block)}")
+        if dedupe is not None:
+            check_at_least("dedupe", dedupe, 1)
         for name, given in (("dedupe", None if dedupe == 1 else dedupe), ("half_life_s", half_life_s)):
             if budget is None and given is not None:
                 reason = f"{name} needs a budget: with a ratio every block keeps its own share"
                 raise ValueError(f"{reason}; got {name}={shorten(given)}; leave it out, or pass budget=")
         if budget is not None and metric != "cosine":
             raise ValueError(f"with a budget the metric must be 'cosine', whose sums are stored; got {shorten(metric)}")
-        check_choice("metric", metric, METRICS)
         if dim is not None:
             check_count("dim", dim, "features")
-        dedupe = DEDUPE if dedupe is None else dedupe
-        check_at_least("dedupe", dedupe, 1)
         check_at_least("detail", detail, 1)
-        if half_life_s is not None and not (is_number(half_life_s) and 0 < half_life_s < LONGEST_S):
+        if half_life_s is not None and not (is_number(half_life_s) and 0 < to_float(half_life_s) < LONGEST_S):
             raise ValueError(f"half_life_s must be a number of seconds above 0, or None; got {shorten(half_life_s)}")
-        size = self._budget
+        dedupe, detail, size = float(DEDUPE if dedupe is None else dedupe), float(detail), self._budget
+        half_life_s = half_life_s and float(half_life_s)
         settings: dict[str, Any] = dict(ratio=size.ratio and str(size.ratio), budget=size.budget)
-        settings |= dict(block=block if by_scene else int(block), dedupe=None if budget is None else float(dedupe))
-        settings |= dict(detail=float(detail), metric=metric, half_life_s=half_life_s and float(half_life_s))
+        settings |= dict(block=block if by_scene else int(block), dedupe=None if budget is None else dedupe)
+        settings |= dict(detail=detail, metric=metric, half_life_s=half_life_s)
         self._settings = settings | dict(dim=dim and int(dim), backend=backend)
         self._similarity = Similarity(metric, detail)
         self._engine: TorchEngine | None = None
@@ -109,8 +119,8 @@ class Stream:
         self._is_closed = False
         self.note: dict[str, Any] = {}  # JSON-serialisable data of the caller, saved with the stream
         self._past: GrowingPast | BoundedPast = GrowingPast(self._budget)
-        if budget is not None:
-            self._past = BoundedPast(int(budget), float(dedupe), half_life_s)
+        if size.budget is not None:
+            self._past = BoundedPast(size.budget, dedupe, half_life_s)
 
     def __repr__(self) -> str:
         return f"Stream({self._budget}, {self.frames} frames so far)"
@@ -203,6 +213,8 @@ class Stream:
             metadata = file.fields("floc-stream")
             metadata.check_format(FORMAT)
             settings = metadata.section("settings").values
+            for name in settings:
+                check_choice("setting", name, cls.__init__.__kwdefaults__ or ())
             stream = cls(**{name: value for name, value in settings.items() if value is not None})
             if device is None:
                 device = metadata.text("device", 20) if metadata.has("device") else "cpu"

@@ -14,8 +14,8 @@ from urllib.parse import quote
 import pyarrow as pa
 from pyarrow import fs
 
-from floc._text import redact_source
-from floc.archive.lance_tables import hide_secrets, is_local
+from floc._text import hide_secrets, redact_source
+from floc.archive.lance_tables import is_local
 from floc.archive.locks import create_temporary_folder
 from floc.archive.schema import StoreError
 

@@ -17,11 +17,10 @@ import torch
 
 from floc import encoders
 from floc._system import release_memory
-from floc._text import redact_source
+from floc._text import hide_secrets, redact_source
 from floc.archive.ingest import job as events
 from floc.archive.ingest.job import PIECE_BYTES, PIECE_LIMIT, PIECE_STEP, SPAN_S, IngestJob, IngestOptions, VideoSpan
 from floc.archive.ingest.sources import VideoFile, fetch_file, refresh_file, require_unchanged
-from floc.archive.lance_tables import hide_secrets
 from floc.archive.schema import DamagedStoreError, StoreError, hash_file, video_id
 from floc.archive.store import Store
 from floc.captured.identity import Identity

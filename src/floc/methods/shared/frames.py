@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from floc._arrays import TILE_BYTES, iterate_tiles
+from floc.representatives import divide_by_peak, have_squares
 from floc.tokens import TokenGrid
 
 CPU_BYTES = 1 << 23  # larger tiles spend as much time on fresh memory as on arithmetic
@@ -46,6 +47,9 @@ def compare_cells(tokens: torch.Tensor, frames: np.ndarray, others: np.ndarray) 
         pair = (torch.from_numpy(numbers[tile]).to(tokens.device) for numbers in (frames, others))
         a, b = (tokens.detach().index_select(0, index).float() for index in pair)
         dot, aa, bb = (product.sum(-1) for product in (a * b, a * a, b * b))
+        if not (have_squares(aa.sqrt()) and have_squares(bb.sqrt())):
+            a, b = divide_by_peak(a), divide_by_peak(b)
+            dot, aa, bb = (product.sum(-1) for product in (a * b, a * a, b * b))
         # not dot / (|a| |b|): in this form equal tokens have a cosine of exactly 1, so ties are exact
         cosine = dot / aa * (aa / bb).sqrt()
         cosines[tile] = cosine.where((aa > 0) & (bb > 0), 0).flatten(1)
