@@ -1,0 +1,165 @@
+"""Tiny configs of every model type that takes videos: the library's own config classes with small numbers.
+
+A number is used wherever a config has a field of that name, so a type needs an entry only for what is its own.
+"""
+
+# no `from __future__ import annotations`: dataclasses cannot resolve them in a file that is loaded by its path
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pytest
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc-video[hf]'")
+
+HIDDEN = 64
+MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+TEXT = dict(
+    vocab_size=512,
+    hidden_size=HIDDEN,
+    intermediate_size=96,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    max_position_embeddings=8192,
+    pad_token_id=0,
+    bos_token_id=None,
+    eos_token_id=None,
+    sliding_window=64,
+    # experts
+    num_experts=4,
+    num_local_experts=4,
+    n_routed_experts=4,
+    num_experts_per_tok=2,
+    moe_intermediate_size=24,
+    shared_expert_intermediate_size=24,
+    shared_intermediate_size=24,
+    dense_intermediate_size=48,
+    n_shared_experts=1,
+    # linear attention
+    linear_key_head_dim=16,
+    linear_value_head_dim=16,
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    linear_head_dim=16,
+    linear_num_heads=2,
+    # compressed keys and values, and indexers of sparse attention
+    kv_lora_rank=16,
+    q_lora_rank=16,
+    qk_nope_head_dim=16,
+    v_head_dim=16,
+    index_head_dim=16,
+    index_n_heads=2,
+    rotary_dim=8,
+)
+VISION = dict(
+    depth=3,
+    num_hidden_layers=3,
+    hidden_size=32,
+    embed_dim=32,
+    intermediate_size=48,
+    num_heads=2,
+    num_attention_heads=2,
+    num_key_value_heads=2,
+    patch_size=4,
+    out_hidden_size=HIDDEN,
+    num_position_embeddings=36,
+    num_patches=36,
+    image_size=24,
+    window_size=16,
+    fullatt_block_indexes=[1],
+    deepstack_visual_indexes=[0, 1],
+    pos_emb_height=8,
+    pos_emb_width=8,
+    max_position_embeddings=64,
+    projection_intermediate_size=48,
+)
+WHOLE = dict(projector_hidden_size=48, projection_hidden_size=32, out_hidden_size=HIDDEN)
+GRID_TEXT = {"rope_parameters": MROPE}
+PARTIAL = {"rope_parameters": {**MROPE, "partial_rotary_factor": 1.0}}
+OMNI_AUDIO = dict(d_model=32, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=32, output_dim=HIDDEN)
+# what a type needs beside the numbers above: of its text_config, vision_config, and the config itself
+OWN: dict[str, dict[str, Any]] = {
+    "qwen2_vl": {"text": GRID_TEXT, "vision": {"hidden_size": HIDDEN, "mlp_ratio": 2}},
+    "qwen2_5_vl": {"text": GRID_TEXT},
+    "qwen3_vl": {"text": GRID_TEXT},
+    "qwen3_vl_moe": {"text": GRID_TEXT},
+    "cosmos3_omni": {"text": GRID_TEXT},
+    "cosmos3_edge": {"text": GRID_TEXT},
+    "qwen3_5": {"text": PARTIAL},
+    "qwen3_5_moe": {"text": PARTIAL},
+    "qwen4_exp": {
+        "text": dict(
+            PARTIAL,
+            hc_lowrank=8,
+            indexer_n_heads=2,
+            indexer_kv_heads=1,
+            indexer_head_dim=16,
+            indexer_budget=4096,
+            indexer_compress_ratio=4,
+        )
+    },
+    "exaone4_5": {"text": {"model_type": "exaone4"}, "vision": {"num_key_value_heads": 1}},
+    "glm5_next": {"text": {"num_key_value_heads": 4}},
+    "ernie4_5_vl_moe": {
+        "text": {
+            "rope_parameters": {**MROPE, "mrope_section": [3, 3, 2]},
+            "moe_intermediate_size": [24, 24],
+            "moe_num_experts": 4,
+            "moe_k": 2,
+            "moe_num_shared_experts": 1,
+        }
+    },
+    "cohere_compass": {"text": {"rope_parameters": {"full_attention": MROPE}}},
+    "muse_spark": {
+        "text": {"moe_hidden_size": 32},
+        "whole": {"audio_config": {"hidden_sizes": (8, 8, 8, 8), "out_hidden_size": HIDDEN}},
+    },
+    "gemma4": {
+        "text": {"vocab_size_per_layer_input": 512, "hidden_size_per_layer_input": 8},
+        "vision": {"head_dim": 16, "position_embedding_size": 64, "pooling_kernel_size": 2},
+        "whole": {"audio_config": None},
+    },
+    "gemma4_unified": {
+        "vision": {"mm_embed_dim": 32, "mm_posemb_size": 64, "pooling_kernel_size": 2, "output_proj_dims": 32},
+        "whole": {"audio_config": None},
+    },
+    "qwen2_5_omni": {"text": GRID_TEXT},
+    "qwen3_omni_moe": {"text": GRID_TEXT},
+    "molmo2": {
+        "text": {"additional_vocab_size": 16},
+        "vision": {"image_size": [24, 24], "head_dim": 16},
+        "whole": {
+            "adapter_config": dict(
+                hidden_size=32,
+                num_attention_heads=2,
+                num_key_value_heads=2,
+                head_dim=16,
+                intermediate_size=48,
+                text_hidden_size=HIDDEN,
+                vision_feature_layer=[-1, -2],
+            )
+        },
+    },
+}
+
+
+def _pick(config_class: type, numbers: dict[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(config_class)} if is_dataclass(config_class) else set()
+    return {name: value for name, value in numbers.items() if name in names}
+
+
+def create_config(kind: str) -> Any:
+    """Return a tiny config of a model type; of a model that also speaks, of the part that thinks."""
+    config_class = transformers.CONFIG_MAPPING[kind]
+    if hasattr(config_class(), "thinker_config"):
+        config_class = type(config_class().thinker_config)
+    defaults = config_class()
+    own = OWN.get(kind, {})
+    parts = {}
+    for name, numbers in (("text_config", TEXT), ("vision_config", VISION)):
+        part = type(getattr(defaults, name))
+        parts[name] = {**_pick(part, numbers), **own.get(name.split("_")[0], {})}
+    if kind in ("qwen2_5_omni", "qwen3_omni_moe"):
+        parts["audio_config"] = OMNI_AUDIO
+    return config_class(**parts, **_pick(config_class, WHOLE), **own.get("whole", {}))
