@@ -93,7 +93,7 @@ PARTS: dict[str, Parts] = {
     "qwen2_vl": Parts(QWEN, IN_QWEN, PATCHES),
     "qwen2_5_vl": Parts(QWEN, IN_QWEN, PATCHES),
     "qwen3_vl": Parts(QWEN, IN_QWEN, WHOLE),
-    "qwen3_vl_moe": Parts(QWEN, IN_QWEN, WHOLE),
+    "qwen3_vl_moe": Parts(QWEN, IN_QWEN, WHOLE, like="qwen3_vl"),
     "qwen3_5": Parts(QWEN, IN_QWEN, WHOLE),
     "qwen3_5_moe": Parts(QWEN, IN_QWEN, WHOLE),
     "qwen4_exp": Parts(QWEN, IN_QWEN, WHOLE),
@@ -111,7 +111,7 @@ PARTS: dict[str, Parts] = {
     "ernie4_5_vl_moe": Parts(
         {**GLM, "image_token": "<|IMAGE_PLACEHOLDER|>", "video_token": "<|VIDEO_PLACEHOLDER|>"},
         "<|begin_of_video|><|VIDEO_PLACEHOLDER|><|end_of_video|>",
-        PATCHES,
+        {**PATCHES, "draw_on_frames": False},  # the model's folder has the font
     ),
     "cohere_compass": Parts(
         {},
@@ -127,17 +127,21 @@ PARTS: dict[str, Parts] = {
         PATCHES,
         tokens=("]<]image[>[", "]<]video[>[", "]<]start of image[>[", "]<]end of image[>["),
     ),
-    "kimi_k25": Parts({"image_token": "<|media_pad|>", "video_token": "<|video|>"}, "<|video|>", PATCHES),
+    "kimi_k25": Parts(
+        {"image_token": "<|media_pad|>", "video_token": "<|video|>"},
+        "<|video|>",
+        {"patch_size": PATCH, "merge_size": MERGE, "size": {"max_height": 48, "max_width": 48}},
+    ),
     "video_llama_3": Parts(QWEN, "<|video_pad|>\n", WHOLE),
-    "gemma4": Parts(GEMMA, "<|video|>", {}),
-    "gemma4_unified": Parts(GEMMA, "<|video|>", {}),
-    "minicpmv4_6": Parts(MINICPM, "<|video_pad|>", {}),
-    "minicpmv4_7": Parts(MINICPM, "<|video_pad|>", {}),
-    "minicpm_ocr": Parts(MINICPM, "<|video_pad|>", {}),
+    "gemma4": Parts(GEMMA, "<|video|>", {"patch_size": PATCH, "pooling_kernel_size": MERGE}),
+    "gemma4_unified": Parts(GEMMA, "<|video|>", {"patch_size": PATCH, "pooling_kernel_size": MERGE}),
+    "minicpmv4_6": Parts(MINICPM, "<|video_pad|>", {"patch_size": PATCH, "scale_resolution": 32}),
+    "minicpmv4_7": Parts(MINICPM, "<|video_pad|>", {"patch_size": PATCH, "scale_resolution": 32}),
+    "minicpm_ocr": Parts(MINICPM, "<|video_pad|>", {"patch_size": PATCH, "scale_resolution": 32}),
     "molmo2": Parts(
         {"image_token": "<|image|>", "video_token": "<|video|>"},
         "<|video|>",
-        {},
+        {**SQUARE, "patch_size": PATCH, "pooling_size": [MERGE, MERGE]},
         tokens=(
             "<im_patch>",
             "<im_col>",
@@ -151,7 +155,10 @@ PARTS: dict[str, Parts] = {
     ),
     "nemotron_h_omni": Parts(LLAVA, "<video>", {}, tokens=("<img>", "</img>", "<so_embedding>")),
     "llava_next_video": Parts(
-        LLAVA, "<video>\n", SQUARE, {"patch_size": PATCH, "vision_feature_select_strategy": "default"}
+        LLAVA,
+        "<video>\n",
+        {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}},
+        {"patch_size": PATCH, "vision_feature_select_strategy": "default"},
     ),
     "llava_onevision": Parts(
         LLAVA, "<video>\n", SQUARE, {"num_image_tokens": 36, "vision_feature_select_strategy": "full"}
@@ -182,7 +189,7 @@ PARTS: dict[str, Parts] = {
             "video_token": "<video>",
         },
         "<video>",
-        {},
+        {"size": {"longest_edge": SIDE}, "max_image_size": {"longest_edge": SIDE}},
         {"image_seq_len": 9},
     ),
 }

@@ -99,6 +99,13 @@ OWN: dict[str, dict[str, Any]] = {
             indexer_compress_ratio=4,
         )
     },
+    **dict.fromkeys(
+        ["glm4v", "glm4v_moe", "glm46v", "glmga"],
+        {"text": {"rope_parameters": {**MROPE, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}}},
+    ),
+    "muse_glimmer": {"whole": {"out_hidden_size": 128}},
+    "smolvlm": {"whole": {"scale_factor": 2}},
+    "internvl": {},
     "exaone4_5": {"text": {"model_type": "exaone4"}, "vision": {"num_key_value_heads": 1}},
     "glm5_next": {"text": {"num_key_value_heads": 4}},
     "ernie4_5_vl_moe": {
@@ -113,7 +120,7 @@ OWN: dict[str, dict[str, Any]] = {
     "cohere_compass": {"text": {"rope_parameters": {"full_attention": MROPE}}},
     "muse_spark": {
         "text": {"moe_hidden_size": 32},
-        "whole": {"audio_config": {"hidden_sizes": (8, 8, 8, 8), "out_hidden_size": HIDDEN}},
+        "whole": {"out_hidden_size": 128, "audio_config": {"hidden_sizes": (8, 8, 8, 8), "out_hidden_size": HIDDEN}},
     },
     "gemma4": {
         "text": {"vocab_size_per_layer_input": 512, "hidden_size_per_layer_input": 8},
@@ -124,8 +131,8 @@ OWN: dict[str, dict[str, Any]] = {
         "vision": {"mm_embed_dim": 32, "mm_posemb_size": 64, "pooling_kernel_size": 2, "output_proj_dims": 32},
         "whole": {"audio_config": None},
     },
-    "qwen2_5_omni": {"text": GRID_TEXT},
-    "qwen3_omni_moe": {"text": GRID_TEXT},
+    "qwen2_5_omni": {"text": GRID_TEXT, "whole": {"vision_start_token_id": 1}},
+    "qwen3_omni_moe": {"text": GRID_TEXT, "whole": {"vision_start_token_id": 1}},
     "molmo2": {
         "text": {"additional_vocab_size": 16},
         "vision": {"image_size": [24, 24], "head_dim": 16},
@@ -162,4 +169,4 @@ def create_config(kind: str) -> Any:
         parts[name] = {**_pick(part, numbers), **own.get(name.split("_")[0], {})}
     if kind in ("qwen2_5_omni", "qwen3_omni_moe"):
         parts["audio_config"] = OMNI_AUDIO
-    return config_class(**parts, **_pick(config_class, WHOLE), **own.get("whole", {}))
+    return config_class(**parts, **{**_pick(config_class, WHOLE), **own.get("whole", {})})
