@@ -189,7 +189,7 @@ PARTS: dict[str, Parts] = {
             "video_token": "<video>",
         },
         "<video>",
-        {"size": {"longest_edge": SIDE}, "max_image_size": {"longest_edge": SIDE}},
+        {"size": {"longest_edge": SIDE}, "max_image_size": {"longest_edge": SIDE}, "num_frames": 64, "fps": 1},
         {"image_seq_len": 9},
     ),
 }
