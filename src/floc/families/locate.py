@@ -91,8 +91,11 @@ def read_grids(config: Any, arguments: Arguments) -> list[Shape]:
 
 
 def _in_tokens(config: Any, grids: torch.Tensor, merges: torch.Tensor | None) -> list[Shape]:
-    sides = [config.vision_config.spatial_merge_size] * len(grids) if merges is None else merges.tolist()
-    return [(t, h // side, w // side) for (t, h, w), side in zip(grids.tolist(), sides, strict=True)]
+    vision = config.vision_config
+    side = getattr(vision, "spatial_merge_size", None) or getattr(vision, "merge_size", 1)
+    frames = getattr(vision, "temporal_merge_size", 1)
+    sides = [side] * len(grids) if merges is None else merges.tolist()
+    return [(t // frames, h // side, w // side) for (t, h, w), side in zip(grids.tolist(), sides, strict=True)]
 
 
 def _match_features(encoded: list[Shape], features: Sequence[torch.Tensor]) -> list[Shape]:

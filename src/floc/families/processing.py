@@ -48,7 +48,7 @@ class VideoPlan:
     indices: np.ndarray  # [F] int64, the frames it takes
     size: Any  # SizeDict that its frames are resized to; None if the number of frames does not matter
     outputs: Mapping[str, Any]  # what it returns for the whole video, without pixels
-    pixel_shape: tuple[int, ...]  # of the pixels of the whole video
+    pixels: tuple[str, tuple[int, ...]]  # name and shape of the pixels of the whole video
 
     @property
     def times_s(self) -> np.ndarray:
@@ -144,8 +144,8 @@ class VideoPreparer:
         short = [self._describe_frames(count, facts, size) for count in (step, 2 * step)]
         slices = math.ceil(len(indices) / step)
         outputs = {name: _extrapolate(short[0][name], short[1][name], slices) for name in short[0] if name != "video_metadata"}
-        shape = next(tuple(outputs.pop(name).shape) for name in PIXELS if name in outputs)
-        return VideoPlan(facts, indices, size, outputs, shape)
+        name = next(name for name in PIXELS if name in outputs)
+        return VideoPlan(facts, indices, size, outputs, (name, tuple(outputs.pop(name).shape)))
 
     def prepare(self, plan: VideoPlan, pixels: np.ndarray) -> dict[str, torch.Tensor]:
         """Prepare a few frames [F, height, width, 3] uint8 of a video: the inputs of the vision encoder."""
@@ -188,7 +188,7 @@ class VideoPreparer:
         given = {name: getattr(sampler, name, None) for name in accepted if name not in _NOT_SAMPLING}
         if given.get("fps") is not None and not limits:
             given["num_frames"] = None
-        empty = VideoPlan(facts, np.zeros(0, np.int64), None, {}, ())
+        empty = VideoPlan(facts, np.zeros(0, np.int64), None, {}, ("", ()))
         indices = np.asarray(sampler.sample_frames(metadata=empty.describe(), **given), np.int64)
         if max_frames is not None and len(indices) > max_frames:
             indices = indices[np.arange(max_frames) * len(indices) // max_frames]
@@ -230,13 +230,14 @@ def _answer_with(video_processor: Any, plan: VideoPlan) -> Any:
     """Return a video processor that returns a plan's outputs, whatever it is given."""
     from transformers import BatchFeature
 
-    pixels = torch.zeros(1).expand(plan.pixel_shape)  # no memory; some processors read its shape
+    name, shape = plan.pixels
+    pixels = torch.zeros(1).expand(shape)  # no memory; some processors read its shape
 
     class Answering(type(video_processor)):  # type: ignore[misc]
         """Returns what is known already."""
 
         def preprocess(self, videos: Any, **kwargs: Any) -> Any:
-            return BatchFeature({**plan.outputs, PIXELS[0]: pixels, "video_metadata": [plan.describe()]})
+            return BatchFeature({**plan.outputs, name: pixels, "video_metadata": [plan.describe()]})
 
         __call__ = preprocess
 

@@ -123,6 +123,12 @@ FAMILIES: dict[str, ModelFamily] = {
     "qwen3_vl": _QWEN3,
     "qwen3_vl_moe": _QWEN3,
     "cosmos3_omni": replace(_QWEN3, write_video=None, frames=None),
+    **dict.fromkeys(["qwen3_5", "qwen3_5_moe", "qwen4_exp", "cohere_compass", "cosmos3_edge"], _QWEN3),
+    **dict.fromkeys(["ernie4_5_vl_moe", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker"], _QWEN2),
+    **dict.fromkeys(
+        ["exaone4_5", "hyperclovax_vision_v2", "glm5_next", "minimax_m3_vl", "muse_glimmer", "muse_spark"],
+        replace(_QWEN2, has_grid_positions=False),
+    ),
     "glm4v": _GLM,
     "glm4v_moe": _GLM,
     "glm46v": _GLM_PREPARED,

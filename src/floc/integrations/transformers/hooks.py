@@ -51,11 +51,6 @@ class DecoderHooks(ABC):
                 "positions='compact' is for models with plain positions; in "
                 f"{model.config.model_type} a position is a frame, row and column: use positions='keep'"
             )
-        windows = set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - {"full_attention"}
-        if windows:
-            raise ValueError(
-                f"this model has layers with {' and '.join(sorted(windows))}; floc supports models with full attention"
-            )
         self.base, decoder = model.base_model, model.get_decoder()
         if is_attached(self.base):
             raise RuntimeError("floc is already attached to this model; detach it first, or leave its with block")
