@@ -4,13 +4,16 @@ BIN := .venv/bin
 PIP_INSTALL := pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-package test-corpus test-lmms install-vllm test-vllm support docs badges format bench bench-small clean
+.PHONY: help demo test test-package test-corpus fuzz test-kill soak test-lmms install-vllm test-vllm support docs badges format bench bench-small clean
 
 help:
 	@echo "make demo          render a film, compress it with several methods, write a report to out/demo"
 	@echo "make test          format, lint, types, tests"
 	@echo "make test-package  build the package, install it into a clean environment, use it there"
 	@echo "make test-corpus   ingest 200 videos on processes and on Ray, with kills"
+	@echo "make test-kill     kill commands 200 times, interrupt them, fill their disks; about 15 minutes"
+	@echo "make soak          two hours of video and 10,000 calls: memory, threads and open files"
+	@echo "make fuzz          give floc 14,500 damaged inputs, in about 15 minutes; SCALE=0.1 for a tenth of them"
 	@echo "make test-lmms     test the models for lmms-eval, in an environment of their own"
 	@echo "make test-vllm     test the plugin for vLLM, in an environment of its own; VLLM=0.28.0 for another release"
 	@echo "make docs          build the documentation site in out/site, strictly and offline"
@@ -84,6 +87,16 @@ test-package: .venv/ready
 
 test-corpus: .venv/ray
 	$(BIN)/pytest -q -m corpus tests/archive
+
+test-kill: .venv/ready
+	$(BIN)/python -m tests.kill
+
+soak: .venv/ready
+	$(BIN)/python -m tests.soak
+
+SCALE ?= 1
+fuzz: .venv/ready
+	$(BIN)/python -m tests.fuzz all --scale $(SCALE)
 
 test-lmms: .venv/lmms/ready
 	.venv/lmms/bin/pytest -q -m lmms tests/integrations/lmms_eval

@@ -1,6 +1,6 @@
 """The paper's accuracy tables, with our numbers beside them where `floc eval` measured any.
 
-Ours are read from the report of `floc eval --out benchmarks/results/eval`. A score counts only if it was measured with
+Ours are read from the report of `floc eval -o benchmarks/results/eval`. A score counts only if it was measured with
 the paper's settings: its frames, its blocks, all questions.
 """
 
@@ -23,7 +23,7 @@ Scores = dict[tuple[Any, ...], float]
 
 def _show(name: str, results: Path) -> str:
     """Return one table of the paper: for each task the paper's score, and ours if it was measured."""
-    table = paper.table(name)
+    table = paper.get_table(name)
     ours = _read_scores(results / REPORT)
     tasks = list(dict.fromkeys(task for row in table.rows for task in row["scores"]))
     head = ["model", "method", "kept"] + [column for task in tasks for column in (title(task), "ours")]
@@ -50,18 +50,18 @@ def _read_scores(report: Path) -> Scores:
     if not report.exists():
         return {}
     document = json.loads(report.read_text())
-    if not isinstance(document, dict) or "cells" not in document:
-        raise ValueError(f"{report}: not a report of `floc eval`; remove it, or run floc eval --out {report.parent}")
+    if not isinstance(document, dict) or "runs" not in document:
+        raise ValueError(f"{report}: not a report of `floc eval`; remove it, or run floc eval --output {report.parent}")
     scores: Scores = {}
-    for cell in document["cells"]:
-        for task, result in {cell["task"]: cell, **cell["parts"]}.items():
+    for run in document["runs"]:
+        for task, result in {run["task"]: run, **run["parts"]}.items():
             if result["paper"] is None:
                 continue
-            key = _get_key(cell, task)
+            key = _get_key(run, task)
             if key in scores:
                 case = ", ".join(str(part) for part in key if part is not None)
                 raise ValueError(
-                    f"{report}: two cells, {scores[key]:.2f} and {result['score']:.2f}, for {case}: they differ in "
+                    f"{report}: two runs, {scores[key]:.2f} and {result['score']:.2f}, for {case}: they differ in "
                     "weights or further arguments; keep one of them in this folder"
                 )
             scores[key] = result["score"]

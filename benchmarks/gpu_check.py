@@ -85,13 +85,12 @@ def _select_second_pass(
 def _check_first_pass(rows: Rows, window: DeviceWindow, detail: float) -> None:
     """Raise unless the survivors of each block are greedy's picks."""
     from floc.selection.gpu import greedy, similarity
-    from floc.selection.gpu.greedy_steps import StopRule
     from floc.selection.torch import greedy as torch_greedy
 
     sets = window.first
     matrix = torch.empty(sets.elements, dtype=torch.int16, device=sets.device)
     similarity.fill(matrix, rows, rows, sets, detail)
-    picked = greedy.greedy(matrix, sets, stop=StopRule(window.survivors, firsts=True))
+    picked = greedy.greedy(matrix, sets, stop_count=window.survivors)
     ends = np.cumsum(sets.depths)
     for b, (block, made) in enumerate(zip(sets.matrices(matrix), picked.counts.tolist(), strict=True)):
         picks = picked.picks[ends[b] - sets.depths[b] :][:made]

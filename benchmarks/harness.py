@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -120,7 +120,7 @@ def describe_environment() -> dict:
         "device": {"cpu": _get_cpu_name(), "cores": count_threads(), "gpu": get_gpu_name()},
         "versions": {"python": platform.python_version()} | {name: _get_version(name) for name in PACKAGES},
         "commit": _get_commit(),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 

@@ -34,14 +34,14 @@ def render_cli() -> str:
     """Render the help of every command as Markdown."""
     from typer.main import get_command
 
-    from floc.cli import app
+    from floc.cli.application import load_app
 
     parts = [
         "# Command line\n\nGenerated from the code. Results go to stdout, messages to stderr; the exit code is 0, "
-        "1 if a part failed (ingest, eval, store check), 2 for an error that the message explains, or 130 after "
-        "Ctrl-C.\n"
+        "1 if a part failed (ingest, eval, store check) or floc has a defect, 2 for an error that the message "
+        "explains, 130 after Ctrl-C, or 143 after SIGTERM.\n"
     ]
-    root: Any = get_command(app)
+    root: Any = get_command(load_app())
     for name, command in root.commands.items():
         parts += _render_command(f"floc {name}", command, "##")
     return "\n".join(parts)

@@ -1,23 +1,24 @@
 """Ask a video model with one token in eight: `python examples/ask_model.py MODEL talk.mp4 "What is on the table?"`."""
 
 import sys
+from typing import Any
 
 from transformers import AutoModelForImageTextToText
 
 import floc
-from floc.integrations.transformers import tokenizer
+from floc.integrations.transformers import load_tokenizer
 
 
 def main(name: str, path: str, question: str) -> None:
     """Capture the video once, then answer without pixels and without the vision encoder."""
-    model = AutoModelForImageTextToText.from_pretrained(name, dtype="auto", device_map="auto")
+    model: Any = AutoModelForImageTextToText.from_pretrained(name, dtype="auto", device_map="auto")
     video = floc.capture(model, path, ratio=1 / 8)
     print(f"kept {len(video)} of {video.n} tokens")
-    text_tokenizer = tokenizer(name)
-    inputs = video.inputs(model, text_tokenizer, question)
+    tokenizer = load_tokenizer(name)
+    inputs = video.inputs(model, tokenizer, question)
     with floc.replay(model, video):
         ids = model.generate(**inputs, max_new_tokens=64)
-    print(text_tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
+    print(tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import atexit
 import os
+import signal
+import sys
+import threading
 
 import numpy as np
 import pytest
 import torch
 
 from examples.synthetic import make_tokens
+from floc.cli import signals
 
 if not torch.cuda.is_available():
     # kernels run in Triton's interpreter then, which has to be known before anything imports Triton
@@ -31,3 +36,15 @@ def set_threads():
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def restore_handlers():
+    """Restore what the command line sets for the rest of the process."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    hooks = sys.unraisablehook, threading.excepthook
+    yield
+    atexit.unregister(signals.leave)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    sys.unraisablehook, threading.excepthook = hooks

@@ -28,7 +28,7 @@ def test_heirs_are_the_closest_picks_of_their_window(monkeypatch: pytest.MonkeyP
     window = np.arange(120) // 40
     cosine = (unit[selection.picks] @ unit.T).numpy()
     cosine[window[selection.picks][:, None] != window] = -2  # of another window
-    np.testing.assert_allclose(cosine[selection.heir, np.arange(120)], cosine.max(0), atol=1e-3)
+    np.testing.assert_allclose(cosine[selection.representatives, np.arange(120)], cosine.max(0), atol=1e-3)
 
 
 @pytest.mark.parametrize("options", [{}, {"metric": "gaussian"}, {"backend": "torch"}, {"detail": 1}])

@@ -273,7 +273,7 @@ def _show_cases(document: dict) -> str:
 
 def _show_peers(document: dict) -> str:
     ours = document["cases"][0]
-    published = 1e3 * paper.row("table7", "floc-paper")["compression_s"]
+    published = 1e3 * paper.get_row("table7", "floc-paper")["compression_s"]
     rows = [
         ["floc-paper, backend gpu", f"{ours['ms']:.2f}", "1x", document["gpu"]],
         ["floc-paper, backend torch", *_compare_ms(document["torch_ms"], ours["ms"]), "the same"],

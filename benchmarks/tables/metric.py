@@ -71,7 +71,7 @@ def _read_published() -> dict[tuple[str, str], list[float]]:
     metrics = {PAPER_FLOC: COSINE, f"{PAPER_FLOC}:metric={GAUSSIAN}": GAUSSIAN}
     return {
         (row["ratio"], metrics[row["method"]]): [*row["scores"].values(), row["average"]]
-        for row in paper.table("table8").rows
+        for row in paper.get_table("table8").rows
     }
 
 

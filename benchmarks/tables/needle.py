@@ -137,16 +137,16 @@ def make_records(
 def _show_kept(kind: str, document: dict[str, Any]) -> str:
     """Show shares of inserts, and the paper's accuracy on the closest task."""
     task, part = PAPER_TASKS[kind]
-    published = {(row["method"], row["ratio"]): f"{row['scores'][part]:.2f}" for row in paper.table("table6").rows}
+    published = {(row["method"], row["ratio"]): f"{row['scores'][part]:.2f}" for row in paper.get_table("table6").rows}
     rows = [
-        [*row, *(published.get((method, ratio), "") for ratio in PAPER_RATIOS)]
+        [*row, ", ".join(published[method, ratio] for ratio in PAPER_RATIOS if (method, ratio) in published)]
         for method, row in _make_rows(document, kind, "kept", show_percent)
     ]
-    head = [f"{kind}s with a kept token", *RATIOS, *(f"paper, {task}, {ratio}" for ratio in PAPER_RATIOS)]
+    head = [f"{kind}s with a kept token", *RATIOS, f"paper: {task} at {', '.join(PAPER_RATIOS)}"]
     note = (
         f"Share of {_count(document, kind)} {kind}s with its 95% interval (which has no width if all or none are "
         "kept), and after the bar the share of background parts. Paper: accuracy on MLVU's "
-        f"{task} with an LLM, in percent; another scale, so compare only the order of methods."
+        f"{task} with an LLM, in percent, if the paper has it; another scale, so compare only the order of methods."
     )
     return show_rows(head, rows, note, _explain_marks(document), *_list_notes(document))
 

@@ -128,14 +128,15 @@ def _measure_prefill(model: Any, count: int, weights: int) -> dict[str, Any]:
 
 def _show(document: dict[str, Any]) -> str:
     readings = {reading["kept"]: reading for reading in document["llm"]["readings"]}
-    rows = [_make_row(record, readings.get(record.get("kept"), {})) for record in document["methods"]]
+    measured = [record for record in document["methods"] if "kept" in record]
+    rows = [_make_row(record, readings.get(record["kept"], {})) for record in measured]
     head = ["method", "tokens kept", "compression, s", "paper", f"ratio to {BASELINE}", "GFLOP", "paper", "memory, MiB"]
     head += ["LLM, s", "paper", "LLM's peak, GB", "paper", "total, s", "paper"]
     return show_rows(head, rows, *_list_notes(document))
 
 
 def _make_row(record: dict[str, Any], reading: dict[str, Any]) -> list[str]:
-    row = paper.row(PAPER, record["method"])
+    row = paper.get_row(PAPER, record["method"])
     published = {
         key: show_number(row.get(key)) for key in ("compression_s", "gflop", "inference_s", "vram_gb", "total_s")
     }
@@ -143,7 +144,7 @@ def _make_row(record: dict[str, Any], reading: dict[str, Any]) -> list[str]:
     total_s = None if compression_s is None or "seconds" not in reading else compression_s + reading["seconds"]
     return [
         record["method"],
-        f"{record['kept']:,}" if "kept" in record else "not run",
+        f"{record['kept']:,}",
         show_number(record.get("seconds")),
         published["compression_s"],
         show_ratio(record) if "ratio" in record else "",
@@ -181,7 +182,7 @@ def _list_notes(document: dict[str, Any]) -> list[str]:
         "Memory: peak of the call above the tokens.",
         llm_note if llm["readings"] else f"LLM: {llm['model']}.",
         f"Not run: {'; '.join(failed)}." if failed else "",
-        *(f"In the paper: {note}" for note in paper.table(PAPER).notes),
+        *(f"In the paper: {note}" for note in paper.get_table(PAPER).notes),
         show_environment(document, "python", "torch", "transformers", "numba", "scikit-learn", "kmedoids"),
     ]
 
@@ -192,7 +193,7 @@ def _plot(document: dict[str, Any]) -> Figure:
 
     timed = sorted((row for row in document["methods"] if "seconds" in row), key=lambda row: row["seconds"])
     names = [record["method"] for record in timed]
-    published = {name: seconds for name in names if (seconds := paper.row(PAPER, name).get("compression_s"))}
+    published = {name: seconds for name in names if (seconds := paper.get_row(PAPER, name).get("compression_s"))}
     figure = Figure(figsize=(7, 0.35 * len(names) + 1.2))
     axes = figure.subplots()
     label = f"{document['frames']} frames, {document['ran_on']}"

@@ -93,6 +93,7 @@ def _show(document: dict[str, Any]) -> str:
         [ratio, method, *(cell for length in LENGTHS for cell in _make_cells(by_case, method, ratio, length))]
         for ratio in RATIOS
         for method in METHODS
+        if any((ratio, method, length) in by_case for length in LENGTHS)
     ]
     head = ["kept", "method"]
     for length in LENGTHS:
@@ -111,7 +112,7 @@ def _make_cells(by_case: dict[Any, dict[str, Any]], method: str, ratio: str, len
 
 
 def _get_published(method: str, ratio: str, length: int) -> float | None:
-    return paper.row(PAPER, method).get("seconds", {}).get(ratio, {}).get(str(length))
+    return paper.get_row(PAPER, method).get("seconds", {}).get(ratio, {}).get(str(length))
 
 
 def _list_notes(document: dict[str, Any]) -> list[str]:
@@ -122,9 +123,9 @@ def _list_notes(document: dict[str, Any]) -> list[str]:
         f"frames, on {document['ran_on']}. The paper's times are of Qwen2-VL-7B on Video-MME videos that it does not "
         "name, on a machine with H100 GPUs; compare ratios rather than seconds.",
         f"Ratios: {RATIO_NOTE}. `floc`, with its second pass over all blocks, is not in the paper.",
-        f"Empty: not in the paper, not run, or skipped after a call with shorter blocks took {PATIENCE_S:g} s.",
+        f"Empty: not in the paper, or skipped after a call with shorter blocks took {PATIENCE_S:g} s.",
         f"Not run: {missing}." if missing else "",
-        *paper.table(PAPER).notes,
+        *paper.get_table(PAPER).notes,
         show_environment(document, "python", "torch", "triton", "numba", "scikit-learn", "kmedoids"),
     ]
 

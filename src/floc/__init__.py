@@ -6,60 +6,46 @@ Names are loaded on first use, so that `import floc` and `floc --help` do not im
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from floc._version import __version__
+from floc._version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from floc import methods, scenes
-    from floc.archive import Store
-    from floc.captured.captured import Captured, load
-    from floc.compression import compress
-    from floc.integrations.transformers.attach import attach
-    from floc.integrations.transformers.capture import capture
-    from floc.integrations.transformers.replay import replay
-    from floc.kept import Kept
-    from floc.selection.select import Selection, select
-    from floc.streaming.stream import Stream
-
-__all__ = [
-    "Captured",
-    "Kept",
-    "Selection",
-    "Store",
-    "Stream",
-    "__version__",
-    "attach",
-    "capture",
-    "compress",
-    "load",
-    "methods",
-    "replay",
-    "scenes",
-    "select",
-]
+if TYPE_CHECKING:  # the same names, for type checkers
+    from floc import methods as methods
+    from floc import scenes as scenes
+    from floc.archive.store import Store as Store
+    from floc.captured.captured import Captured as Captured
+    from floc.captured.floc_file import load as load
+    from floc.compression import compress as compress
+    from floc.integrations.transformers.attach import attach as attach
+    from floc.integrations.transformers.capture import capture as capture
+    from floc.integrations.transformers.replay import replay as replay
+    from floc.kept import Kept as Kept
+    from floc.selection.select import Selection as Selection
+    from floc.selection.select import select as select
+    from floc.streaming.stream import Stream as Stream
 
 _MODULES = {
-    "Captured": "floc.captured.captured",
-    "Kept": "floc.kept",
-    "Selection": "floc.selection.select",
-    "Store": "floc.archive.store",
-    "Stream": "floc.streaming.stream",
-    "attach": "floc.integrations.transformers.attach",
-    "capture": "floc.integrations.transformers.capture",
-    "compress": "floc.compression",
-    "load": "floc.captured.captured",
-    "replay": "floc.integrations.transformers.replay",
-    "select": "floc.selection.select",
+    "Captured": "captured.captured",
+    "Kept": "kept",
+    "Selection": "selection.select",
+    "Store": "archive.store",
+    "Stream": "streaming.stream",
+    "attach": "integrations.transformers.attach",
+    "capture": "integrations.transformers.capture",
+    "compress": "compression",
+    "load": "captured.floc_file",
+    "methods": "methods",
+    "replay": "integrations.transformers.replay",
+    "scenes": "scenes",
+    "select": "selection.select",
 }
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        value = getattr(import_module(_MODULES[name]), name)
-    elif name in ("methods", "scenes"):
-        value = import_module(f"floc.{name}")
-    else:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
+    module = import_module(f"floc.{_MODULES[name]}")
+    value = globals()[name] = module if name == _MODULES[name] else getattr(module, name)
     return value
 
 

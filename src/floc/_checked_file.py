@@ -4,17 +4,16 @@ safetensors checks every tensor against the length of the file before it takes m
 header, and `Fields` gives each value of the JSON metadata a type and a range. All errors are ValueError.
 """
 
-from __future__ import annotations
-
 import json
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+
+from floc._checks import require, shorten
 
 HEADER_BYTES = 16 << 20  # names, shapes and metadata; files of floc have a few KB
 LARGEST = 2**53  # integers up to it are exact in float64, too
@@ -25,64 +24,69 @@ class Fields:
 
     def __init__(self, values: object, name: str = "metadata") -> None:
         if not isinstance(values, dict):
-            raise ValueError(f"{name} must be a JSON object, got {_shorten(values)}")
+            raise ValueError(f"{name} must be a JSON object, got {shorten(values)}")
         self.values: dict[str, Any] = values
         self.prefix = "" if name == "metadata" else f"{name}."
 
     def has(self, name: str) -> bool:
-        """Return whether a value is present."""
         return self.values.get(name) is not None
 
     def integer(self, name: str, least: int = 0, most: int = LARGEST) -> int:
-        """Return an integer within [least, most]."""
         value: Any = self.values.get(name)
-        if type(value) is not int or not least <= value <= most:
-            self._fail(name, f"a whole number from {least} to {most}")
-        return value
+        is_valid = type(value) is int and least <= value <= most
+        return value if is_valid else self._fail(name, f"a whole number from {least} to {most}")
 
     def number(self, name: str, least: float = -1e15, most: float = 1e15) -> float:
         """Return a finite number within [least, most]."""
         value: Any = self.values.get(name)
-        if type(value) not in (int, float) or not least <= value <= most:  # false for NaN, too
-            self._fail(name, f"a number from {least:g} to {most:g}")
-        return float(value)
+        is_valid = isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+        return float(value) if is_valid else self._fail(name, f"a number from {least:g} to {most:g}")
 
     def flag(self, name: str) -> bool:
-        """Return True or False."""
         value: Any = self.values.get(name)
-        if type(value) is not bool:
-            self._fail(name, "true or false")
-        return value
+        return value if type(value) is bool else self._fail(name, "true or false")
 
     def text(self, name: str, longest: int = 10_000) -> str:
         """Return a string of at most `longest` characters."""
         value: Any = self.values.get(name)
-        if type(value) is not str or len(value) > longest:
-            self._fail(name, f"text of at most {longest} characters")
-        return value
+        is_valid = type(value) is str and len(value) <= longest
+        return value if is_valid else self._fail(name, f"text of at most {longest} characters")
 
-    def section(self, name: str) -> Fields:
-        """Return a JSON object."""
+    def section(self, name: str) -> "Fields":
         return Fields(self.values.get(name), f"{self.prefix}{name}")
 
-    def integers(self, name: str, count: int, least: int = 0, most: int = LARGEST) -> list[int]:
-        """Return a list of `count` integers within [least, most]."""
-        values = self._sequence(name, count)
-        return [values.integer(str(i), least, most) for i in range(count)]
+    def integers(self, name: str, count: int | None, least: int = 0, most: int = LARGEST) -> list[int]:
+        """Return a list of `count` integers within [least, most]; None matches any count."""
+        values = self.sequence(name, count)
+        return [values.integer(i, least, most) for i in values.values]
 
-    def numbers(self, name: str, count: int, least: float = -1e15, most: float = 1e15) -> list[float]:
-        """Return a list of `count` finite numbers within [least, most]."""
-        values = self._sequence(name, count)
-        return [values.number(str(i), least, most) for i in range(count)]
+    def numbers(self, name: str, count: int | None, least: float = -1e15, most: float = 1e15) -> list[float]:
+        """Return a list of `count` finite numbers within [least, most]; None matches any count."""
+        values = self.sequence(name, count)
+        return [values.number(i, least, most) for i in values.values]
 
-    def _sequence(self, name: str, count: int) -> Fields:
+    def shape(self, name: str) -> tuple[int, int, int]:
+        """Return frames, rows and columns, whose product fits 64 bits."""
+        frames, rows, columns = self.integers(name, 3, 1)
+        if frames * rows * columns >= 2**63:
+            self._fail(name, "frames, rows and columns of fewer than 2^63 tokens")
+        return frames, rows, columns
+
+    def check_format(self, known: int, missing: int | None = None) -> None:
+        """Raise ValueError unless "format" is `known`; a file without it has the format `missing`."""
+        value = self.values.get("format", missing)
+        if type(value) is not int or value != known:
+            raise ValueError(f"it has format {shorten(value)}, but this version of floc reads {known}; update floc")
+
+    def sequence(self, name: str, count: int | None) -> "Fields":
+        """Return a list of `count` values as fields "0", "1" and so on; None matches any count."""
         values: Any = self.values.get(name)
-        if type(values) is not list or len(values) != count:
-            self._fail(name, f"a list of {count} values")
+        if type(values) is not list or count not in (None, len(values)):
+            self._fail(name, f"a list of {'some' if count is None else count} values")
         return Fields({str(i): value for i, value in enumerate(values)}, f"{self.prefix}{name}")
 
     def _fail(self, name: str, expected: str) -> NoReturn:
-        raise ValueError(f"{self.prefix}{name} must be {expected}, got {_shorten(self.values.get(name))}")
+        raise ValueError(f"{self.prefix}{name} must be {expected}, got {shorten(self.values.get(name))}")
 
 
 class CheckedFile:
@@ -93,10 +97,9 @@ class CheckedFile:
         self.names = frozenset(file.keys())
         self.entries: dict[str, str] = file.metadata() or {}
 
-    def fields(self, entry: str) -> Fields:
+    def fields(self, entry: str) -> "Fields":
         """Parse a metadata entry, which is a JSON object."""
-        if entry not in self.entries:
-            raise ValueError(f"it has no metadata called {entry!r}")
+        require(entry in self.entries, f"it has no metadata called {entry!r}")
         try:
             return Fields(json.loads(self.entries[entry]))
         except RecursionError:
@@ -105,66 +108,62 @@ class CheckedFile:
             raise ValueError(f"its metadata {entry!r} is not JSON ({error})") from None
 
     def tensor(self, name: str, shape: tuple[int | None, ...], dtype: torch.dtype | str) -> torch.Tensor:
-        """Load a tensor of a known shape; None matches any length.
+        """Load a tensor of a known shape and dtype; None matches any length, "float" any floating-point dtype.
 
-        Args:
-            dtype: A dtype, or "float" for any floating-point dtype that torch computes with; its values must be finite.
+        Floating-point values must be finite.
         """
-        if name not in self.names:
-            raise ValueError(f"tensor {name} is missing")
+        require(name in self.names, f"tensor {name} is missing")
         found = tuple(self._file.get_slice(name).get_shape())
-        expected = "x".join("any" if size is None else str(size) for size in shape)
-        if len(found) != len(shape) or any(
-            size not in (None, length) for size, length in zip(shape, found, strict=True)
-        ):
+        if len(found) != len(shape) or any(want not in (None, got) for want, got in zip(shape, found, strict=True)):
+            expected = "x".join("any" if size is None else str(size) for size in shape)
             raise ValueError(f"tensor {name} must have shape {expected}, got {'x'.join(map(str, found))}")
-        tensor = self._file.get_tensor(name)
-        if dtype == "float":
-            if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-                raise ValueError(f"tensor {name} must have a floating-point dtype, got {tensor.dtype}")
-        elif tensor.dtype != dtype:
-            raise ValueError(f"tensor {name} must have dtype {dtype}, got {tensor.dtype}")
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+        tensor: torch.Tensor = self._file.get_tensor(name)
+        if not (tensor.is_floating_point() if dtype == "float" else tensor.dtype == dtype):
+            expected = "a floating-point dtype" if dtype == "float" else f"dtype {dtype}"
+            raise ValueError(f"tensor {name} must have {expected}, got {tensor.dtype}")
+        values = tensor if tensor.element_size() > 1 else tensor.float()  # torch cannot test 8-bit floats
+        if tensor.is_floating_point() and not bool(values.isfinite().all()):
             raise ValueError(f"tensor {name} has values that are not finite")
         return tensor
+
+    def any_tensor(self, name: str) -> torch.Tensor:
+        """Load a tensor of any shape and dtype, whose values are not checked."""
+        return self._file.get_tensor(name)
+
+
+def check_selection(indices: torch.Tensor, order: torch.Tensor, n: int) -> None:
+    """Raise ValueError unless [K] indices ascend within 0..n-1, and [K] order holds each of their places once."""
+    k = len(indices)
+    if not k or int(indices[0]) < 0 or int(indices[-1]) >= n or bool((indices[1:] <= indices[:-1]).any()):
+        raise ValueError(f"indices must be ascending, within 0..{n - 1}")
+    if not torch.equal(order.sort().values, torch.arange(k, device=order.device)):
+        raise ValueError(f"order must be a permutation of 0..{k - 1}")
+
+
+def check_regular_file(path: Path, what: str) -> None:
+    """Raise OSError or ValueError unless `path` is a file; opening a pipe would wait forever."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file")
+    require(path.is_file(), f"{path}: not a regular file; give {what}")
 
 
 @contextmanager
 def open_checked(path: Path, what: str) -> Iterator[CheckedFile]:
     """Open a safetensors file; turn every error inside the block into ValueError that starts with the path.
 
-    Args:
-        what: What the file should be, such as "a .floc file"; part of the error.
+    The error also says `what` the file should be, such as "a .floc file".
     """
     from safetensors import SafetensorError, safe_open
 
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file")
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError(f"{path}: not a regular file; give {what}")
+    check_regular_file(path, what)
     try:
-        _check_header(path)
+        with path.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            rest = os.fstat(opened.fileno()).st_size - 8
+        if not 0 < length <= min(rest, HEADER_BYTES):
+            raise ValueError(f"its header should have {length} bytes, but has {max(rest, 0)} of at most {HEADER_BYTES}")
         with safe_open(path, framework="pt") as file:
             yield CheckedFile(file)
     except (SafetensorError, OSError, ValueError, TypeError, LookupError, OverflowError, RuntimeError) as error:
         reason = str(error) or type(error).__name__
         raise ValueError(f"{path}: not {what}, or damaged: {reason}; write the file again") from error
-
-
-def _check_header(path: Path) -> None:
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        rest = os.fstat(file.fileno()).st_size - 8
-    if not 0 < length <= min(rest, HEADER_BYTES):
-        raise ValueError(
-            f"its header should have {length} bytes, the file has {max(rest, 0)} of at most {HEADER_BYTES}"
-        )
-
-
-def _shorten(value: object) -> str:
-    if value is None:
-        return "nothing"
-    if isinstance(value, dict | list):
-        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)} values"
-    text = repr(value[:60] if isinstance(value, str) else value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

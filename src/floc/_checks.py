@@ -1,11 +1,43 @@
 """Argument checks shared by the package. Errors name the argument, the value given and the values allowed."""
 
-from __future__ import annotations
-
 import difflib
-import math
+import re
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
+from fractions import Fraction
 from numbers import Integral, Real
+
+# "12", "0.125", "1e-3" or "1/8"; an exponent of more digits would make a number that fills the memory
+_FRACTION = re.compile(r"[+-]?(\d{1,40}(\.\d{0,40})?|\.\d{1,40})(e[+-]?\d{1,2}|/\d{1,40})?", re.ASCII | re.IGNORECASE)
+
+
+def parse_fraction(text: str) -> Fraction:
+    """Parse a number that may come from a stranger; raise ValueError at once if it is malformed or far too large.
+
+    >>> parse_fraction("1/8"), parse_fraction("2.5e-1")
+    (Fraction(1, 8), Fraction(1, 4))
+    >>> parse_fraction("1e99999999")
+    Traceback (most recent call last):
+    ValueError: '1e99999999' is not a number such as 0.125 or a fraction such as 1/8
+    """
+    if len(text) <= 100 and _FRACTION.fullmatch(text.strip()):
+        with suppress(ValueError, ZeroDivisionError):  # such as 1/0
+            return Fraction(text)
+    raise ValueError(f"{shorten(text)} is not a number such as 0.125 or a fraction such as 1/8")
+
+
+def shorten(value: object) -> str:
+    """Describe a value in an error; texts and numbers of strangers can be of any length."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict | list):
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)} values"
+    try:
+        text = repr(value[:60] if isinstance(value, str) else value)
+    except ValueError:  # Python does not print integers of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def check_choice(kind: str, name: object, known: Iterable[str]) -> None:
@@ -13,14 +45,20 @@ def check_choice(kind: str, name: object, known: Iterable[str]) -> None:
 
     >>> check_choice("metric", "cosin", ["cosine", "gaussian"])
     Traceback (most recent call last):
-    ValueError: unknown metric 'cosin': did you mean 'cosine'? There are: cosine, gaussian
+    ValueError: unknown metric 'cosin'; did you mean 'cosine'? Choose one of: cosine, gaussian
     """
     names = list(known)
-    if name in names:
+    if isinstance(name, str) and name in names:
         return
     near = difflib.get_close_matches(str(name), names, n=1)
-    hint = f" did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"unknown {kind} {name!r}:{hint} There are: {', '.join(names)}")
+    hint = f"did you mean {near[0]!r}? Choose" if near else "choose"
+    raise ValueError(f"unknown {kind} {shorten(name)}; {hint} one of: {', '.join(names)}")
+
+
+def require(condition: object, message: str) -> None:
+    """Raise ValueError unless a condition holds; for messages that are cheap to build."""
+    if not condition:
+        raise ValueError(message)
 
 
 def is_int(value: object) -> bool:
@@ -46,7 +84,7 @@ def check_count(name: str, value: object, unit: str) -> None:
     ValueError: budget must be a whole number of tokens, at least 1; got 0
     """
     if not is_positive_int(value):
-        raise ValueError(f"{name} must be a whole number of {unit}, at least 1; got {value!r}")
+        raise ValueError(f"{name} must be a whole number of {unit}, at least 1; got {shorten(value)}")
 
 
 def check_at_least(name: str, value: object, least: float, hint: str = "") -> None:
@@ -56,5 +94,5 @@ def check_at_least(name: str, value: object, least: float, hint: str = "") -> No
     Traceback (most recent call last):
     ValueError: detail must be a number, at least 1 and finite (1 turns it off); got 0.5
     """
-    if not (is_number(value) and least <= value < math.inf):  # type: ignore[operator]  # it is a number
-        raise ValueError(f"{name} must be a number, at least {least} and finite{hint}; got {value!r}")
+    if not (is_number(value) and least <= value <= sys.float_info.max):  # type: ignore[operator]  # it is a number
+        raise ValueError(f"{name} must be a number, at least {least} and finite{hint}; got {shorten(value)}")

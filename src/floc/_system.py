@@ -1,6 +1,4 @@
-"""Threads and memory of the machine, and a limit of one thread for BLAS."""
-
-from __future__ import annotations
+"""Threads, memory and interrupts of the process, and a limit of one thread for BLAS."""
 
 import contextlib
 import ctypes
@@ -34,6 +32,24 @@ def use_one_thread() -> Iterator[None]:
         _thread.is_alone = before
 
 
+@contextlib.contextmanager
+def restore_interrupts() -> Iterator[None]:
+    """Raise what a signal handler raised in compiled code, such as KeyboardInterrupt; numba makes it a SystemError."""
+    try:
+        yield
+    except SystemError as error:
+        if error.__cause__ is None:
+            raise
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        single_threaded_blas.release()
+        raise cause from None
+    except KeyboardInterrupt:
+        single_threaded_blas.release()
+        raise
+
+
 class _SingleThreadedBlas:
     """Context manager that limits numpy's BLAS to one thread; floc's worker threads provide the parallelism.
 
@@ -43,48 +59,72 @@ class _SingleThreadedBlas:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._users = 0
+        self._users: set[tuple[int, object]] = set()  # with the thread of each
+        self._usual = 1  # threads without a limit
         self._leave = threading.Event()
         self._holder: threading.Thread | None = None
         self._controller: Any = None
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
-        with self._lock:
-            if self._users == 0:
-                self._start_holding()
-            self._users += 1
+        user = threading.get_ident(), object()
         try:
+            self._add(user)
             yield
         finally:
-            with self._lock:
-                self._users -= 1
-                if self._users == 0 and self._holder is not None:
-                    self._leave.set()
-                    self._holder.join()
+            try:
+                self._remove(user)
+            except BaseException:  # an interrupt came in between
+                self._remove(user)
+                raise
 
     def limit_this_thread(self) -> None:
         """Limit a worker thread too: a BLAS built on OpenMP has one setting per thread."""
-        self._controller.limit(limits=1, user_api="blas")
+        limiter = self._controller.limit(limits=1, user_api="blas")
+        # the caller was interrupted and has lifted the limit: so must this thread, for a BLAS with one setting for all
+        if self._leave.is_set() and limiter.get_original_num_threads()["blas"] != 1:
+            limiter.restore_original_limits()
 
-    def _start_holding(self) -> None:
+    def release(self) -> None:
+        """Lift the limit after an interrupt in this thread, which may have left users and workers behind."""
+        for user in tuple(self._users):
+            if user[0] == threading.get_ident():
+                self._remove(user)
+        if self._controller is not None and not self._users:
+            self._controller.limit(limits=self._usual, user_api="blas")
+
+    def _add(self, user: tuple[int, object]) -> None:
         from threadpoolctl import ThreadpoolController
 
-        if self._controller is None:  # inspecting the loaded libraries takes milliseconds
-            self._controller = ThreadpoolController()
-        held, self._leave = threading.Event(), threading.Event()
+        with self._lock:
+            if self._controller is None:  # inspecting the loaded libraries takes milliseconds
+                self._controller = ThreadpoolController()
+            self._users.add(user)
+            if self._holder is None:
+                held, self._leave = threading.Event(), threading.Event()
+                self._holder = threading.Thread(
+                    target=self._hold, args=(held, self._leave), name="floc-blas", daemon=True
+                )
+                self._holder.start()
+                held.wait()
 
-        def hold(leave: threading.Event = self._leave) -> None:
-            try:
-                with self._controller.limit(limits=1, user_api="blas"):
-                    held.set()
-                    leave.wait()
-            finally:
-                held.set()  # unblocks the caller if the limit fails
+    def _hold(self, held: threading.Event, leave: threading.Event) -> None:
+        try:
+            with self._controller.limit(limits=1, user_api="blas") as limiter:
+                self._usual = max(self._usual, limiter.get_original_num_threads()["blas"] or 1)
+                held.set()
+                leave.wait()
+        finally:
+            held.set()  # unblocks the caller if the limit fails
 
-        self._holder = threading.Thread(target=hold, name="floc-blas", daemon=True)
-        self._holder.start()
-        held.wait()
+    def _remove(self, user: tuple[int, object]) -> None:
+        with self._lock:
+            self._users.discard(user)
+            if self._holder is not None and not self._users:
+                self._leave.set()
+                if self._holder.ident is not None:  # else an interrupt came before it started
+                    self._holder.join()
+                self._holder = None
 
 
 single_threaded_blas = _SingleThreadedBlas()
@@ -93,11 +133,8 @@ single_threaded_blas = _SingleThreadedBlas()
 def available_bytes(device: torch.device) -> int | None:
     """Return the free memory of a device, or None if it is unknown."""
     if device.type == "cuda":
-        return (
-            torch.cuda.mem_get_info(device)[0]
-            + torch.cuda.memory_reserved(device)
-            - torch.cuda.memory_allocated(device)
-        )
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
     limits = (_system_available(), _cgroup_available()) if device.type == "cpu" else ()
     return min((limit for limit in limits if limit is not None), default=None)
 
@@ -108,10 +145,8 @@ def check_memory(n: int, needed_bytes: int, device: torch.device, remedy: str) -
         return  # any supported GPU has that much, and querying it takes longer than the selection
     available = available_bytes(device)
     if available is not None and needed_bytes > available:
-        raise MemoryError(
-            f"selecting from {n} tokens at once needs {format_bytes(needed_bytes)}, but only "
-            f"{format_bytes(available)} are free; pass {remedy}"
-        )
+        needs, free = format_bytes(needed_bytes), format_bytes(available)
+        raise MemoryError(f"selecting from {n} tokens at once needs {needs}, but only {free} are free; pass {remedy}")
 
 
 def _system_available() -> int | None:

@@ -1,7 +1,6 @@
-"""Numbers and tables as text."""
+"""Numbers, addresses and tables as text."""
 
-from __future__ import annotations
-
+import re
 from collections.abc import Iterable, Sequence
 
 
@@ -26,6 +25,25 @@ def format_time(seconds: float) -> str:
     whole = round(seconds)
     hours, minutes = whole // 3600, whole // 60 % 60
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def redact_source(text: str) -> str:
+    """Remove user, password, query and other secrets from an address, for messages, logs and metadata.
+
+    >>> redact_source("rtsp://admin:secret@10.0.0.7:554/main?token=1"), redact_source("talk.mp4")
+    ('rtsp://10.0.0.7:554/main', 'talk.mp4')
+    """
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return text
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    if not re.fullmatch(r"(\[[^]@]*\]|[^:@]*)(:\d*)?", authority):  # more than host and port
+        # a password may contain "@", and if not escaped even "/", "?" and "#"
+        rest = (rest.partition("?")[0] if "@" in authority else rest).rpartition("@")[2]
+    path = re.split("[?#]", rest, maxsplit=1)[0]
+    # cameras take passwords in the path, too: /user=admin_password=1234_channel=1
+    path = re.sub(r"(?i)(pass\w*?|pwd|token|secret|key|sig|signature|auth)=[^/]*", r"\1=***", path)
+    return f"{scheme.lower()}://{path}"
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,7 +1,5 @@
 """Splitting a video's frames into blocks, and a budget among them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
@@ -10,6 +8,7 @@ import numpy as np
 
 from floc._checks import is_int, is_positive_int
 
+Counts: TypeAlias = Sequence[int] | np.ndarray
 # frames in a block; "scene": blocks follow scenes; the first frame of each block; None: the whole video is one block
 BlockSpec: TypeAlias = int | Literal["scene"] | Sequence[int] | None
 
@@ -23,10 +22,8 @@ def split_blocks(frames: int, block: int | Sequence[int] | None) -> list[slice]:
     [slice(0, 57, None), slice(57, 70, None)]
     """
     starts = block if isinstance(block, Sequence) else range(0, frames, frames if block is None else block)
-    if starts[-1] >= frames:
-        raise ValueError(
-            f"block: the last block starts at frame {starts[-1]}, but the video has {frames} frames, counted from 0"
-        )
+    if (last := starts[-1]) >= frames:
+        raise ValueError(f"block: the last starts at frame {last}, but the video has {frames} frames, counted from 0")
     return list(itertools.starmap(slice, itertools.pairwise([*starts, frames])))
 
 
@@ -34,30 +31,23 @@ def check_block(block: object) -> None:
     """Raise ValueError if `block` is not a BlockSpec."""
     if isinstance(block, list | tuple):
         if not (block and all(map(is_int, block)) and block[0] == 0):
-            raise ValueError(
-                f"block: a list must hold the first frame of each block, starting with 0: [0, 57, 120]; got {block!r}"
-            )
+            content = "the first frame of each block, starting with 0: [0, 57, 120]"
+            raise ValueError(f"block: a list must hold {content}; got {block!r}")
         for before, start in itertools.pairwise(block):
             if not before < start:
                 raise ValueError(f"block: first frames must ascend, but {start} comes after {before}; sort them")
     elif not (block is None or is_positive_int(block) or (isinstance(block, str) and block == "scene")):
-        raise ValueError(
-            "block must be a number of frames, at least 1, 'scene', a list of the blocks' first frames, "
-            f"or None for the whole video; got {block!r}"
+        allowed = (
+            "a number of frames, at least 1, 'scene', a list of the blocks' first frames, or None for the whole video"
         )
+        raise ValueError(f"block must be {allowed}; got {block!r}")
 
 
-def share_budget(
-    sizes: Sequence[int] | np.ndarray, budget: int, room: Sequence[int] | np.ndarray | None = None
-) -> np.ndarray:
-    """Split `budget` in proportion to `sizes`, by largest remainder; ties go to the earlier block.
+def share_budget(sizes: Counts, budget: int, room: Counts | None = None) -> np.ndarray:
+    """Split `budget` in proportion to the [B] sizes of blocks, by largest remainder; ties go to the earlier block.
 
-    Args:
-        sizes: [B] tokens in each block.
-        room: [B] upper limit of each share; what does not fit goes to the next largest remainders. Default: `sizes`.
-
-    Returns:
-        [B] int64 shares that sum to `budget`.
+    `room` is the [B] upper limit of each share, by default `sizes`; what does not fit goes to the next largest
+    remainders. Returns [B] int64 shares that sum to `budget`.
 
     >>> share_budget([1920, 1920, 360], 525).tolist()
     [240, 240, 45]
@@ -79,7 +69,7 @@ def share_budget(
     return share
 
 
-def interleave(sizes: Sequence[int] | np.ndarray, ranks: np.ndarray, block: np.ndarray) -> np.ndarray:
+def interleave(sizes: Counts, ranks: np.ndarray, block: np.ndarray) -> np.ndarray:
     """Order the picks of all blocks so that every prefix is split, as nearly as possible, like `share_budget`.
 
     Takes the [B] sizes of the blocks, and each pick's [P] rank in its block and [P] block. Returns [P] places in these.
@@ -92,10 +82,8 @@ def merge_by_gain(gains: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Order the picks of all blocks as greedy selection over all blocks at once would make them.
 
     Blocks share no tokens, so the best next pick overall is the best next pick of some block. Ties go to the lower
-    rank, so that blocks without further gains fill up evenly, then to the earlier block.
-
-    Returns:
-        [P] the block and [P] the rank in its block of each pick, first to last.
+    rank, so that blocks without further gains fill up evenly, then to the earlier block. Returns the [P] block and the
+    [P] rank in its block of each pick, first to last.
 
     >>> merge_by_gain([np.array([5, 9]), np.array([7, 5])])[0].tolist()
     [1, 0, 0, 1]

@@ -1,14 +1,12 @@
 """How many tokens to keep: given as a ratio, a budget or a coverage."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from floc._checks import check_count, is_number
+from floc._checks import check_count, is_number, parse_fraction, require, shorten
 
 
 @dataclass(frozen=True)
@@ -20,14 +18,14 @@ class Budget:
     coverage: float | None = None  # mean cosine to reach, in (0, 1]
 
     @classmethod
-    def parse(cls, ratio: float | str | None, budget: int | None, coverage: float | None) -> Budget:
+    def parse(cls, ratio: float | str | None, budget: int | None, coverage: float | None) -> "Budget":
         """Check the arguments of a caller; exactly one must be given.
 
         >>> Budget.parse("1/8", None, None).count(1000)
         125
         """
         given = dict(ratio=ratio, budget=budget, coverage=coverage)
-        listed = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+        listed = [f"{name}={shorten(value)}" for name, value in given.items() if value is not None]
         if len(listed) != 1:
             got = " and ".join(listed) or "none of them"
             raise ValueError(f"give exactly one of ratio=, budget= and coverage=; got {got}")
@@ -55,8 +53,7 @@ class Budget:
 def find_fewest(coverage_of: Callable[[int], float], most: int, coverage: float) -> int:
     """Return the smallest count, at most `most`, that reaches a coverage; more tokens must never cover less."""
     reached = coverage_of(most)
-    if reached < coverage:
-        raise ValueError(f"coverage {coverage:g} cannot be reached: {most} tokens give {reached:.6f}")
+    require(reached >= coverage, f"coverage {coverage:g} cannot be reached: {most} tokens give {reached:.6f}")
     return 1 + bisect_left(range(1, most), coverage, key=coverage_of)
 
 
@@ -65,14 +62,14 @@ def _parse_ratio(ratio: float | str) -> Fraction:
         if isinstance(ratio, bool):
             raise TypeError
         value = _to_fraction(ratio if isinstance(ratio, str) else float(ratio))
-    except (ValueError, TypeError, OverflowError, ZeroDivisionError):
-        raise ValueError(f"ratio must be a number such as 0.125 or a fraction such as '1/8', got {ratio!r}") from None
+    except (ValueError, TypeError, OverflowError):
+        raise ValueError(f"ratio must be a number such as 0.125 or a fraction '1/8', got {shorten(ratio)}") from None
     if not 0 < value <= 1:
-        raise ValueError(f"ratio must be in (0, 1], kept / total; got {ratio!r}; pass budget= to keep a fixed count")
+        raise ValueError(f"ratio must be in (0, 1], kept / total; got {shorten(ratio)}; pass budget= for a fixed count")
     return value
 
 
 @lru_cache(maxsize=64, typed=True)
 def _to_fraction(ratio: float | str) -> Fraction:
     """Convert a ratio; a float near a simple fraction means that fraction: 0.1 is 1/10."""
-    return Fraction(ratio) if isinstance(ratio, str) else Fraction(ratio).limit_denominator(10**9)
+    return parse_fraction(ratio) if isinstance(ratio, str) else Fraction(ratio).limit_denominator(10**9)

@@ -1,22 +1,20 @@
 """`floc.compress`: keep the few tokens of a video that best represent all the others."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
 import torch
 
 from floc import methods
-from floc._arrays import Array
+from floc._arrays import Array, require_dense
+from floc._system import restore_interrupts
 from floc.budget import Budget, find_fewest
 from floc.kept import Kept
 from floc.selection.backends import resolve_backend
 from floc.tokens import TokenGrid
 
 
+@restore_interrupts()
 def compress(
     tokens: Array,
     *,
@@ -60,18 +58,20 @@ def compress(
     made = methods.make(method, options)
     sizes_itself = ratio is None and budget is None and coverage is None and isinstance(made, methods.SelfSizing)
     target = None if sizes_itself else Budget.parse(ratio, budget, coverage)
-    if target is not None:
-        _check_conflicts(method, target, options)
+    searched = () if target is None else methods.get_info(method).searched
+    if both := [name for name in searched if name in options]:
+        listed = ", ".join(f"{name}={options[name]!r}" for name in both)
+        what = f"{target} sets {' and '.join(both)} of method {method!r}"
+        raise ValueError(f"{what}; give one or the other, not both (got {listed})")
+    require_dense(tokens)
     # a method that never waits for the GPU reports values that are not finite when a result is fetched
     stays = isinstance(tokens, torch.Tensor) and methods.stays_on(made, tokens.device)
     grid = TokenGrid.from_array(tokens, check_finite=not stays or coverage is not None or tokens.dtype == torch.float64)
     with torch.no_grad():
         kept = _run(made, grid, target)
-    settings = {name: getattr(made, name) for name in methods.list_options(method) if name != "progress"}
-    for name, value in settings.items():
-        if isinstance(value, torch.Tensor | np.ndarray):
-            settings[name] = f"array {tuple(value.shape)}"  # as a file can store it
-    settings |= kept.settings  # what a budget set
+    options = {name: getattr(made, name) for name in methods.list_options(method) if name != "progress"}
+    arrays = {name: f"array {tuple(value.shape)}" for name, value in options.items() if isinstance(value, Array)}
+    settings = options | arrays | dict(kept.settings)  # arrays as a file can store them; what a budget set
     if "backend" in settings:
         settings["backend"] = resolve_backend(str(settings["backend"]), grid.tokens.device)
     return replace(kept, method=method, settings=settings, seconds=time.perf_counter() - started)
@@ -85,20 +85,11 @@ def _run(method: methods.Method, grid: TokenGrid, target: Budget | None) -> Kept
         return method(grid, target.count(grid.n))
     if isinstance(method, methods.CoverageSearch):
         return method.reach_coverage(grid, target.coverage)
-    return method(grid, find_fewest(lambda count: _measure_coverage(method, grid, count), grid.n, target.coverage))
 
+    def measure_coverage(count: int) -> float:
+        try:
+            return method(grid, count).coverage
+        except ValueError:  # fewer than the method can keep
+            return 0.0
 
-def _measure_coverage(method: methods.Method, grid: TokenGrid, count: int) -> float:
-    try:
-        return method(grid, count).coverage
-    except ValueError:  # fewer than the method can keep
-        return 0.0
-
-
-def _check_conflicts(method: str, target: Budget, options: Mapping[str, object]) -> None:
-    """Raise ValueError if a budget and an option that the budget sets are both given."""
-    if both := [name for name in methods.get_facts(method).searched if name in options]:
-        raise ValueError(
-            f"{target} sets {' and '.join(both)} of method {method!r}; give one or the other, not both "
-            f"(got {', '.join(f'{name}={options[name]!r}' for name in both)})"
-        )
+    return method(grid, find_fewest(measure_coverage, grid.n, target.coverage))

@@ -1,7 +1,5 @@
 """`Kept`: the tokens that a method kept, and which of them represents each input token."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -41,21 +39,16 @@ class Kept:
     @classmethod
     def from_host(
         cls, features: Array, picks: np.ndarray, gains: np.ndarray, shape: tuple[int, int, int], **fields: Any
-    ) -> Kept:
+    ) -> "Kept":
         """Build a `Kept` from [K, D] features by ascending index, and [K] picks and gains, most important first.
 
         The arrays get the type and device of `features`; `fields` are other fields of `Kept`.
         """
         indices = np.sort(picks)
-        return cls(
-            indices=convert_like(features, indices),
-            features=features,
-            positions=convert_like(features, np.stack(np.unravel_index(indices, shape), 1)),
-            order=convert_like(features, np.searchsorted(indices, picks)),
-            gains=convert_like(features, gains),
-            shape=shape,
-            **fields,
-        )
+        host = {"indices": indices, "positions": np.stack(np.unravel_index(indices, shape), 1), "gains": gains}
+        host["order"] = np.searchsorted(indices, picks)
+        arrays: Any = {name: convert_like(features, array) for name, array in host.items()}
+        return cls(features=features, shape=shape, **arrays, **fields)
 
     @cached_property
     def represents(self) -> Array:
@@ -99,19 +92,20 @@ class Kept:
             known = f"coverage {self.coverage:.4f}, " + ("" if self.bound is None else f"bound {self.bound:.4f}, ")
         return f"Kept({len(self)} of {self.n} tokens, {known}method {self.method!r})"
 
-    def without_tokens(self) -> Kept:
+    def without_tokens(self) -> "Kept":
         """Release the input tokens that a selection on a GPU holds to find representatives later."""
         representation = self.representation
         if isinstance(representation, NearestRepresentation) and representation.source is not None:
             return replace(self, representation=replace(representation, tokens=None))
         return self
 
-    def at(self, *, ratio: float | str | None = None, budget: int | None = None, coverage: float | None = None) -> Kept:
+    def at(
+        self, *, ratio: float | str | None = None, budget: int | None = None, coverage: float | None = None
+    ) -> "Kept":
         """Return the result for a smaller budget, from the stored order; nothing is computed again.
 
-        A ratio is relative to all input tokens. Without a second pass this is what `floc.compress` returns for that
-        budget, unless largest remainders give a short block a token that they take away again for a larger budget: that
-        token was not kept here, so another block has one more instead.
+        A ratio is relative to all input tokens. Without a second pass the result is that of `floc.compress` with the
+        smaller budget, except that the shares of two blocks may differ by one token.
         """
         target = Budget.parse(ratio, budget, coverage)
         if not self.nested:
@@ -123,12 +117,11 @@ class Kept:
         else:
             count = find_fewest(lambda count: self._shrink(count).coverage, len(self), target.coverage)
         if count > len(self):
-            raise ValueError(
-                f"{target} needs {count} tokens, {len(self)} were kept; call floc.compress with a larger budget"
-            )
+            remedy = "call floc.compress with a larger budget"
+            raise ValueError(f"{target} needs {count} tokens, {len(self)} were kept; {remedy}")
         return self._shrink(count)
 
-    def _shrink(self, count: int) -> Kept:
+    def _shrink(self, count: int) -> "Kept":
         """Keep the `count` most important tokens only."""
         ranking = self.ranking
         if ranking is None:
@@ -140,13 +133,8 @@ class Kept:
             gains = convert_like(self.features, ranking.gains[kept])
         places = np.sort(picks)
         taken = convert_like(self.features, places)
-        return replace(
-            self,
-            indices=self.indices[taken],
-            features=self.features[taken],
-            positions=self.positions[taken],
-            order=convert_like(self.features, np.searchsorted(places, picks)),
-            gains=gains,
-            times_s=None if self.times_s is None else self.times_s[taken],
-            representation=self.representation.shrink(places, ranking),
-        )
+        arrays: Any = {name: getattr(self, name)[taken] for name in ("indices", "features", "positions")}
+        order = convert_like(self.features, np.searchsorted(places, picks))
+        times_s = None if self.times_s is None else self.times_s[taken]
+        representation = self.representation.shrink(places, ranking)
+        return replace(self, **arrays, order=order, gains=gains, times_s=times_s, representation=representation)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,20 +74,14 @@ class Ranking:
             group, rank = blocks.merge_by_gain([s.gains for _, s in present])
             group = np.array([g for g, _ in present])[group]
         concatenated = starts[group] + rank  # [P] from order to concatenation
+        picks = np.concatenate([offsets[g] + s.picks for g, s in present])[concatenated]
+        gains = np.concatenate([s.gains for _, s in present])[concatenated]
         next_gains = None
         if all(s.next_gain is not None for _, s in present):
             next_gains = np.array([0 if s is None else s.next_gain for s in solutions], np.float64)
-        return cls(
-            picks=np.concatenate([offsets[g] + s.picks for g, s in present])[concatenated],
-            gains=np.concatenate([s.gains for _, s in present])[concatenated],
-            group=group,
-            rank=rank,
-            group_sizes=sizes,
-            next_gains=next_gains,
-            shared=shared,
-            history=_merge_histories(present, offsets, starts, concatenated, rising) if with_history else None,
-            openings=None if shared else np.array([np.append(s.gains, s.next_gain or 0)[:2] for _, s in present]),
-        )
+        history = _merge_histories(present, offsets, starts, concatenated, rising) if with_history else None
+        openings = None if shared else np.array([np.append(s.gains, s.next_gain or 0)[:2] for _, s in present])
+        return cls(picks, gains, group, rank, sizes, next_gains, shared, history, openings)
 
     @property
     def n(self) -> int:
@@ -113,15 +108,8 @@ class Ranking:
         if history is not None:
             token, rank, cosine = (column[kept[history.rank]] for column in history)  # type: ignore[index]  # has cosines
             history = History(token, (kept.cumsum() - 1)[rank], cosine)
-        return replace(
-            self,
-            picks=self.picks[kept],
-            gains=self.gains[kept],
-            group=self.group[kept],
-            rank=self.rank[kept],
-            next_gains=next_gains,
-            history=history,
-        )
+        columns: Any = {name: getattr(self, name)[kept] for name in ("picks", "gains", "group", "rank")}
+        return replace(self, **columns, next_gains=next_gains, history=history)
 
     def represents(self, count: int) -> np.ndarray:
         """Return [n] int64, for every token the place of its representative among the kept tokens by index."""
@@ -150,7 +138,7 @@ class Ranking:
         return next((count for count in fewer if self.coverage(count) >= coverage), low)
 
     def bound(self, count: int) -> float | None:
-        """Return f(S) over the least upper limit that the gains prove for any other selection; None if unknown.
+        """Return f(S) over the least upper limit that the gains prove for any other selection; None if unknown or < 0.
 
         If the budget is shared among groups, other selections are those that share it in the same way.
         """
@@ -169,15 +157,12 @@ class Ranking:
             else:
                 assert self.openings is not None
                 limit = self.openings[:, 0].sum() + count * self.openings[:, 1].max()
-        return float(min(1.0, self.gains[kept].sum() / limit)) if limit > 0 else 1.0
+        share = float(min(1.0, self.gains[kept].sum() / limit)) if limit > 0 else 1.0
+        return share if share >= 0 else None
 
 
 def _merge_histories(
-    present: Sequence[tuple[int, Solution]],
-    offsets: np.ndarray,
-    starts: np.ndarray,
-    concatenated: np.ndarray,
-    rising: bool,
+    present: list[tuple[int, Solution]], offsets: np.ndarray, starts: np.ndarray, concatenated: np.ndarray, rising: bool
 ) -> History:
     """Renumber the tokens and ranks of all groups' histories, and merge them in the order of ranks."""
     place = np.empty(len(concatenated), np.int64)

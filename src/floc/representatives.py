@@ -10,8 +10,6 @@ of all tokens with all kept ones. A `Representation` has these attributes; kept 
     is_known    whether `coverage` needs no product of tokens
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,8 +20,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from floc._arrays import Array, to_numpy
-from floc._tiles import TILE_BYTES, iterate_tiles
+from floc._arrays import TILE_BYTES, Array, iterate_tiles, to_numpy
 from floc.ranking import DeviceRanking, Ranking, find_nearest_place
 
 
@@ -32,7 +29,7 @@ class _Base:
     def is_known(self) -> bool:
         return "coverage" in self.__dict__  # a field, or cached
 
-    def shrink(self, places: np.ndarray, ranking: Ranking | None) -> Representation:
+    def shrink(self, places: np.ndarray, ranking: Ranking | None) -> "Representation":
         """Return the representation by the kept tokens at some places only; `ranking` is truncated to them."""
         raise ValueError("these tokens have no nested order; call floc.compress again")
 
@@ -67,7 +64,7 @@ class RankedRepresentation:
     def bound(self) -> float | None:
         return self.ranking.bound(self.count)
 
-    def shrink(self, places: np.ndarray, ranking: Ranking | None) -> Representation:
+    def shrink(self, places: np.ndarray, ranking: Ranking | None) -> "Representation":
         assert ranking is not None
         return RankedRepresentation(ranking, len(places))
 
@@ -108,10 +105,8 @@ class NearestRepresentation(_Base):
     @cached_property
     def _nearest(self) -> tuple[np.ndarray, float]:
         if self.tokens is None:
-            raise ValueError(
-                "representatives are computed from all tokens, which were released after the selection to save GPU "
-                "memory; compress them with floc.compress, or with backend='torch', to get representatives"
-            )
+            problem = "representatives need all tokens, which were released after the selection to save GPU memory"
+            raise ValueError(f"{problem}; compress them with floc.compress, or with backend='torch'")
         rows = self.tokens.reshape(-1, self.tokens.shape[-1])
         sizes = np.array([len(rows)]) if self.ranking is None else self.ranking.group_sizes
         indices = to_numpy(self.indices)
@@ -126,7 +121,7 @@ class NearestRepresentation(_Base):
         represents[indices] = np.arange(len(indices))
         return represents, total / len(rows)
 
-    def shrink(self, places: np.ndarray, ranking: Ranking | None) -> Representation:
+    def shrink(self, places: np.ndarray, ranking: Ranking | None) -> "Representation":
         kept, indices = self.kept[torch.from_numpy(places).to(self.kept.device)], to_numpy(self.indices)[places]
         return replace(self, kept=kept, indices=indices, source=ranking)
 
@@ -164,21 +159,18 @@ class SummedRepresentation(_Base):
         cosine, _ = find_nearest(self.directions, self.kept)
         return float((cosine.double().cpu().numpy() * self.lengths).sum() / self.weight)
 
-    def shrink(self, places: np.ndarray, ranking: Ranking | None) -> Representation:
+    def shrink(self, places: np.ndarray, ranking: Ranking | None) -> "Representation":
         return replace(self, kept=self.kept[torch.from_numpy(places).to(self.kept.device)])
 
 
+Nearest: TypeAlias = tuple[torch.Tensor, torch.Tensor]  # [n] cosines, and [n] int64 places among the kept tokens
 Representation: TypeAlias = (
     KnownRepresentation | RankedRepresentation | NearestRepresentation | AssignedRepresentation | SummedRepresentation
 )
 
 
-def find_nearest(tokens: torch.Tensor, kept: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Find the kept token with the highest cosine to each token: [n] cosines, and [n] int64 places in `kept`.
-
-    Args:
-        tokens: [..., D], n in all.
-        kept: [K, D].
+def find_nearest(tokens: torch.Tensor, kept: torch.Tensor) -> Nearest:
+    """Find which of [K, D] kept tokens has the highest cosine to each of n tokens, [..., D]; see `Nearest`.
 
     >>> find_nearest(torch.tensor([[1.0, 0.0], [1.0, 3.0]]), torch.eye(2))[1].tolist()
     [0, 1]
@@ -186,9 +178,7 @@ def find_nearest(tokens: torch.Tensor, kept: torch.Tensor) -> tuple[torch.Tensor
     return find_nearest_of_prefixes(tokens, kept, [len(kept)])[0]
 
 
-def find_nearest_of_prefixes(
-    tokens: torch.Tensor, kept: torch.Tensor, ends: Sequence[int]
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def find_nearest_of_prefixes(tokens: torch.Tensor, kept: torch.Tensor, ends: Sequence[int]) -> list[Nearest]:
     """Run `find_nearest` on kept[:end] for each of some ascending ends, at the cost of the last."""
     rows = tokens.reshape(-1, tokens.shape[-1])
     columns = normalize(kept[: ends[-1]]).T.contiguous()  # [D, K]
@@ -214,14 +204,14 @@ def compute_cosines(tokens: torch.Tensor, kept: torch.Tensor, place: torch.Tenso
 
 
 def find_principal_directions(tokens: torch.Tensor, count: int, sample: int = 20_000) -> torch.Tensor:
-    """Return [D, count], the principal directions of the normalised tokens, from an even sample of them."""
+    """Return [D, count], the principal directions of the normalized tokens, from an even sample of them."""
     rows = tokens.reshape(-1, tokens.shape[-1])
     unit = normalize(rows[:: max(1, len(rows) // sample)])
     return torch.linalg.eigh(unit.T @ unit).eigenvectors[:, -count:].contiguous()
 
 
 def project(tokens: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
-    """Return [n, count], the normalised tokens of [..., D] projected on [D, count] directions."""
+    """Return [n, count], the normalized tokens of [..., D] projected on [D, count] directions."""
     rows = tokens.reshape(-1, tokens.shape[-1])
     tiles = iterate_tiles(len(rows), 4 * rows.shape[1], TILE_BYTES)
     return torch.cat([normalize(rows[part]) @ directions for part in tiles])
@@ -239,6 +229,5 @@ def describe_non_finite(tokens: torch.Tensor) -> str | None:
         wrong = torch.nonzero(~(frame.double().abs() <= largest))
         if len(wrong):
             y, x, feature = wrong[0].tolist()
-            value = float(frame[y, x, feature])
-            return f"{value:g} in frame {t}, row {y}, column {x}; drop or repair that frame first"
+            return f"{float(frame[y, x, feature]):g} in frame {t}, row {y}, column {x}; drop or repair that frame first"
     return None

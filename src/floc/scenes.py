@@ -10,8 +10,6 @@ raise all breaks, do not count as cuts. A single different frame, such as a flas
 only if the frame also differs from the last but one, and the next frame from the previous one.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable
@@ -20,9 +18,8 @@ import numpy as np
 import torch
 
 from floc import blocks
-from floc._arrays import Array
+from floc._arrays import Array, iterate_tiles
 from floc._checks import check_count, is_positive_int
-from floc._tiles import iterate_tiles
 from floc.blocks import BlockSpec
 from floc.representatives import normalize
 from floc.tokens import TokenGrid
@@ -70,10 +67,8 @@ def split_scenes(tokens: Array, *, shortest: int = SHORTEST, longest: int = LONG
     """
     check_count("shortest", shortest, "frames")
     if not (is_positive_int(longest) and longest >= 2 * shortest - 1):
-        raise ValueError(
-            f"longest must be a whole number of frames, at least {2 * shortest - 1}, so that half of a longer scene is "
-            f"not below shortest={shortest}; got {longest!r}"
-        )
+        least = f"at least {2 * shortest - 1}, so that half of a longer scene is not below shortest={shortest}"
+        raise ValueError(f"longest must be a whole number of frames, {least}; got {longest!r}")
     return _split(TokenGrid.from_array(tokens).tokens, shortest, longest)
 
 
@@ -98,7 +93,7 @@ def measure_differences(tokens: torch.Tensor) -> tuple[np.ndarray, np.ndarray, f
 
     Returns:
         [2, T] differences of each frame to the previous one and to the last but one, 0 for the first frames; [D] the
-        sum of all normalised tokens; the sum over frames of the mean squared length of these, 0 for zero tokens.
+        sum of all normalized tokens; the sum over frames of the mean squared length of these, 0 for zero tokens.
     """
     frames, height, width, dim = tokens.shape
     cells = height * width
@@ -112,7 +107,7 @@ def measure_differences(tokens: torch.Tensor) -> tuple[np.ndarray, np.ndarray, f
             product = _dot_rows(unit[lag:], unit[:-lag]) / cells
             differences[lag - 1, first + lag : part.stop] = (square[lag:] + square[:-lag]) / 2 - product
         new = unit[part.start - first :]
-        total += new.view(-1, dim).sum(0).double().cpu().numpy()
+        total += new.reshape(-1, dim).sum(0).double().cpu().numpy()
         squares += float(square[part.start - first :].sum())
     return differences, total, squares
 

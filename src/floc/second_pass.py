@@ -1,7 +1,7 @@
 """The second pass: select again among the survivors of all blocks, which removes what blocks repeat.
 
 A survivor is a token that passed the first pass. It represents a cluster of tokens of its block. The cosines of these
-tokens with a token u add up to exactly (the sum of the normalised tokens) . u, so the second pass sees every survivor
+tokens with a token u add up to exactly (the sum of the normalized tokens) . u, so the second pass sees every survivor
 as one target, with the direction and the length of that sum, and needs no other token. `floc.compress` runs the second
 pass once, `floc.Stream` whenever it holds too many survivors.
 
@@ -9,13 +9,11 @@ The survivors of a long video are selected from in windows, because time and mem
 number.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +21,6 @@ import torch
 from floc import blocks
 from floc._arrays import to_numpy
 from floc.ranking import Ranking, find_improvements
-from floc.selection.backends import check_headroom
 from floc.selection.engine import History, Solution, Targets, Tick
 from floc.selection.objective import SCALE, WEIGHT_SCALE, Similarity
 from floc.selection.torch.engine import TorchEngine
@@ -86,12 +83,9 @@ class SecondPass:
         present = [solution for solution in solutions if solution is not None]
         assert len(present) == len(self.sizes), "every block has survivors"
         built = [self._build_window(window, present, survivors) for window, survivors in windows]
-        return Ranking.merge(
-            [self._select(window, present, count) for window in built],
-            np.array([window.tokens.stop - window.tokens.start for window in built]),
-            shared=False,
-            with_history=self.with_history,
-        )
+        sizes = np.array([window.tokens.stop - window.tokens.start for window in built])
+        selected = [self._select(window, present, count) for window in built]
+        return Ranking.merge(selected, sizes, shared=False, with_history=self.with_history)
 
     @cached_property
     def _ends(self) -> list[int]:
@@ -120,10 +114,8 @@ class SecondPass:
     def _select(self, window: _Window, solutions: Sequence[Solution], count: int) -> Solution:
         """Select from the survivors of a window; picks and history are indices into the window's tokens."""
         survivors = len(window.survivors)
-        sets = [
-            (self.grid.frames(self.spans[b]), window.cluster[self._find_tokens(b, window.tokens.start)])
-            for b in window.blocks
-        ]
+        places = ((b, self._find_tokens(b, window.tokens.start)) for b in window.blocks)
+        sets = [(self.grid.frames(self.spans[b]), window.cluster[place]) for b, place in places]
         if self.similarity.metric == "cosine":
             directions, lengths = self.engine.sum_by_cluster(sets, survivors, unit=True)
             weights, sigma = np.rint(lengths * WEIGHT_SCALE).astype(np.int64), None
@@ -133,23 +125,12 @@ class SecondPass:
             directions, lengths = self.engine.sum_by_cluster(sets, survivors, unit=False)
             lengths = lengths / np.maximum(members, 1)  # of two equal survivors, one represents both
             weights, sigma = members * WEIGHT_SCALE, float(np.mean([solution.sigma for solution in solutions]))
-        check_headroom(weights, survivors)
-        candidates = self.grid.gather(window.survivors)
-        selected = self.engine.solve_weighted(
-            candidates,
-            Targets(directions, lengths, weights),
-            min(count, survivors),
-            self.similarity,
-            sigma=sigma,
-            with_history=self.with_history,
-            tick=self.tick,
-        )
-        return Solution(
-            window.survivors[selected.picks] - window.tokens.start,
-            selected.gains,
-            selected.next_gain,
-            self._find_history(window, candidates, selected) if self.with_history else None,
-        ).scale(SCALE * WEIGHT_SCALE)
+        candidates, targets = self.grid.gather(window.survivors), Targets(directions, lengths, weights)
+        options: Any = dict(sigma=sigma, with_history=self.with_history, tick=self.tick)
+        selected = self.engine.solve_weighted(candidates, targets, min(count, survivors), self.similarity, **options)
+        picks = window.survivors[selected.picks] - window.tokens.start
+        history = self._find_history(window, candidates, selected) if self.with_history else None
+        return Solution(picks, selected.gains, selected.next_gain, history).scale(SCALE * WEIGHT_SCALE)
 
     def _find_history(self, window: _Window, candidates: torch.Tensor, selected: Solution) -> History:
         """Find the representatives of a window's tokens: the most similar one of some candidates.
@@ -167,17 +148,18 @@ class SecondPass:
         for b in window.blocks:
             place = self._find_tokens(b, window.tokens.start)
             cluster = window.cluster[place]
-            tokens = np.arange(len(cluster))
+            members = np.arange(len(cluster))
             counts = first[cluster + 1] - first[cluster]
             nth = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
             itself = np.flatnonzero((picked >= place.start) & (picked < place.stop))
             changed = changes[np.repeat(first[cluster], counts) + nth]
-            repeated = np.repeat(tokens, counts), np.repeat(tokens, closest.shape[1])
+            repeated = np.repeat(members, counts), np.repeat(members, closest.shape[1])
             token = np.concatenate([*repeated, picked[itself] - place.start])
             rank = np.concatenate([history.rank[changed], closest[cluster].ravel(), itself])
             by_rank = np.argsort(rank, kind="stable")
             token, rank = token[by_rank], rank[by_rank]
-            cosine = self.engine.cosines(self.grid.frames(self.spans[b]), token, candidates, selected.picks[rank])
+            tokens = self.grid.frames(self.spans[b])
+            cosine = self.engine.compute_cosines(tokens, token, candidates, selected.picks[rank])
             parts.append(find_improvements(place.start + token, rank, cosine))
         return History(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
@@ -187,7 +169,7 @@ class SurvivorSelection(NamedTuple):
 
     picks: np.ndarray  # [count] int64 places, most important first
     gains: np.ndarray  # [count] float64, what each added, in tokens
-    heir: np.ndarray  # [M] int64, for every survivor the rank of the pick that represents it
+    representatives: np.ndarray  # [M] int64, rank of the pick that represents each survivor
     targets: tuple[torch.Tensor, np.ndarray]  # [M, D] directions and [M] lengths of the sums
 
 
@@ -196,9 +178,8 @@ def select_survivors(
 ) -> SurvivorSelection:
     """Select `count` of a stream's survivors; many of them in windows of consecutive survivors, merged by gain.
 
-    Args:
-        survivors: [M, D or more] tokens; the first D features are compared.
-        sums: [M, D] of the normalised tokens that each survivor represents.
+    Takes [M, D or more] tokens, of which the first D features are compared, and the [M, D] sums of the normalized
+    tokens that each represents.
     """
     total, dim = sums.shape
     norms = torch.linalg.vector_norm(sums, dim=1)
@@ -207,22 +188,19 @@ def select_survivors(
     scale = min(float(WEIGHT_SCALE), WEIGHT_LIMIT / max(1.0, float(lengths.sum())))
     weights = np.rint(lengths * scale).astype(np.int64)
     windows = blocks.split_blocks(total, math.ceil(total / min(count, math.ceil(total / SURVIVORS_TOGETHER))))
-    solutions = [
-        engine.solve_weighted(
-            survivors[window, :dim].contiguous(),
-            Targets(directions[window], lengths[window], weights[window]),
-            min(count, window.stop - window.start),
-            similarity,
-        )
-        for window in windows
-    ]
+    solutions = []
+    for window in windows:
+        candidates = survivors[window, :dim].contiguous()
+        targets = Targets(directions[window], lengths[window], weights[window])
+        solutions.append(engine.solve_weighted(candidates, targets, min(count, len(candidates)), similarity))
     group, rank = merge_survivors([solution.gains for solution in solutions], count)
     picks, gains = np.empty(count, np.int64), np.empty(count)
-    heir = np.empty(total, np.int64)
+    representatives = np.empty(total, np.int64)
     for i, (window, solution) in enumerate(zip(windows, solutions, strict=True)):
         assert solution.history is not None
         members = np.flatnonzero(group == i)
         picks[members] = window.start + solution.picks[rank[members]]
         gains[members] = solution.gains[rank[members]] / (SCALE * scale)
-        heir[window] = members[solution.history.representatives(window.stop - window.start, len(members))]
-    return SurvivorSelection(picks, gains, heir, (directions, lengths))
+        ranks = solution.history.representatives(window.stop - window.start, len(members))
+        representatives[window] = members[ranks]
+    return SurvivorSelection(picks, gains, representatives, (directions, lengths))

@@ -1,14 +1,14 @@
 """`Frames` of a video and `TokenGrid`, the tokens of a video, which methods keep or merge."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from floc._arrays import Array, to_input_type, to_numpy, to_tensor
+from floc._arrays import Array, require_dense, to_input_type, to_numpy, to_tensor
+from floc._system import check_memory
 from floc.kept import Kept
 from floc.ranking import DeviceRanking, Ranking
 from floc.representatives import (
@@ -22,6 +22,9 @@ from floc.representatives import (
 # threads. Shorter inputs are processed in up to _PARTS parts by one thread.
 _ALONE = 32_768
 _PARTS = 32
+
+_MANY = 1 << 24  # tokens; the memory for the results of fewer is not worth a check
+_TOKEN_BYTES = 64  # of results for each token, at least: its representative and the history of it
 
 
 @dataclass(frozen=True)
@@ -40,21 +43,22 @@ class TokenGrid:
     numpy_dtype: np.dtype | None = None  # the dtype of the caller's numpy array; None for torch input
 
     @classmethod
-    def from_array(cls, tokens: Array, *, check_finite: bool = True) -> TokenGrid:
+    def from_array(cls, tokens: Array, *, check_finite: bool = True) -> "TokenGrid":
         """Check [T, H, W, D] or [T, N, D] tokens, if wanted also that they are finite; wrap them without a copy."""
-        if not isinstance(tokens, (torch.Tensor, np.ndarray)):
-            raise TypeError(f"tokens must be a torch tensor or a numpy array, got {type(tokens).__name__}")
+        require_dense(tokens)
         if tokens.ndim not in (3, 4):
-            raise ValueError(
-                f"tokens must be [T, H, W, D] or [T, N, D], frames first, features last; got {tuple(tokens.shape)}"
-            )
+            layout = "[T, H, W, D] or [T, N, D], frames first, features last"
+            raise ValueError(f"tokens must be {layout}; got {tuple(tokens.shape)}")
         if 0 in tokens.shape:
             raise ValueError(f"tokens must not be empty, got shape {tuple(tokens.shape)}")
         if isinstance(tokens, np.ndarray) and (tokens.dtype.kind != "f" or tokens.dtype.itemsize > 8):
             raise TypeError(f"tokens must be floating point (float16, float32 or float64), got {tokens.dtype}")
-        tensor = to_tensor(tokens)
-        if not tensor.is_floating_point():
+        tensor = to_tensor(tokens).resolve_neg()
+        if not tensor.is_floating_point() or str(tensor.dtype).startswith("torch.float4"):
             raise TypeError(f"tokens must be floating point, got {tokens.dtype}; convert them first: tokens.float()")
+        n = math.prod(tensor.shape[:-1])
+        if n > _MANY:  # such as a view that repeats a frame
+            check_memory(n, n * _TOKEN_BYTES, tensor.device, "fewer frames")
         numpy_dtype = tokens.dtype if isinstance(tokens, np.ndarray) else None
         grid = cls(tensor if tensor.ndim == 4 else tensor[:, None], numpy_dtype)
         if check_finite:
@@ -95,15 +99,12 @@ class TokenGrid:
             return self._keep_on_device(ranking)
         ranking = ranking.truncate(count)
         kept = ranking.mask(count)
-        picks = ranking.picks[kept]
-        return Kept.from_host(
-            to_input_type(self.gather(np.sort(picks)), self.numpy_dtype),
-            picks,
-            ranking.gains[kept],
-            self.shape,
-            nested=True,
-            representation=RankedRepresentation(ranking, count),
-        )
+        picks, representation = ranking.picks[kept], RankedRepresentation(ranking, count)
+        features = self.gather(np.sort(picks))
+        return self._keep_on_host(features, picks, ranking.gains[kept], nested=True, representation=representation)
+
+    def _keep_on_host(self, features: torch.Tensor, picks: np.ndarray, gains: np.ndarray, **fields: Any) -> Kept:
+        return Kept.from_host(to_input_type(features, self.numpy_dtype), picks, gains, self.shape, **fields)
 
     def _keep_on_device(self, ranking: DeviceRanking) -> Kept:
         picks, (_, rows, columns) = ranking.picks, self.shape
@@ -112,21 +113,14 @@ class TokenGrid:
         order = marks.cumsum(0).index_select(0, picks) - 1
         indices = torch.empty_like(picks).scatter_(0, order, picks)
         frame, cell = indices // (rows * columns), indices % (rows * columns)
+        positions = torch.stack([frame, cell // columns, cell % columns], 1)
         kept = self.tokens.reshape(-1, self.dim).index_select(0, indices)
-
-        def convert(values: torch.Tensor) -> Array:
-            return values if self.numpy_dtype is None else to_numpy(values)
-
-        return Kept(
-            indices=convert(indices),
-            features=to_input_type(kept, self.numpy_dtype),
-            positions=convert(torch.stack([frame, cell // columns, cell % columns], 1)),
-            order=convert(order),
-            gains=convert(ranking.gains),
-            shape=self.shape,
-            nested=True,
-            representation=NearestRepresentation(self.tokens, kept, indices, ranking),
-        )
+        features = to_input_type(kept, self.numpy_dtype)
+        representation = NearestRepresentation(self.tokens, kept, indices, ranking)
+        arrays: Any = dict(indices=indices, positions=positions, order=order, gains=ranking.gains)
+        if self.numpy_dtype is not None:
+            arrays = {name: to_numpy(array) for name, array in arrays.items()}
+        return Kept(features=features, shape=self.shape, nested=True, representation=representation, **arrays)
 
     def keep(self, picks: torch.Tensor | np.ndarray, *, nested: bool = False) -> Kept:
         """Keep the tokens at [K] distinct flat indices, most important first.
@@ -137,25 +131,16 @@ class TokenGrid:
         picks = to_numpy(picks)
         indices = np.sort(picks)
         kept = self.gather(indices)
-        return Kept.from_host(
-            to_input_type(kept, self.numpy_dtype),
-            picks,
-            np.zeros(len(picks)),
-            self.shape,
-            nested=nested,
-            representation=NearestRepresentation(self.tokens, kept, indices),
-        )
+        representation = NearestRepresentation(self.tokens, kept, indices)
+        return self._keep_on_host(kept, picks, np.zeros(len(picks)), nested=nested, representation=representation)
 
     def merge(self, indices: np.ndarray, merged: torch.Tensor, represents: np.ndarray) -> Kept:
         """Keep [K, D] merged tokens at [K] ascending flat indices; token i of n went into number `represents[i]`."""
-        return Kept.from_host(
-            to_input_type(merged.to(self.tokens.dtype), self.numpy_dtype),
-            indices,
-            np.zeros(len(indices)),
-            self.shape,
-            merged=True,
-            representation=AssignedRepresentation(self.tokens, merged, represents),
-        )
+        features = merged.to(self.tokens.dtype)
+        if not bool(features.isfinite().all()):
+            raise ValueError("the tokens are too large to average: their sums overflow; divide all by the same number")
+        representation = AssignedRepresentation(self.tokens, merged, represents)
+        return self._keep_on_host(features, indices, np.zeros(len(indices)), merged=True, representation=representation)
 
     def keep_all(self) -> Kept:
         """Keep every token, as merging methods do if the budget allows it."""

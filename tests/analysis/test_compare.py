@@ -146,13 +146,13 @@ def test_steps_contain_every_requested_ratio_in_order(ratios: list[str]) -> None
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("flock", "unknown method 'flock': did you mean 'floc'"),
-        ("floc:detial=1", "unknown option of method 'floc', 'detial': did you mean 'detail'"),
+        ("flock", "unknown method 'flock'; did you mean 'floc'"),
+        ("floc:detial=1", "unknown option of method 'floc', 'detial'; did you mean 'detail'"),
         ("floc:detail", "'detail' is not an option; write options as"),
-        ("floc:detail=none", "detail must be a number"),
+        ("floc:detail=none", "detail must be a finite number"),
         ("floc:progress=1", "progress takes a function"),
         ("divprune:block=0", "block must be a number of frames"),
-        ("random:seed=x", "seed must be a whole number, got 'x'"),
+        ("random:seed=x", "seed must be a whole number .*got 'x'"),
     ],
 )
 def test_rejects_invalid_method_specs(text: str, message: str) -> None:
@@ -166,4 +166,4 @@ def test_rejects_empty_or_tiny_requests(tokens: np.ndarray) -> None:
     with pytest.raises(ValueError, match="at least one ratio"):
         compare(tokens, ["random"], [])
     with pytest.raises(ValueError, match="too small to compare at"):
-        compare(tokens, ["random"], ["1e-400", "1/8"])
+        compare(tokens, ["random"], ["1e-30", "1/8"])

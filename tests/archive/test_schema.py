@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("lance", reason="Lance is not installed: pip install 'floc-video[store]'")
 
-from floc.archive.schema import FORMAT, SEGMENTS, VIDEOS, hash_segment
-from floc.archive.segments import split_rows
+from floc.archive.schema import FORMAT, TOKEN_ROWS, VIDEOS, hash_token_row
+from floc.archive.token_rows import split_rows
 from tests.archive.builders import make_piece
 
 MODEL = (
@@ -28,7 +28,7 @@ VIDEO_ORDER = (
     "id uri content size modified_s status error duration_s fps frames frames_per_slice shape tokens kept coverage "
     "encoder model options nested made pieces starts_s fragments seconds written_s version sha256"
 )
-SEGMENT_COLUMNS = {
+TOKEN_ROW_COLUMNS = {
     "string": "video attempt dtype sha256",
     "int64": "piece row first slices kept bytes frames",
     "double": "start_s end_s coverage written_s",
@@ -38,7 +38,7 @@ SEGMENT_COLUMNS = {
     "large_binary": "features",
     "list<item: large_binary>": "deep",
 }
-SEGMENT_ORDER = (
+TOKEN_ROW_ORDER = (
     "video piece attempt row start_s end_s first slices last kept bytes shape frames coverage written_s dtype "
     "positions order gains features deep times_s last_s sha256"
 )
@@ -46,8 +46,8 @@ SEGMENT_ORDER = (
 
 @pytest.mark.parametrize(
     ("schema", "columns", "order"),
-    [(VIDEOS, VIDEO_COLUMNS, VIDEO_ORDER), (SEGMENTS, SEGMENT_COLUMNS, SEGMENT_ORDER)],
-    ids=["videos", "segments"],
+    [(VIDEOS, VIDEO_COLUMNS, VIDEO_ORDER), (TOKEN_ROWS, TOKEN_ROW_COLUMNS, TOKEN_ROW_ORDER)],
+    ids=["videos", "token rows"],
 )
 def test_schema_is_format_1(schema, columns: dict[str, str], order: str) -> None:
     assert FORMAT == b"1"
@@ -57,6 +57,6 @@ def test_schema_is_format_1(schema, columns: dict[str, str], order: str) -> None
     assert {field.name: str(field.type) for field in schema} == types
 
 
-def test_segment_hash_is_stable() -> None:
+def test_token_row_hash_is_stable() -> None:
     row = split_rows(make_piece(12, layers=1), "video", 0, "attempt", 1.5)[0]
-    assert hash_segment(row) == row["sha256"] == "e8c2f49d2a7fabb516561e33294ed5b81e33b78784aec9c1260c93459095b66e"
+    assert hash_token_row(row) == row["sha256"] == "e8c2f49d2a7fabb516561e33294ed5b81e33b78784aec9c1260c93459095b66e"

@@ -225,3 +225,18 @@ def test_row_without_tokens_is_not_a_result(store: Store) -> None:
     add_video(store, [make_piece(60, 0.0, kept=1)])
     (result,) = store.search(torch.ones(8), 10)
     assert isinstance(result, SearchResult)
+
+
+@pytest.mark.parametrize(
+    "query", [np.array(["a"]), [[1, 2], [3]], torch.empty(2, 8, device="meta"), None, {"a": 1}, np.array([None])]
+)
+def test_rejects_what_is_not_a_query(store: Store, query: Any) -> None:
+    add_video(store, make_pieces(1))
+    with pytest.raises(ValueError, match=r"query must be|not finite"):
+        store.search(query)
+
+
+def test_query_may_have_any_strides(store: Store) -> None:
+    add_video(store, make_pieces(1))
+    tokens = np.random.default_rng(0).standard_normal((3, 8))
+    assert store.search(tokens[::-1], 1) == store.search(tokens[::-1].copy(), 1)

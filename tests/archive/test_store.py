@@ -16,10 +16,10 @@ pytest.importorskip("lance", reason="Lance is not installed: pip install 'floc-v
 
 import floc
 from floc import Store
-from floc.archive import StoreError
+from floc.archive import StoreError, lance_tables
 from floc.captured.identity import Identity
 from tests.archive.builders import MODEL, add_video, make_piece, make_pieces, make_video
-from tests.archive.test_segments import join_pieces, list_tokens, select_by_hand
+from tests.archive.test_token_rows import join_pieces, list_tokens, select_by_hand
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -98,6 +98,8 @@ def test_ratio_of_a_sparse_range_returns_what_was_kept(store: Store) -> None:
         (dict(start_s=20, end_s=20), "start_s must be before end_s"),
         (dict(start_s=20, end_s=10), "start_s must be before end_s"),
         (dict(end_s=0), "start_s must be before end_s"),
+        (dict(start_s=10**400), "must be numbers of seconds"),
+        (dict(end_s="10"), "must be numbers of seconds"),
         (dict(start_s=math.nan, end_s=10), "must be numbers of seconds"),
         (dict(start_s=1, end_s=math.nan), "must be numbers of seconds"),
         (dict(start_s=math.inf), "must be numbers of seconds"),
@@ -160,7 +162,7 @@ def count_read_bytes() -> int:
 
 def measure_open(store: Store, name: str, start_s: float) -> tuple[float, float, float]:
     """Open one minute; return milliseconds, and bytes read per byte of features as the system and Lance count them."""
-    table = store._tables.segments.latest()
+    table = store._tables.token_rows.latest()
     table.io_stats_incremental()
     before, started = count_read_bytes(), time.perf_counter()
     size = store.open(name, start_s=start_s, end_s=start_s + 60).features.nbytes
@@ -244,8 +246,76 @@ def test_store_at_a_uri(tmp_path: Path) -> None:
     results = store.search(token, 1)
     store.index()
     assert store.search(token, 1) == results
-    store.compact(older_than_s=0)
+    with pytest.raises(StoreError, match="cannot be locked; wait for them, or set older_than_s to at least 3600"):
+        store.compact(older_than_s=0)
+    store.compact()
     assert store.check() == []
     assert store.search(token, 1) == results
     store.remove(video.id)
     assert store.videos() == []
+
+
+def make_capture(tmp_path: Path, name: str, **changes: Any) -> Path:
+    """Write a .floc file of one piece."""
+    dataclasses.replace(make_piece(), **changes).save(tmp_path / name)
+    return tmp_path / name
+
+
+def test_export_and_import_keep_the_encoder(store: Store, tmp_path: Path) -> None:
+    pixels = Identity("pixels", "pixels", None, "pixels", 8, [])
+    entry = store.add(make_capture(tmp_path, "a.floc", model=pixels))
+    assert entry.encoder == "pixels"
+    store.export(entry.id, tmp_path / "b.floc")
+    assert floc.load(tmp_path / "b.floc").made["encoder"] == "pixels"
+    other = Store(tmp_path / "other", create=True)
+    assert other.add(tmp_path / "b.floc").encoder == "pixels"
+
+
+@pytest.mark.parametrize("made", [{}, {"encoder": "hf:other/model"}, {"encoder": "pixels"}, {"encoder": ["pixels"]}])
+def test_imported_file_never_names_a_model_to_load(store: Store, tmp_path: Path, made: dict[str, Any]) -> None:
+    entry = store.add(make_capture(tmp_path, "a.floc", made=made))
+    assert entry.encoder == "hf:somewhere/tiny"
+    picture = np.zeros((32, 32, 3), np.uint8)
+    with pytest.raises(ValueError, match=r"A model is code: if you trust it, name it with encoder='hf:somewhere/tiny'"):
+        store.search(picture)
+    assert store.search(store.open(entry.id).features[0], 1)[0].video == entry.id  # tokens need no encoder
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fps": 1e-320}, "fps"),
+        ({"made": {"coverage": "all"}}, "coverage"),
+        ({"made": {"coverage": math.nan}}, "coverage"),
+        ({"times_s": np.arange(25.0) + 1e300, "last_s": np.arange(25.0) + 1e300}, "times_s|last_s|start_s"),
+    ],
+)
+def test_import_rejects_values_out_of_range(
+    store: Store, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        store.add(make_capture(tmp_path, "bad.floc", **changes))
+    with pytest.raises(ValueError, match=message):
+        store.add(dataclasses.replace(make_piece(), **changes))
+    assert store.videos() == []
+    assert store.add(make_capture(tmp_path, "good.floc")).status == "done"
+
+
+def test_names_that_are_not_utf_8(store: Store, tmp_path: Path) -> None:
+    entry = store.add(make_piece(), uri="/films/caf\udce9\x1b[31m.floc")
+    assert entry.uri.endswith("caf\\udce9\x1b[31m.floc")
+    assert store.find("caf\udce9\x1b[31m.floc") == entry
+    with pytest.raises(ValueError, match="must be valid UTF-8"):
+        Store(tmp_path / "caf\udce9", create=True)
+
+
+def test_secrets_of_an_address_are_not_shown(monkeypatch) -> None:
+    address = "s3://KEY:SECRET@bucket/archive"
+    monkeypatch.setattr(lance_tables.lance, "dataset", lambda *_, **__: (_ for _ in ()).throw(OSError(f"no {address}")))
+    with pytest.raises(ValueError, match="s3://bucket/archive") as caught:
+        Store(address)
+    assert "SECRET" not in str(caught.value)
+    monkeypatch.setattr(lance_tables.LanceTable, "exists", lambda table: True)
+    monkeypatch.setattr(Store, "_require_format", lambda store: None)
+    assert repr(Store(address)) == "Store('s3://bucket/archive')"
+    assert Store(address).path == address

@@ -19,7 +19,7 @@ from transformers.processing_utils import ProcessorMixin  # noqa: E402
 from transformers.video_utils import VideoMetadata  # noqa: E402
 
 from floc.captured import prompts  # noqa: E402
-from floc.captured.prompts import prompt  # noqa: E402
+from floc.captured.prompts import build_prompt  # noqa: E402
 from floc.families import FAMILIES  # noqa: E402
 from floc.families.writers import SampledVideo  # noqa: E402
 from tests.integrations.transformers.checkpoints import PROCESSORS, create_tokenizer  # noqa: E402
@@ -160,7 +160,7 @@ def test_prompt_equals_that_of_the_processor(
         _create_turns(QUESTION, history), tokenize=True, add_generation_prompt=True, return_dict=True
     )
 
-    actual = prompt(kind, tokenizer, _create_config(kind, tokenizer), video, QUESTION, history)
+    actual = build_prompt(kind, tokenizer, _create_config(kind, tokenizer), video, QUESTION, history)
 
     assert set(actual) == set(OUTPUTS.split()) & set(expected)
     assert ("mm_token_type_ids" in actual) == (kind in PAIRED)
@@ -197,7 +197,7 @@ def test_tokenizer_has_the_template_of_the_processor(tmp_path: Path, files: dict
     for name, values in files.items():
         (tmp_path / name).write_text(json.dumps(values))
 
-    tokenizer = prompts.tokenizer(source)
+    tokenizer = prompts.load_tokenizer(source)
 
     assert tokenizer.chat_template == expected
     assert tokenizer.decode(tokenizer("Größe")["input_ids"], skip_special_tokens=True) == "Größe"
@@ -207,12 +207,12 @@ def test_rejects_a_missing_chat_template(tmp_path: Path) -> None:
     source = _save_tokenizer(tmp_path, None)
 
     with pytest.raises(ValueError, match=r"has no chat template; put the model's chat_template\.jinja beside"):
-        prompts.tokenizer(source)
+        prompts.load_tokenizer(source)
 
 
 def test_rejects_a_missing_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a folder or hub id with a tokenizer that transformers"):
-        prompts.tokenizer(str(tmp_path))
+        prompts.load_tokenizer(str(tmp_path))
 
 
 # Prompts that cannot be built
@@ -222,8 +222,8 @@ ONE_FRAME = SampledVideo((1, 2, 2), np.zeros(1), 1, 1.0, 1.0)
 
 
 def test_rejects_unknown_model_types() -> None:
-    with pytest.raises(ValueError, match="unknown model type 'qwen2vl': did you mean 'qwen2_vl'"):
-        prompt("qwen2vl", None, None, ONE_FRAME, QUESTION)
+    with pytest.raises(ValueError, match="unknown model type 'qwen2vl'; did you mean 'qwen2_vl'"):
+        build_prompt("qwen2vl", None, None, ONE_FRAME, QUESTION)
 
 
 @pytest.mark.parametrize(
@@ -240,21 +240,21 @@ def test_rejects_templates_without_videos(template: str, message: str) -> None:
     tokenizer.chat_template = template
 
     with pytest.raises(ValueError, match=message):
-        prompt("qwen2_vl", tokenizer, _create_config("qwen2_vl", tokenizer), ONE_FRAME, QUESTION)
+        build_prompt("qwen2_vl", tokenizer, _create_config("qwen2_vl", tokenizer), ONE_FRAME, QUESTION)
 
 
 def test_rejects_a_marker_in_the_question() -> None:
     tokenizer = create_tokenizer("internvl")
 
     with pytest.raises(ValueError, match="<video> once, for the video, but wrote it 2 times; remove it"):
-        prompt("internvl", tokenizer, _create_config("internvl", tokenizer), ONE_FRAME, "what is <video>?")
+        build_prompt("internvl", tokenizer, _create_config("internvl", tokenizer), ONE_FRAME, "what is <video>?")
 
 
 def test_rejects_placeholders_in_the_question() -> None:
     tokenizer = create_tokenizer("internvl")
 
     with pytest.raises(ValueError, match=r"must have 4 tokens with id \d+, the config's image_token_id, but has 5"):
-        prompt("internvl", tokenizer, _create_config("internvl", tokenizer), ONE_FRAME, "what is <IMG_CONTEXT>?")
+        build_prompt("internvl", tokenizer, _create_config("internvl", tokenizer), ONE_FRAME, "what is <IMG_CONTEXT>?")
 
 
 def test_rejects_the_tokenizer_of_another_model() -> None:
@@ -263,4 +263,4 @@ def test_rejects_the_tokenizer_of_another_model() -> None:
     config.video_token_id += 1000
 
     with pytest.raises(ValueError, match="but has 0; use the model's own tokenizer"):
-        prompt("qwen2_vl", tokenizer, config, ONE_FRAME, QUESTION)
+        build_prompt("qwen2_vl", tokenizer, config, ONE_FRAME, QUESTION)

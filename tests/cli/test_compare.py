@@ -12,14 +12,8 @@ pytest.importorskip("av", reason="video needs PyAV: pip install 'floc-video[vide
 pytest.importorskip("PIL", reason="pictures need Pillow: pip install 'floc-video[report]'")
 
 import floc
-from examples.demo.film import render
 from floc.encoders.load import load_tokens
-from tests.cli.test_compress_video import run
-
-
-@pytest.fixture(scope="module")
-def make_tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return render(tmp_path_factory.mktemp("film") / "my film.mp4", seconds=16, fps=4, width=256, height=144).path
+from tests.cli.helpers import run
 
 
 def test_writes_a_report_and_plots(film: Path, tmp_path: Path, monkeypatch, capsys) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from floc import evaluation
-from floc.evaluation import Cell
-from tests.cli.test_cli import run
+from floc.evaluation import command
+from floc.evaluation.plan import EvalRun
+from tests.cli.helpers import run
 from tests.evaluation import stand_in
 
 
@@ -26,16 +26,16 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run cells with the stand-in, which fails for the method random. Returns the folder of its notes."""
+    """Execute runs with the stand-in, which fails for the method random. Returns the folder of its notes."""
     data = tmp_path / "hub/datasets--lmms-eval--Video-MME/snapshots/abc"
     data.mkdir(parents=True)
     (data / "x.parquet").write_text("")
-    monkeypatch.setattr(evaluation, "check_lmms_eval", lambda: None)
+    monkeypatch.setattr(command, "check_lmms_eval", lambda: None)
 
-    def get_behaviour(cell: Cell) -> str:
-        return "crashes" if cell.method == "random" else "succeeds"
+    def get_behaviour(run: EvalRun) -> str:
+        return "crashes" if run.method == "random" else "succeeds"
 
-    monkeypatch.setattr(evaluation, "build_command", stand_in.create_builder(tmp_path / "notes", get_behaviour))
+    monkeypatch.setattr(command, "build_command", stand_in.create_builder(tmp_path / "notes", get_behaviour))
     return tmp_path / "notes"
 
 
@@ -54,9 +54,14 @@ def test_dry_run_shows_the_plan(weights: str, tmp_path: Path, monkeypatch, capsy
 def test_dry_run_as_json(weights: str, monkeypatch, capsys) -> None:
     assert run(monkeypatch, "eval", "--paper", "table2", "--methods", "floc-paper", "--dry-run", "--json") == 0
     plan = json.loads(capsys.readouterr().out)
-    assert len(plan["cells"]) == 2 * 3
-    first = plan["cells"][0]
-    assert (first["tokens"], first["kept"], first["film_tokens"], first["film_kept"]) == (230400, 24576, 216000, 24576)
+    assert len(plan["runs"]) == 2 * 3
+    first = plan["runs"][0]
+    assert (first["tokens"], first["kept"], first["video_tokens"], first["video_kept"]) == (
+        230400,
+        24576,
+        216000,
+        24576,
+    )
     assert (first["paper"], first["state"]) == (65.85, "to do")
     assert first["computing_s"] > 0
     assert plan["missing"][0]["repository"] == "Qwen/Qwen2.5-VL-7B-Instruct"
@@ -86,14 +91,14 @@ def test_run_ends_with_a_report(weights: str, notes: Path, tmp_path: Path, monke
     assert output.out == (tmp_path / "here/report.md").read_text()
     assert "| 1/8 | floc-paper, T = 32 | 75.00 ± 21.65 | 63.33 | 75.00 | 63.33 |" in output.out
     assert "RuntimeError: no such weights" in output.out
-    assert "2 of 3 cells done" in output.err
+    assert "2 of 3 runs done" in output.err
     assert "1 failed" in output.err
-    assert "--retry runs them again" in output.err
+    assert "--retry repeats them" in output.err
     before = stand_in.read_notes(notes)
     assert run(monkeypatch, *command, "--json") == 1
     document = json.loads(capsys.readouterr().out)
     assert stand_in.read_notes(notes) == before
-    assert [cell["method"] for cell in document["cells"]] == ["full", "floc-paper"]
+    assert [run["method"] for run in document["runs"]] == ["full", "floc-paper"]
     assert run(monkeypatch, *command, "--retry") == 1
     name = next(name for name in before if "random" in name)
     assert len(stand_in.read_notes(notes)[name]) == 2

@@ -64,7 +64,7 @@ class FakeProcessor:
 
 
 def use_tiny_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProcessor:
-    """Let `from_pretrained` and `tokenizer` of any model id load a tiny Qwen2.5-VL with random weights."""
+    """Let `from_pretrained` and `load_tokenizer` of any model id load a tiny Qwen2.5-VL with random weights."""
     transformers = pytest.importorskip("transformers", reason="models need pip install 'floc-video[hf]'")
     from floc.integrations import transformers as integration
     from tests.integrations.transformers.checkpoints import save
@@ -72,12 +72,12 @@ def use_tiny_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProcess
     source = save("qwen2_5_vl", folder)
     processor = FakeProcessor(source)
     load_model = transformers.AutoModelForImageTextToText.from_pretrained
-    load_tokenizer = integration.tokenizer
+    load_tokenizer = integration.load_tokenizer
     monkeypatch.setattr(
         transformers.AutoModelForImageTextToText,
         "from_pretrained",
         lambda name, dtype=None, device_map=None, **options: load_model(source, dtype=dtype, **options),
     )
     monkeypatch.setattr(transformers.AutoProcessor, "from_pretrained", lambda name: processor)
-    monkeypatch.setattr(integration, "tokenizer", lambda name: load_tokenizer(str(source)))
+    monkeypatch.setattr(integration, "load_tokenizer", lambda name: load_tokenizer(str(source)))
     return processor

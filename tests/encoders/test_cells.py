@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from floc.encoders import cells
+from floc.encoders import base as cells
 
 
 @pytest.mark.parametrize("width", [1, 7, 272, 640, 1080, 1920, 5000])

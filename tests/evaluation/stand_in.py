@@ -1,4 +1,4 @@
-"""A substitute for lmms-eval that writes the same files, and can fail. It tests how cells are run.
+"""A substitute for lmms-eval that writes the same files, and can fail. It tests how runs are executed.
 
 Usage: `python stand_in.py FOLDER TASK BEHAVIOUR SECONDS NOTES`. It appends a line to NOTES at its start and end.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # importing floc takes seconds, and this script is started often
-    from floc.evaluation import Cell
+    from floc.evaluation.plan import EvalRun
 
 DATE = "20260101_000000"
 # token counts of samples, in turn; None is an answer from lmms-eval's cache
@@ -28,11 +28,11 @@ MEAN_COSTS = dict(samples=3, tokens=200, kept=20, coverage=0.6, select_s=2.0, to
 
 
 def create_builder(notes: Path, behaviour="succeeds", seconds: float = 0.0):
-    """Return a command builder for `run_cells`; `behaviour` may be a function of the cell."""
+    """Return a command builder for `execute_runs`; `behaviour` may be a function of the run."""
 
-    def build(cell: Cell, folder: Path, gpus) -> list[str]:
-        chosen = behaviour(cell) if callable(behaviour) else behaviour
-        return [sys.executable, __file__, str(folder), cell.task, chosen, str(seconds), str(notes / cell.name)]
+    def build(run: EvalRun, folder: Path, gpus) -> list[str]:
+        chosen = behaviour(run) if callable(behaviour) else behaviour
+        return [sys.executable, __file__, str(folder), run.task, chosen, str(seconds), str(notes / run.name)]
 
     return build
 
@@ -46,7 +46,7 @@ def create_samples() -> list[dict]:
     ]
 
 
-def write_run(folder: Path, task: str, samples: list[dict] | None = None) -> None:
+def write_output(folder: Path, task: str, samples: list[dict] | None = None) -> None:
     """Write the results and samples files of lmms-eval 0.7."""
     samples = [
         {**sample, "token_counts": [counts]}
@@ -81,7 +81,7 @@ def main(folder: str, task: str, behaviour: str, seconds: str, notes: str) -> No
         return
     if behaviour == "is killed":
         os.kill(os.getpid(), 9)
-    write_run(Path(folder), task)
+    write_output(Path(folder), task)
     if behaviour == "writes half":
         path = next(Path(folder).rglob("*_results.json"))
         path.write_text(path.read_text()[:40])
@@ -89,7 +89,7 @@ def main(folder: str, task: str, behaviour: str, seconds: str, notes: str) -> No
 
 
 def read_notes(notes: Path) -> dict[str, list]:
-    """Return the notes by cell name."""
+    """Return the notes by run name."""
     return {
         path.name: [json.loads(line) for line in path.read_text().splitlines()]
         for path in notes.iterdir()

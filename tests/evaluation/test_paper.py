@@ -23,7 +23,7 @@ PARTS_OFF = {
     ("table5", "qwen2-vl-7b", "spectral", "1/32", "longvideobench_val_v"),
 }
 SUBTASKS_OFF = {("kmeans", "1/8"), ("kmeans", "1/32")}
-ACCURACIES = [(name, row) for name in paper.ACCURACY for row in paper.table(name).rows]
+ACCURACIES = [(name, row) for name in paper.ACCURACY for row in paper.get_table(name).rows]
 
 
 def get_id(case) -> str:
@@ -33,7 +33,7 @@ def get_id(case) -> str:
 
 def test_tables_have_all_rows() -> None:
     # ratios x methods, and one row with all tokens; Table 1 has ten methods for one model and nine for the other
-    rows = {name: len(table.rows) for name, table in paper.tables().items()}
+    rows = {name: len(table.rows) for name, table in paper.get_tables().items()}
     assert rows == dict(
         table1=(3 * 10 + 1) + (3 * 9 + 1),
         table2=2 * (7 + 1),
@@ -44,7 +44,7 @@ def test_tables_have_all_rows() -> None:
         table7=12,
         table8=3 * 2,
     )
-    for table in paper.tables().values():
+    for table in paper.get_tables().values():
         assert table.label.startswith("tab:")
         assert table.caption
 
@@ -82,7 +82,7 @@ def test_score_equals_mean_of_parts(case) -> None:
         assert (abs(score - scores[task]) > PARTS_ROUNDING) == is_off, task
 
 
-@pytest.mark.parametrize("row", paper.table("table6").rows, ids=lambda row: f"{row['method']}-{row['ratio']}")
+@pytest.mark.parametrize("row", paper.get_table("table6").rows, ids=lambda row: f"{row['method']}-{row['ratio']}")
 def test_mlvu_counts_all_questions_equally(row) -> None:
     by_parts = []
     for topics in (263, 264):  # some rows have one question fewer
@@ -106,8 +106,8 @@ def test_tables_agree() -> None:
 
 @pytest.mark.parametrize("name", ["table4", "table5"])
 def test_tokens_match_the_ratio(name: str) -> None:
-    all_tokens = {row["model"]: row["tokens"] for row in paper.table(name).rows if row["method"] == "full"}
-    for row in paper.table(name).rows:
+    all_tokens = {row["model"]: row["tokens"] for row in paper.get_table(name).rows if row["method"] == "full"}
+    for row in paper.get_table(name).rows:
         over = 1 if row["ratio"] == "1" else int(row["ratio"].removeprefix("1/"))
         assert row["tokens"] * over == all_tokens[row["model"]]
 
@@ -115,21 +115,21 @@ def test_tokens_match_the_ratio(name: str) -> None:
 def test_profile_totals() -> None:
     inconsistent = [
         row["method"]
-        for row in paper.table("table7").rows
+        for row in paper.get_table("table7").rows
         if abs(row["inference_s"] + (row["compression_s"] or 0) - row["total_s"]) > 1e-6
     ]
     assert inconsistent == ["full", "floc-paper"]
 
 
 def test_times_rise_with_block_length() -> None:
-    for row in paper.table("table3").rows:
+    for row in paper.get_table("table3").rows:
         for seconds in row["seconds"].values():
             assert seconds["2"] < seconds["8"] < seconds["32"]
 
 
 def test_table_8_repeats_table_1() -> None:
-    rows = [row for row in paper.table("table8").rows if row["method"] == "floc-paper"]
-    main = {row["ratio"]: row for row in paper.table("table1").rows if _is_floc_on_internvl(row)}
+    rows = [row for row in paper.get_table("table8").rows if row["method"] == "floc-paper"]
+    main = {row["ratio"]: row for row in paper.get_table("table1").rows if _is_floc_on_internvl(row)}
     assert len(rows) == 3
     assert all(row["scores"] == main[row["ratio"]]["scores"] for row in rows)
 
@@ -156,12 +156,12 @@ def _is_floc_on_internvl(row) -> bool:
 )
 def test_accuracy(key, value: float, table: str) -> None:
     model, method, task, ratio, budget = key
-    assert paper.accuracy(model, method, task, ratio=ratio, budget=budget) == (value, table)
+    assert paper.get_accuracy(model, method, task, ratio=ratio, budget=budget) == (value, table)
 
 
 def test_accuracy_that_the_paper_does_not_have() -> None:
-    assert paper.accuracy("internvl3-8b", "fastvid", "videomme", ratio="1/8") is None
-    assert paper.accuracy("qwen2.5-vl-7b", "floc", "videomme", ratio="1/64") is None
-    assert paper.accuracy("qwen2.5-vl-7b", "floc", "egoschema_subset", budget=24576) is None
+    assert paper.get_accuracy("internvl3-8b", "fastvid", "videomme", ratio="1/8") is None
+    assert paper.get_accuracy("qwen2.5-vl-7b", "floc", "videomme", ratio="1/64") is None
+    assert paper.get_accuracy("qwen2.5-vl-7b", "floc", "egoschema_subset", budget=24576) is None
     with pytest.raises(ValueError, match="unknown table of the paper 'table9'"):
-        paper.table("table9")
+        paper.get_table("table9")

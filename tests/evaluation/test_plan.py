@@ -1,4 +1,4 @@
-"""Tests of the planned cells."""
+"""Tests of the planned runs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from floc.evaluation.plan import PAPER, PlanOptions, plan_grid, plan_paper
 
 def test_grid_has_every_combination_once() -> None:
     options = PlanOptions(methods=["full", "floc", "random"], ratios=["1/8", "0.0625"], tasks=["videomme", "mlvu_dev"])
-    cells = plan_grid(options)
-    planned = {(cell.task, cell.method, cell.ratio) for cell in cells}
+    runs = plan_grid(options)
+    planned = {(run.task, run.method, run.ratio) for run in runs}
     expected = {
         (task, method, ratio)
         for task in ("videomme", "mlvu_dev")
@@ -22,21 +22,21 @@ def test_grid_has_every_combination_once() -> None:
         for ratio in ("1/8", "1/16")
     }
     assert planned == expected | {("videomme", "full", "1"), ("mlvu_dev", "full", "1")}
-    assert len(cells) == len(planned)
-    assert {cell.max_frames for cell in cells} == {768}
+    assert len(runs) == len(planned)
+    assert {run.max_frames for run in runs} == {768}
 
 
 def test_ratio_one_is_full() -> None:
-    cells = plan_grid(PlanOptions(methods=["floc", "random"], ratios=["1", "1/8"], tasks=["videomme"]))
-    assert [(cell.method, cell.ratio) for cell in cells] == [("full", "1"), ("floc", "1/8"), ("random", "1/8")]
+    runs = plan_grid(PlanOptions(methods=["floc", "random"], ratios=["1", "1/8"], tasks=["videomme"]))
+    assert [(run.method, run.ratio) for run in runs] == [("full", "1"), ("floc", "1/8"), ("random", "1/8")]
 
 
 @pytest.mark.parametrize("name", PAPER)
 def test_table_has_every_score_of_the_paper(name: str) -> None:
-    rows = [row for each in PAPER[name] for row in paper.table(each).rows]
+    rows = [row for each in PAPER[name] for row in paper.get_table(each).rows]
     planned = {
-        (cell.model, cell.method, cell.ratio, cell.budget, cell.task): cell.find_paper_score().value
-        for cell in plan_paper(name, PlanOptions())
+        (run.model, run.method, run.ratio, run.budget, run.task): run.find_paper_score().value
+        for run in plan_paper(name, PlanOptions())
     }
     printed = {
         (row["model"], row["method"], row.get("ratio"), row.get("budget"), task): score
@@ -53,31 +53,31 @@ def test_table_has_every_score_of_the_paper(name: str) -> None:
 
 
 def test_paper_settings() -> None:
-    blocks = {cell.method: cell.block for cell in plan_paper("supp", PlanOptions())}
+    blocks = {run.method: run.block for run in plan_paper("supp", PlanOptions())}
     assert blocks["floc-paper"] == blocks["divprune"] == "32"
     assert blocks["kmeans"] == blocks["kmedoids"] == blocks["spectral"] == "8"
     assert blocks["full"] is blocks["longvu"] is None
-    assert {(cell.model, cell.max_frames) for cell in plan_paper("table1", PlanOptions())} == {
+    assert {(run.model, run.max_frames) for run in plan_paper("table1", PlanOptions())} == {
         ("qwen2.5-vl-7b", 768),
         ("internvl3-8b", 64),
     }
-    assert {cell.max_frames for cell in plan_paper("supp", PlanOptions())} == {128, 256}
-    for cell in plan_paper("table2", PlanOptions()):
-        long = cell.method != "full"
-        assert (cell.max_frames, cell.fps, cell.budget) == ((7200, 1, 24576) if long else (768, None, None))
+    assert {run.max_frames for run in plan_paper("supp", PlanOptions())} == {128, 256}
+    for run in plan_paper("table2", PlanOptions()):
+        long = run.method != "full"
+        assert (run.max_frames, run.fps, run.budget) == ((7200, 1, 24576) if long else (768, None, None))
 
 
 def test_options_select_from_a_table_and_add_to_it() -> None:
-    cells = plan_paper(
+    runs = plan_paper(
         "table1", PlanOptions(models=["internvl3-8b"], methods=["floc", "fastvid"], ratios=["1/8", "1/64"])
     )
-    assert {(cell.method, cell.ratio) for cell in cells} == {
+    assert {(run.method, run.ratio) for run in runs} == {
         (method, ratio) for method in ("floc", "fastvid") for ratio in ("1/8", "1/64")
     }
-    assert {cell.model for cell in cells} == {"internvl3-8b"}
-    scores = {cell.method: cell.find_paper_score() for cell in cells if cell.ratio == "1/8" and cell.task == "videomme"}
+    assert {run.model for run in runs} == {"internvl3-8b"}
+    scores = {run.method: run.find_paper_score() for run in runs if run.ratio == "1/8" and run.task == "videomme"}
     assert scores == {"floc": (64.93, "table1"), "fastvid": None}
-    assert all(cell.find_paper_score() is None for cell in cells if cell.ratio == "1/64")
+    assert all(run.find_paper_score() is None for run in runs if run.ratio == "1/64")
 
 
 @pytest.mark.parametrize(
@@ -93,21 +93,21 @@ def test_other_settings_have_no_paper_score(other) -> None:
     assert plain.name != changed.name
 
 
-def test_lmms_arguments_make_another_cell() -> None:
+def test_lmms_arguments_make_another_run() -> None:
     options = PlanOptions(methods=["full"], tasks=["videomme"])
-    cells = [
+    runs = [
         plan_grid(dataclasses.replace(options, lmms=each))[0]
         for each in ("", "--seed 1", "--seed 2", "--include_path 'a b'")
     ]
-    assert len({cell.name for cell in cells}) == len(cells)
-    assert {cell.lmms for cell in plan_paper("table1", dataclasses.replace(options, lmms="--seed 1"))} == {"--seed 1"}
+    assert len({run.name for run in runs}) == len(runs)
+    assert {run.lmms for run in plan_paper("table1", dataclasses.replace(options, lmms="--seed 1"))} == {"--seed 1"}
 
 
 def test_block_applies_to_methods_with_blocks() -> None:
     options = PlanOptions(
         methods=["floc:detail=1", "floc:block=none", "longvu"], ratios=["1/8"], tasks=["videomme"], block="16"
     )
-    assert [(cell.method, cell.block) for cell in plan_grid(options)] == [
+    assert [(run.method, run.block) for run in plan_grid(options)] == [
         ("floc:detail=1", "16"),
         ("floc:block=none", "none"),
         ("longvu", None),
@@ -116,27 +116,27 @@ def test_block_applies_to_methods_with_blocks() -> None:
 
 def test_weights_in_a_folder() -> None:
     options = PlanOptions(models=["qwen2.5-vl-7b=/data/tiny"], methods=["full"], tasks=["videomme"])
-    (cell,) = plan_grid(options)
-    assert (cell.model, cell.weights) == ("qwen2.5-vl-7b", "/data/tiny")
-    assert {cell.weights for cell in plan_paper("table1", options)} == {"/data/tiny"}
+    (run,) = plan_grid(options)
+    assert (run.model, run.weights) == ("qwen2.5-vl-7b", "/data/tiny")
+    assert {run.weights for run in plan_paper("table1", options)} == {"/data/tiny"}
     (relative,) = plan_grid(PlanOptions(models=["qwen2.5-vl-7b=tiny"], methods=["full"], tasks=["videomme"]))
     assert relative.weights == str(Path.cwd() / "tiny")
 
 
 def test_names_are_unique_file_names() -> None:
-    cells = (
+    runs = (
         plan_paper("table1", PlanOptions()) + plan_paper("table8", PlanOptions()) + plan_paper("table2", PlanOptions())
     )
-    names = {cell.name for cell in cells}
-    assert len(names) == len(set(cells))
+    names = {run.name for run in runs}
+    assert len(names) == len(set(runs))
     assert not any(set(name) & set("/:= ") for name in names)
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (dict(models=["qwen2.5-vl-8b"]), "unknown model 'qwen2.5-vl-8b': did you mean 'qwen2.5-vl-7b'"),
-        (dict(methods=["flock"]), "unknown method 'flock': did you mean 'floc'"),
+        (dict(models=["qwen2.5-vl-8b"]), "unknown model 'qwen2.5-vl-8b'; did you mean 'qwen2.5-vl-7b'"),
+        (dict(methods=["flock"]), "unknown method 'flock'; did you mean 'floc'"),
         (dict(methods=["floc:depth=1"]), "unknown option of method 'floc', 'depth'"),
         (dict(ratios=["2"]), "ratio must be in"),
         (dict(ratios=["1/8"], budget=100), "ratios or a budget, not both; got 1/8 and 100"),
@@ -168,11 +168,11 @@ def test_rejects_invalid_options(given, message: str) -> None:
 def test_rejects_names_that_a_table_does_not_have() -> None:
     with pytest.raises(ValueError, match="unknown --paper 'table3'"):
         plan_paper("table3", PlanOptions())
-    with pytest.raises(ValueError, match=r"model of --paper table1, 'qwen2-vl-2b': .*qwen2\.5-vl-7b, internvl3-8b"):
+    with pytest.raises(ValueError, match=r"model of --paper table1, 'qwen2-vl-2b'; .*qwen2\.5-vl-7b, internvl3-8b"):
         plan_paper("table1", PlanOptions(models=["internvl3-8b", "qwen2-vl-2b"]))
     with pytest.raises(ValueError, match="unknown task of --paper table2, 'egoschema_subset'"):
         plan_paper("table2", PlanOptions(tasks=["videomme", "egoschema_subset"]))
-    assert {cell.model for cell in plan_paper("supp", PlanOptions(models=["qwen2-vl-2b"]))} == {"qwen2-vl-2b"}
+    assert {run.model for run in plan_paper("supp", PlanOptions(models=["qwen2-vl-2b"]))} == {"qwen2-vl-2b"}
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,11 @@ from statistics import median
 
 import pytest
 
-from floc.evaluation import Cell, PlanOptions, ResultFolder, build_command, paper, plan_grid, preview
+from floc.evaluation import paper, preview
+from floc.evaluation.command import build_command
+from floc.evaluation.plan import EvalRun, PlanOptions, plan_grid
 from floc.evaluation.preview import check_downloads, estimate_time, find_downloads, get_hub_cache, preview_plan
+from floc.evaluation.results import ResultFolder
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 CELLS = plan_grid(PlanOptions(methods=["full", "floc"], tasks=["longvideobench_val_v"]))
@@ -18,7 +21,7 @@ MODEL, DATA = "models--Qwen--Qwen2.5-VL-7B-Instruct", "datasets--longvideobench-
 WIDE_TOKENS = 384 * 60  # of 768 frames of 1280 x 720 pixels, with Qwen2.5-VL
 
 
-def create_cell(method: str = "floc", **more) -> Cell:
+def create_run(method: str = "floc", **more) -> EvalRun:
     return plan_grid(PlanOptions(methods=[method], ratios=["1/8"], tasks=["videomme"], **more))[0]
 
 
@@ -35,11 +38,11 @@ def create_snapshot(hub: Path, repository: str) -> Path:
     return folder
 
 
-def test_token_counts_of_a_cell(tmp_path: Path) -> None:
+def test_token_counts_of_a_run(tmp_path: Path) -> None:
     (long,) = plan_grid(PlanOptions(methods=["floc"], budget=24576, tasks=["videomme"]))
-    cells = [create_cell(), create_cell("full"), long]
-    plan = preview_plan(cells, ResultFolder(tmp_path), build_command)
-    counts = [tuple(cell[name] for name in ("tokens", "kept", "film_tokens")) for cell in plan["cells"]]
+    runs = [create_run(), create_run("full"), long]
+    plan = preview_plan(runs, ResultFolder(tmp_path), build_command)
+    counts = [tuple(run[name] for name in ("tokens", "kept", "video_tokens")) for run in plan["runs"]]
     assert counts == [(24576, 3072, WIDE_TOKENS), (24576, 24576, WIDE_TOKENS), (3600 * 64, 24576, 3600 * 60)]
 
 
@@ -48,31 +51,31 @@ def test_time_is_the_sum_of_the_stages() -> None:
         decoder_s = kept * preview.PREFILL_S + kept**2 * preview.PREFILL_SQUARED_S + 2 * preview.STEP_S
         return 2700 * (WIDE_TOKENS * (preview.VISION_S + selection_s / 47_040) + decoder_s)
 
-    estimate = estimate_time(create_cell("kmeans"))
+    estimate = estimate_time(create_run("kmeans"))
     assert estimate.computing_s == pytest.approx(compute(WIDE_TOKENS // 8, preview.SELECTION_S["kmeans"]))
     assert estimate.reading_s == pytest.approx(2700 * 1018 * preview.READING_S)
-    assert estimate_time(create_cell("full")).computing_s == pytest.approx(compute(WIDE_TOKENS, 0))
-    assert estimate_time(create_cell("kmeans", limit=27)).computing_s == pytest.approx(estimate.computing_s / 100)
-    assert estimate_time(create_cell("kmeans", limit=10**6)) == estimate
+    assert estimate_time(create_run("full")).computing_s == pytest.approx(compute(WIDE_TOKENS, 0))
+    assert estimate_time(create_run("kmeans", limit=27)).computing_s == pytest.approx(estimate.computing_s / 100)
+    assert estimate_time(create_run("kmeans", limit=10**6)) == estimate
 
 
 def test_fps_limits_the_frames_of_a_short_video(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preview, "STEP_S", 0.0)
     monkeypatch.setattr(preview, "PREFILL_SQUARED_S", 0.0)
-    few = estimate_time(create_cell(fps=0.1))  # 102 frames of 1,018 s
-    assert few.computing_s == pytest.approx(estimate_time(create_cell()).computing_s * 51 / 384, rel=1e-4)
+    few = estimate_time(create_run(fps=0.1))  # 102 frames of 1,018 s
+    assert few.computing_s == pytest.approx(estimate_time(create_run()).computing_s * 51 / 384, rel=1e-4)
 
 
 def test_decoder_time_scales_with_model_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preview, "VISION_S", 0.0)
     monkeypatch.setattr(preview, "SELECTION_S", {})
-    small, large = (estimate_time(create_cell(models=[name])) for name in ("qwen2.5-vl-7b", "qwen2.5-vl-32b"))
+    small, large = (estimate_time(create_run(models=[name])) for name in ("qwen2.5-vl-7b", "qwen2.5-vl-32b"))
     assert large.computing_s / small.computing_s == pytest.approx(33.5 / 8.3)
 
 
 def test_unknown_task_has_no_estimate() -> None:
-    (cell,) = plan_grid(PlanOptions(methods=["full"], tasks=["mine"]))
-    assert estimate_time(cell) is None
+    (run,) = plan_grid(PlanOptions(methods=["full"], tasks=["mine"]))
+    assert estimate_time(run) is None
 
 
 def test_constants_follow_the_benchmark_results() -> None:
@@ -94,7 +97,7 @@ def test_constants_follow_the_benchmark_results() -> None:
     assert profile["ran_on"] == gpu["gpu"] == answer["gpu"] == "NVIDIA H200"
     assert profile["frames"] * 60 == preview.SELECTION_TOKENS
     selection = {each["method"]: each["seconds"] for each in profile["methods"] if "seconds" in each}
-    selection["kmedoids"] = paper.row("table7", "kmedoids")["compression_s"]
+    selection["kmedoids"] = paper.get_row("table7", "kmedoids")["compression_s"]
     cases = {each["case"]: each["ms"] / 1e3 for each in gpu["cases"]}
     selection["floc-paper"] = cases["floc-paper, 1/8"]
     selection["floc"] = cases["floc, 1/8"]
@@ -138,12 +141,12 @@ def test_detects_incomplete_downloads(hub: Path) -> None:
 def test_checks_weights_in_a_folder(hub: Path, tmp_path: Path) -> None:
     create_snapshot(hub, DATA)
     models = [f"qwen2.5-vl-7b={tmp_path / 'w'}"]
-    cells = plan_grid(PlanOptions(models=models, methods=["full"], tasks=["longvideobench_val_v"]))
+    runs = plan_grid(PlanOptions(models=models, methods=["full"], tasks=["longvideobench_val_v"]))
     with pytest.raises(FileNotFoundError, match=r"w has no config\.json"):
-        find_downloads(cells)
+        find_downloads(runs)
     (tmp_path / "w").mkdir()
     (tmp_path / "w/config.json").write_text("{}")
-    assert find_downloads(cells) == []
+    assert find_downloads(runs) == []
 
 
 def test_rejects_weights_that_need_conversion(hub: Path, tmp_path: Path) -> None:
@@ -160,8 +163,8 @@ def test_rejects_weights_that_need_conversion(hub: Path, tmp_path: Path) -> None
 
 
 def test_ignores_datasets_of_other_tasks(hub: Path) -> None:
-    cells = plan_grid(PlanOptions(methods=["full"], tasks=["mine"]))
-    assert [each.kind for each in find_downloads(cells)] == ["model"]
+    runs = plan_grid(PlanOptions(methods=["full"], tasks=["mine"]))
+    assert [each.kind for each in find_downloads(runs)] == ["model"]
 
 
 def test_hub_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from floc.evaluation import PlanOptions, ResultFolder, plan_grid
-from floc.evaluation.results import NoResultsError, find_failure_reason, read_run
-from tests.evaluation.stand_in import MEAN_COSTS, create_samples, write_run
+from floc.evaluation.plan import PlanOptions, plan_grid
+from floc.evaluation.results import NoResultsError, ResultFolder, find_failure_reason, read_output
+from tests.evaluation.stand_in import MEAN_COSTS, create_samples, write_output
 
 
 def find_results(folder: Path) -> Path:
@@ -24,8 +24,8 @@ def find_answers(folder: Path) -> Path:
 
 
 def test_scores_are_computed_from_the_answers(tmp_path: Path) -> None:
-    write_run(tmp_path, "videomme")
-    result = read_run(tmp_path, "videomme")
+    write_output(tmp_path, "videomme")
+    result = read_output(tmp_path, "videomme")
     assert result["score"] == 75
     assert result["error"] == pytest.approx(100 * math.sqrt(0.75 * 0.25 / 4))
     assert result["questions"] == 4
@@ -59,31 +59,31 @@ def test_scores_are_computed_from_the_answers(tmp_path: Path) -> None:
     ],
 )
 def test_reads_the_keys_of_each_task(tmp_path: Path, task: str, metric: str, answers, parts) -> None:
-    write_run(tmp_path, task, [{metric: answer} for answer in answers])
-    result = read_run(tmp_path, task)
+    write_output(tmp_path, task, [{metric: answer} for answer in answers])
+    result = read_output(tmp_path, task)
     assert result["score"] == 50  # of all questions, not the mean of the parts
     assert {name: part["score"] for name, part in result["parts"].items()} == pytest.approx(parts)
 
 
 def test_other_tasks_have_the_score_of_lmms_eval(tmp_path: Path) -> None:
-    write_run(tmp_path, "mvbench")
-    result = read_run(tmp_path, "mvbench")
+    write_output(tmp_path, "mvbench")
+    result = read_output(tmp_path, "mvbench")
     assert (result["score"], result["error"], result["questions"], result["parts"]) == (75.0, None, 4, {})
 
 
 def test_averages_costs(tmp_path: Path) -> None:
-    write_run(tmp_path, "videomme")
-    assert read_run(tmp_path, "videomme")["selection"] == pytest.approx(MEAN_COSTS)
+    write_output(tmp_path, "videomme")
+    assert read_output(tmp_path, "videomme")["selection"] == pytest.approx(MEAN_COSTS)
     find_answers(tmp_path).write_text("".join(json.dumps(sample) + "\n" for sample in create_samples()))
-    assert read_run(tmp_path, "videomme")["selection"] is None
+    assert read_output(tmp_path, "videomme")["selection"] is None
 
 
 def test_reads_the_newest_results(tmp_path: Path) -> None:
-    write_run(tmp_path, "videomme")
+    write_output(tmp_path, "videomme")
     for path in (tmp_path / "org__model").iterdir():
         path.with_name(path.name.replace("2026", "2027")).write_text(path.read_text())
         path.write_text("{}")
-    assert read_run(tmp_path, "videomme")["score"] == 75
+    assert read_output(tmp_path, "videomme")["score"] == 75
 
 
 def remove_all_questions(folder: Path) -> None:
@@ -95,10 +95,13 @@ def remove_all_questions(folder: Path) -> None:
     ("damage", "message"),
     [
         (lambda folder: find_results(folder).unlink(), "no results in"),
-        (lambda folder: find_results(folder).write_text('{"results": {'), r"_results.json is not valid JSON"),
+        (
+            lambda folder: find_results(folder).write_text('{"results": {'),
+            "or its samples are not valid JSON",
+        ),
         (lambda folder: find_results(folder).write_text('{"results": {"other": {}}}'), "has no results for videomme"),
         (lambda folder: find_answers(folder).unlink(), "the log of the answers, is missing"),
-        (lambda folder: find_answers(folder).write_text('{"a": 1'), "_samples_videomme.jsonl is not valid JSON"),
+        (lambda folder: find_answers(folder).write_text('{"a": 1'), "or its samples are not valid JSON"),
         (lambda folder: find_answers(folder).write_text('{"a": 1}\n' * 4), "not in the format of lmms-eval 0.7"),
         (lambda folder: find_answers(folder).write_text(""), "4 questions, but 0 answers"),
         (remove_all_questions, "no question was answered"),
@@ -106,10 +109,10 @@ def remove_all_questions(folder: Path) -> None:
     ],
 )
 def test_incomplete_run_has_no_results(tmp_path: Path, damage, message: str) -> None:
-    write_run(tmp_path, "videomme")
+    write_output(tmp_path, "videomme")
     damage(tmp_path)
     with pytest.raises(NoResultsError, match=message):
-        read_run(tmp_path, "videomme")
+        read_output(tmp_path, "videomme")
 
 
 @pytest.mark.parametrize(
@@ -133,22 +136,102 @@ def test_finds_the_reason_of_a_failure(tmp_path: Path, log: str, reason: str) ->
     assert find_failure_reason(path) == reason
 
 
-def test_rejects_files_of_other_programs(tmp_path: Path) -> None:
-    (tmp_path / "results").mkdir()
-    for text in ("{", "{}", '{"cell": {"model": "x"}}'):
-        (tmp_path / "results/x.json").write_text(text)
-        with pytest.raises(ValueError, match=r"x\.json is not a file of `floc eval`"):
-            ResultFolder(tmp_path).read_results()
+@pytest.mark.parametrize(
+    ("results", "answers"),
+    [
+        ("[]", None),
+        ('{"results": []}', None),
+        ('{"results": {"videomme": 3}}', None),
+        ("[" * 100_000, None),
+        (None, "[1]\n" * 4),
+        (None, '{"videomme_perception_score": 1}\n' * 4),
+        (None, '{"token_counts": 1}\n' * 4),
+    ],
+)
+def test_damaged_output_is_no_result(tmp_path: Path, results: str | None, answers: str | None) -> None:
+    write_output(tmp_path, "videomme")
+    if results is not None:
+        find_results(tmp_path).write_text(results)
+    if answers is not None:
+        find_answers(tmp_path).write_text(answers)
+    with pytest.raises(NoResultsError, match=r"not in the format of lmms-eval|has no results for"):
+        read_output(tmp_path, "videomme")
 
 
-def test_states_of_a_cell(tmp_path: Path) -> None:
-    (cell,) = plan_grid(PlanOptions(methods=["full"], tasks=["videomme"]))
+def save_example(folder: Path) -> Path:
+    """Save a result; return its file."""
+    (run,) = plan_grid(PlanOptions(methods=["full"], tasks=["videomme"]))
+    write_output(folder / "run", "videomme")
+    ResultFolder(folder).save_result(run, {**read_output(folder / "run", "videomme"), "seconds": 1.0, "date": "today"})
+    return folder / f"results/{run.name}.json"
+
+
+def replace_value(*keys: str, value: object):
+    """Return a function that changes one value of a JSON text."""
+
+    def change(text: str) -> str:
+        document = place = json.loads(text)
+        for key in keys[:-1]:
+            place = place[key]
+        place[keys[-1]] = value
+        return json.dumps(document)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "",
+        lambda text: "{",
+        lambda text: "{}",
+        lambda text: "[]",
+        lambda text: text[: len(text) // 2],
+        lambda text: "[" * 100_000,
+        lambda text: "\udc80",
+        replace_value("run", value={"model": "x"}),
+        replace_value("run", "model", value="other"),
+        replace_value("run", "max_frames", value="many"),
+        replace_value("run", "extra", value=1),
+        replace_value("score", value="75"),
+        replace_value("score", value=float("nan")),
+        replace_value("parts", value=[]),
+        replace_value("parts", "videomme/long", value=None),
+        replace_value("parts", "videomme/long", "questions", value=-1),
+        replace_value("selection", "kept", value="few"),
+        replace_value("seconds", value=None),
+    ],
+)
+def test_damaged_result_file_is_named(tmp_path: Path, damage) -> None:
+    path = save_example(tmp_path)
+    path.write_text(damage(path.read_text()), errors="surrogateescape")
+    with pytest.raises(ValueError, match=rf"{path.name} is damaged, or not a file of `floc eval`: .*delete it"):
+        ResultFolder(tmp_path).read_results()
+
+
+def test_reads_results_of_earlier_versions(tmp_path: Path) -> None:
+    path = save_example(tmp_path)
+    path.write_text(path.read_text().replace('"run": {', '"cell": {'))
+    (result,) = ResultFolder(tmp_path).read_results()
+    assert result["run"]["model"] == "qwen2.5-vl-7b"
+
+
+def test_numbers_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
+    write_output(tmp_path, "videomme")
+    text = find_results(tmp_path).read_text()
+    find_results(tmp_path).write_text(text.replace("75.0", "NaN"))
+    assert read_output(tmp_path, "videomme")["lmms_eval"] == {}
+
+
+def test_states_of_a_run(tmp_path: Path) -> None:
+    (run,) = plan_grid(PlanOptions(methods=["full"], tasks=["videomme"]))
     folder = ResultFolder(tmp_path)
-    assert folder.get_state(cell) == "to do"
-    folder.save_failure(cell, {"failure": "x"})
-    assert folder.get_state(cell) == "failed"
-    folder.save_result(cell, {"score": 1})
-    assert folder.get_state(cell) == "done"
+    assert folder.get_state(run) == "to do"
+    folder.save_failure(run, {"failure": "x"})
+    assert folder.get_state(run) == "failed"
+    assert folder.read_failures()[0]["failure"] == "x"
+    save_example(tmp_path)
+    assert folder.get_state(run) == "done"
     assert folder.read_failures() == []
 
 

@@ -11,7 +11,8 @@ import torch
 
 import floc
 from examples.synthetic import make_tokens
-from floc.methods import fastvid, frames
+from floc.methods import fastvid
+from floc.methods.shared import frames
 
 VARIANTS = {"onevision": "", "llava-video": "lv_"}
 both_variants = pytest.mark.parametrize("variant", VARIANTS)

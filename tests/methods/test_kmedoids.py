@@ -121,7 +121,7 @@ def test_rejects_invalid_options_and_explains_missing_package(monkeypatch: pytes
     def compress(**options: object) -> floc.Kept:
         return floc.compress(np.ones((2, 2, 2)), budget=1, method="kmedoids", **options)
 
-    with pytest.raises(ValueError, match="unknown init 'biuld': did you mean 'build'"):
+    with pytest.raises(ValueError, match="unknown init 'biuld'; did you mean 'build'"):
         compress(init="biuld")
     with pytest.raises(ValueError, match="unknown algorithm 'pam'"):
         compress(algorithm="pam")

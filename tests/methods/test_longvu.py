@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import floc
-from floc.methods import frames
+from floc.methods.shared import frames
 
 SHAPES = [(1, 2, 3), (2, 1, 1), (8, 3, 3), (9, 2, 5), (17, 4, 1), (31, 1, 7)]
 each_shape = pytest.mark.parametrize("shape", SHAPES)

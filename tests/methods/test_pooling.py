@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import floc
-from floc.methods import frames
+from floc.methods.shared import frames
 
 WAYS = {
     "avg_stride2_floor": {"stride": 2, "ceil": False},

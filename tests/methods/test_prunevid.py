@@ -11,7 +11,8 @@ import torch
 
 import floc
 from examples.synthetic import make_tokens
-from floc.methods import frames, prunevid
+from floc.methods import prunevid
+from floc.methods.shared import frames
 from floc.tokens import TokenGrid
 
 

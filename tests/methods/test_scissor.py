@@ -10,7 +10,8 @@ import torch
 
 import floc
 from examples.synthetic import make_tokens
-from floc.methods import linkage, scissor
+from floc.methods import scissor
+from floc.methods.shared import components as linkage
 from floc.tokens import TokenGrid
 
 
@@ -18,19 +19,15 @@ def normalize(x: np.ndarray) -> np.ndarray:
     return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
 
 
-def find_components(x: np.ndarray, tau: float, sampled: list[int] | None = None) -> list[tuple[int, list[int]]]:
+def find_components(x: np.ndarray, tau: float) -> list[tuple[int, list[int]]]:
     """Find the connected components of [M, D] as (key, members), ordered by key."""
     like = normalize(x) @ normalize(x).T > tau
     degree = like.sum(1)
-    joins = like.copy()
-    if sampled is not None:
-        outside = np.setdiff1d(np.arange(len(x)), sampled)
-        joins[np.ix_(outside, outside)] = False
     left, components = set(range(len(x))), []
     while left:
         reached = new = {min(left)}
         while new:
-            new = {int(j) for i in new for j in np.flatnonzero(joins[i])} - reached
+            new = {int(j) for i in new for j in np.flatnonzero(like[i])} - reached
             reached = reached | new
         members = sorted(reached)
         components.append((max(members, key=lambda i: (degree[i], -i)), members))
@@ -38,21 +35,17 @@ def find_components(x: np.ndarray, tau: float, sampled: list[int] | None = None)
     return sorted(components)
 
 
-def merge_by_definition(
-    tokens: np.ndarray, tau: float, drawn: set[int] | None = None
-) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """Return positions, merged tokens and represents, in float64; components with a drawn token are sampled."""
+def merge_by_definition(tokens: np.ndarray, tau: float) -> tuple[list[int], np.ndarray, np.ndarray]:
+    """Return positions, merged tokens and represents, in float64."""
     _, h, w, d = tokens.shape
     rows = tokens.astype(np.float64).reshape(-1, d)
-    keys, means, sampled = [], [], []
+    keys, means = [], []
     for start in range(0, len(rows), h * w):
         for key, members in find_components(rows[start : start + h * w], tau):
-            if drawn is not None and drawn & {start + member for member in members}:
-                sampled.append(len(keys))
             keys.append(start + key)
             means.append(rows[start + np.array(members)].mean(0))
     first = np.array(means)
-    components = find_components(first, tau, None if drawn is None else sampled)
+    components = find_components(first, tau)
     second = np.array([first[members].mean(0) for _, members in components])
     represents = (normalize(rows) @ normalize(second).T).argmax(1)
     merged = np.array(
@@ -61,23 +54,22 @@ def merge_by_definition(
     return [keys[key] for key, _ in components], merged, represents
 
 
-@pytest.mark.parametrize("epsilon", ["golden", None])
 @pytest.mark.parametrize("case", "abc")
-def test_matches_published_program(read_golden, case: str, epsilon: str | None) -> None:
+def test_matches_published_program(read_golden, case: str) -> None:
     golden = read_golden(f"scissor_{case}")
-    options = {"tau": golden["tau"].item()} | ({"epsilon": golden["epsilon"].item()} if epsilon else {})
-    kept = floc.compress(golden["tokens"], method="scissor", **options)
+    tau = golden["tau"].item()
+    kept = floc.compress(golden["tokens"], method="scissor", tau=tau)
     np.testing.assert_allclose(kept.features, golden["merged"], atol=1e-5)
     np.testing.assert_array_equal(kept.represents, golden["assignment"])
     trees = linkage.FrameTrees.build(TokenGrid.from_array(golden["tokens"]))
-    nodes = trees.find_nodes(options["tau"], options["tau"])
+    nodes = trees.find_nodes(tau, tau)
     means = trees.sum_tokens(nodes) / trees.size[nodes][:, None]
     assert len(means) == len(golden["step1_tokens"])
     nearest = np.abs(means.numpy()[:, None] - golden["step1_tokens"]).max(-1).argmin(0)
     assert len(set(nearest)) == len(means)
     np.testing.assert_allclose(means[nearest], golden["step1_tokens"], atol=1e-5)
     # the same means are joined, whatever their numbers are
-    component = scissor._compare_at(trees, options["tau"]).find_components(options["tau"])[nearest].numpy()
+    component = scissor._compare_at(trees, tau).find_components(tau)[nearest].numpy()
     expected = golden["step2_component_of_step1"]
     assert ((component[:, None] == component) == (expected[:, None] == expected)).all()
 
@@ -91,30 +83,6 @@ def test_matches_definition(t: int, h: int, w: int, tau: float) -> None:
     assert kept.indices.tolist() == positions
     np.testing.assert_allclose(kept.features, merged, atol=1e-5 * np.abs(merged).max())
     np.testing.assert_array_equal(kept.represents, represents)
-
-
-def test_epsilon_joins_only_neighbours_of_a_sample() -> None:
-    tokens = make_tokens(10, 4, 5, dim=24, seed=3, shot_frames=5, noise=0.25, dtype=np.float32)
-    trees = linkage.FrameTrees.build(TokenGrid.from_array(tokens))
-    count, epsilon = trees.count(0.85), 0.35
-    sample = math.ceil(math.log(count) / epsilon**2)
-    assert sample < count / 2
-    sampled = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:sample]
-    drawn = set(trees.order[trees.start[trees.find_nodes(0.85, 0.85)[sampled]]].tolist())
-    positions, merged, represents = merge_by_definition(tokens, 0.85, drawn)
-    kept = floc.compress(tokens, method="scissor", tau=0.85, epsilon=epsilon)
-    assert len(kept) > len(floc.compress(tokens, method="scissor", tau=0.85))
-    assert kept.indices.tolist() == positions
-    np.testing.assert_allclose(kept.features, merged, atol=1e-5 * np.abs(merged).max())
-    np.testing.assert_array_equal(kept.represents, represents)
-
-    budgeted = floc.compress(tokens, budget=60, method="scissor", epsilon=epsilon)
-    assert 40 < len(budgeted) <= 60
-    again = floc.compress(tokens, method="scissor", tau=budgeted.settings["tau"], epsilon=epsilon)
-    np.testing.assert_array_equal(again.features, budgeted.features)
-    assert len(floc.compress(tokens, method="scissor", tau=0.85, epsilon=1e-3)) == len(
-        floc.compress(tokens, method="scissor", tau=0.85)
-    )
 
 
 @pytest.mark.parametrize("shape", [(24, 3, 4), (10, 5, 5), (6, 1, 30)])
@@ -207,6 +175,6 @@ def test_dtype_and_layout_do_not_change_the_result(dtype: torch.dtype) -> None:
     np.testing.assert_allclose(kept.features.float(), plain.features, atol=1e-6, rtol=2**-8)
 
 
-def test_rejects_epsilon_zero() -> None:
-    with pytest.raises(ValueError, match="epsilon must be above 0"):
-        floc.compress(np.ones((2, 2, 2)), method="scissor", epsilon=0)
+def test_rejects_values_too_large_for_cosines() -> None:
+    with pytest.raises(ValueError, match="too large to compute cosines; divide"):
+        floc.compress(np.full((4, 2, 3, 2), 1e30, np.float32), budget=3, method="scissor")

@@ -10,7 +10,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 import floc
-from floc.methods.clusters import select_representatives
+from floc.methods.shared.clusters import select_representatives
 from floc.methods.spectral import cluster_spectrally, make_seeding
 from floc.representatives import normalize
 
@@ -32,7 +32,7 @@ def test_matches_reference_outputs(read_golden, case: str) -> None:
     x = normalize(torch.from_numpy(golden["tokens"])).flatten(0, 2)
     assert sorted(select_representatives(x.numpy(), golden["labels_l2"], k)) == golden["kept_l2"].tolist()
     # eigenvectors depend on the BLAS, so clusters need to agree only approximately
-    labels = cluster_spectrally(x, k, gamma=1.0, seed=0)
+    labels = cluster_spectrally(x, k, seed=0)
     assert adjusted_rand(labels, golden["labels_l2"]) > 0.95
     if case == "b":  # the smallest
         kept = floc.compress(golden["tokens"], budget=k, method="spectral", block=None)
@@ -51,7 +51,7 @@ def test_clusters_match_scikit_learn(n: int, dim: int, k: int, seed: int) -> Non
             plain.fit(x.numpy())
     else:
         plain.fit(x.numpy())
-    assert adjusted_rand(cluster_spectrally(x, k, gamma=1.0, seed=seed), plain.labels_) > 0.95
+    assert adjusted_rand(cluster_spectrally(x, k, seed=seed), plain.labels_) > 0.95
 
 
 @pytest.mark.parametrize(("n", "k"), [(2, 1), (63, 63), (200, 25)])
@@ -77,28 +77,12 @@ def test_seed_changes_the_result(tokens: np.ndarray) -> None:
     assert kept[0] == kept[1] != kept[2]
 
 
-def test_lengths_change_the_result_only_without_normalise(tokens: np.ndarray) -> None:
+def test_lengths_do_not_change_the_result(tokens: np.ndarray) -> None:
     lengths = 2.0 ** np.random.default_rng(0).integers(-3, 2, (70, 3, 4, 1)).astype(np.float32)
-    for normalise in (True, False):
-        plain, scaled = (
-            floc.compress(x, budget=105, method="spectral", normalise=normalise).indices.tolist()
-            for x in (tokens / 20, tokens / 20 * lengths)
-        )
-        assert (plain == scaled) == normalise
-
-
-def test_gamma_scales_distances(tokens: np.ndarray) -> None:
-    raw = [
-        floc.compress(x, budget=70, method="spectral", normalise=False, gamma=gamma).indices.tolist()
-        for x, gamma in ((tokens / 16, 1.0), (tokens / 4, 1 / 16), (tokens / 16, 1 / 16))
-    ]
-    assert raw[0] == raw[1] != raw[2]
-
-
-def test_warns_about_disconnected_graph() -> None:
-    tokens = 1000 * np.random.default_rng(0).standard_normal((8, 5, 6)).astype(np.float32)
-    with pytest.warns(UserWarning, match="Graph is not fully connected"):
-        assert len(floc.compress(tokens, budget=7, method="spectral", normalise=False)) == 7
+    plain, scaled = (
+        floc.compress(x, budget=105, method="spectral").indices.tolist() for x in (tokens, tokens * lengths)
+    )
+    assert plain == scaled
 
 
 def test_keeps_duplicates_last_and_by_index() -> None:
@@ -108,9 +92,7 @@ def test_keeps_duplicates_last_and_by_index() -> None:
     assert kept[-1] == list(range(8))
 
 
-def test_rejects_invalid_gamma_and_explains_missing_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="gamma must be a number above 0, got 0"):
-        floc.compress(np.ones((2, 2, 2)), budget=1, method="spectral", gamma=0)
+def test_explains_missing_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
     with pytest.raises(ImportError, match=r"'spectral' needs scikit-learn: pip install 'floc-video\[cluster\]'"):

@@ -10,7 +10,7 @@ import torch
 
 import floc
 from examples.synthetic import make_tokens
-from floc.methods import frames
+from floc.methods.shared import frames
 
 
 class Node(NamedTuple):

@@ -20,7 +20,7 @@ def value(similarity: np.ndarray, picks: np.ndarray) -> int:
     return int(similarity[picks].max(0).astype(np.int64).sum()) if len(picks) else 0
 
 
-def normalise(tokens: np.ndarray) -> np.ndarray:
+def normalize(tokens: np.ndarray) -> np.ndarray:
     """[n, D] float64 rows of length 1; a zero row stays zero."""
     tokens = tokens.astype(np.float64)
     return tokens / np.maximum(np.linalg.norm(tokens, axis=1, keepdims=True), 1e-300)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from floc.selection.cpu import engine as cpu_engine
 from floc.selection.engine import Job, Targets
 from floc.selection.objective import SCALE, Similarity
 from floc.selection.torch.engine import compute_symmetric_matrix
-from tests.selection.matrices import make_video_tokens, normalise
+from tests.selection.matrices import make_video_tokens, normalize
 
 CPU = torch.device("cpu")
 ENGINES = ["cpu", "torch", "reference"]
@@ -21,7 +23,7 @@ ENGINES = ["cpu", "torch", "reference"]
 def define_matrix(tokens: np.ndarray, similarity: Similarity) -> np.ndarray:
     """[n, n] float64 similarities by definition."""
     tokens = tokens.astype(np.float64)
-    s = normalise(tokens) @ normalise(tokens).T
+    s = normalize(tokens) @ normalize(tokens).T
     if similarity.metric == "gaussian":
         distance = np.linalg.norm(tokens[:, None] - tokens[None], axis=-1)
         sigma = np.median(distance[np.triu_indices(len(tokens), 1)])
@@ -117,7 +119,7 @@ def test_sum_by_cluster(name: str, as_unit: bool) -> None:
     first, second = slice(0, 20), slice(20, 50)
     sets = [(torch.from_numpy(tokens[first]), cluster[first]), (torch.from_numpy(tokens[second]), 5 + cluster[second])]
     directions, lengths = create_engine(name, CPU).sum_by_cluster(sets, 10, unit=as_unit)
-    members = normalise(tokens) if as_unit else tokens.astype(np.float64)
+    members = normalize(tokens) if as_unit else tokens.astype(np.float64)
     want = np.zeros((10, tokens.shape[1]))
     np.add.at(want, cluster + np.where(np.arange(50) < 20, 0, 5), members)
     np.testing.assert_allclose(directions.numpy() * lengths[:, None], want, rtol=1e-4, atol=1e-4)
@@ -129,12 +131,12 @@ def test_weighted_selection_equals_reference(name: str, metric: str) -> None:
     rng = np.random.default_rng(4)
     candidates, means = make_video_tokens(40, seed=1), make_video_tokens(30, seed=2).astype(np.float64)
     weights = rng.integers(1, 900, 30)
-    s = normalise(candidates) @ normalise(means).T
+    s = normalize(candidates) @ normalize(means).T
     if metric == "gaussian":
         s = np.exp(-((candidates[:, None] - means[None]) ** 2).sum(-1) / (2 * 20.0**2))
     want, gains = reference.greedy(np.rint(s * SCALE).astype(np.int16), 12, weights)
     lengths = np.linalg.norm(means, axis=1)
-    targets = Targets(torch.from_numpy(normalise(means).astype(np.float32)), lengths, weights)
+    targets = Targets(torch.from_numpy(normalize(means).astype(np.float32)), lengths, weights)
     solution = create_engine(name, CPU).solve_weighted(
         torch.from_numpy(candidates), targets, 12, Similarity(metric), sigma=20.0 if metric == "gaussian" else None
     )
@@ -149,5 +151,65 @@ def test_cosines_of_pairs(name: str) -> None:
     left, right = make_video_tokens(20, seed=1), make_video_tokens(30, seed=2).astype(np.float16)
     rng = np.random.default_rng(0)
     i, j = rng.integers(0, 20, 700), np.sort(rng.integers(0, 30, 700))
-    got = create_engine(name, CPU).cosines(torch.from_numpy(left), i, torch.from_numpy(right), j)
-    np.testing.assert_allclose(got, (normalise(left)[i] * normalise(right)[j]).sum(1), atol=1e-6)
+    got = create_engine(name, CPU).compute_cosines(torch.from_numpy(left), i, torch.from_numpy(right), j)
+    np.testing.assert_allclose(got, (normalize(left)[i] * normalize(right)[j]).sum(1), atol=1e-6)
+
+
+# ---- compiled code and kernels do not check bounds, so the engines must
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize(
+    "cluster",
+    [np.array([0, 1, 2]), np.array([-1, 0, 1]), np.array([0, 2**62, 1]), np.array([0, 1]), np.array([0.0, 1.0, 1.0])],
+    ids=str,
+)
+def test_sum_by_cluster_rejects_clusters_that_do_not_exist(name: str, cluster: np.ndarray) -> None:
+    with pytest.raises(ValueError, match=r"clusters of set 0 must be"):
+        create_engine(name, CPU).sum_by_cluster([(torch.ones(3, 4), cluster)], 2, unit=True)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_sum_by_cluster_rejects_sets_of_other_features(name: str) -> None:
+    sets = [(torch.ones(2, 4), np.zeros(2, np.int64)), (torch.ones(2, 5), np.zeros(2, np.int64))]
+    with pytest.raises(ValueError, match="must have the same features"):
+        create_engine(name, CPU).sum_by_cluster(sets, 1, unit=True)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize(("i", "j"), [([3], [0]), ([0], [5]), ([-1], [0]), ([0, 1], [0])])
+def test_compute_cosines_rejects_rows_that_do_not_exist(name: str, i: list[int], j: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"^[ij] must be"):
+        create_engine(name, CPU).compute_cosines(torch.ones(3, 4), np.array(i), torch.ones(5, 4), np.array(j))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize(
+    ("shape", "depth", "weights", "message"),
+    [
+        ((3, 4), 0, None, "cannot make 0 picks"),
+        ((3, 4), 4, None, "cannot make 4 picks"),
+        ((3, 4), 2, [1, 1, 1], "for each of 4 tokens"),
+        ((3, 4), 2, [1, 1, 1, -1], "at least 0"),
+        ((3, 4), 2, [1, 1, 1, 2**60], "too much for exact 64-bit gains"),
+        ((3, 4), 2, [2**62] * 4, "too much for exact 64-bit gains"),
+    ],
+)
+def test_select_rejects_what_kernels_cannot_do(name: str, shape: tuple, depth: int, weights: Any, message: str) -> None:
+    matrix = torch.ones(shape, dtype=torch.int16)
+    with pytest.raises(ValueError, match=message):
+        create_engine(name, CPU).select([matrix], [depth], None if weights is None else np.array(weights))
+
+
+@pytest.mark.parametrize("budget", [-1, 0, 4])
+def test_jobs_reject_budgets_outside_of_the_set(budget: int) -> None:
+    with pytest.raises(ValueError, match="cannot select"):
+        Job(torch.ones(3, 4), budget)
+    targets = Targets(torch.ones(2, 4), np.ones(2), np.ones(2, np.int64))
+    with pytest.raises(ValueError, match="cannot select"):
+        create_engine("cpu", CPU).solve_weighted(torch.ones(3, 4), targets, budget, Similarity())
+
+
+def test_targets_need_one_weight_each() -> None:
+    with pytest.raises(ValueError, match="every target needs"):
+        Targets(torch.ones(2, 4), np.ones(2), np.ones(3, np.int64))

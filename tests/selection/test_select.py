@@ -139,6 +139,12 @@ def test_accepts_any_dtype_and_memory_layout(change, backend: str) -> None:
     assert_same(got, floc.select(plain, 4, np.arange(7)[::-1].copy(), backend="reference"))
 
 
+def test_accepts_a_lazily_negated_tensor() -> None:
+    negated = torch.complex(torch.zeros(3, 3), torch.eye(3)).conj().imag
+    assert negated.is_neg()
+    assert_same(floc.select(negated, 2), reference.greedy(snap(-np.eye(3)), 2))
+
+
 def test_lazy_greedy_evaluates_fewer_gains() -> None:
     similarity = make_matrix("plain", 400, seed=0)
     *_, evaluations = greedy.lazy_greedy(similarity, 50)
@@ -162,6 +168,11 @@ def test_lazy_greedy_evaluates_fewer_gains() -> None:
         (dict(similarity=np.eye(3), k=1, weights=np.array([1, 0.5, 1])), ValueError, "whole numbers"),
         (dict(similarity=np.eye(3), k=1, weights=np.array([1, -1, 1])), ValueError, ">= 0"),
         (dict(similarity=np.eye(3), k=1, weights=np.full(3, 2**50)), ValueError, "scale them down"),
+        (dict(similarity=np.eye(3), k=1, weights=np.full(3, 2**63, np.uint64)), ValueError, "whole numbers"),
+        (dict(similarity=np.eye(3), k=1, weights=["a", "b", "c"]), ValueError, "whole numbers"),
+        (dict(similarity=np.eye(3), k=1, weights=torch.ones(3, device="meta")), ValueError, "weights must hold values"),
+        (dict(similarity=torch.eye(3, device="meta"), k=1), ValueError, "similarity must hold values"),
+        (dict(similarity=torch.eye(3).to_sparse(), k=1), TypeError, "similarity must be a dense tensor"),
         (dict(similarity=np.eye(3), k=1, backend="cuda"), ValueError, "auto, reference, cpu, torch, gpu"),
         (dict(similarity=np.eye(3), k=1, backend="torhc"), ValueError, "did you mean 'torch'"),
     ],
@@ -169,3 +180,10 @@ def test_lazy_greedy_evaluates_fewer_gains() -> None:
 def test_rejects_bad_input(arguments: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         floc.select(**arguments)
+
+
+def test_weights_may_be_a_negated_view() -> None:
+    values = torch.view_as_complex(-torch.tensor([[0.0, 3.0], [0.0, 1.0], [0.0, 2.0]])).conj().imag
+    assert values.is_neg()
+    chosen = floc.select(np.eye(3, dtype=np.float32), 2, weights=values)
+    assert chosen.picks.tolist() == [0, 2]

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from floc import scenes
+from floc._checked_file import Fields
 from floc.streaming.cutting import SceneCutter
+from floc.streaming.past import SavedStream
 from tests.test_scenes import plain_breaks, random_tokens
 
 
@@ -29,7 +31,9 @@ def test_restored_cutter_continues_identically(frames: int) -> None:
     original, restored = SceneCutter(), SceneCutter()
     for t in range(frames):
         original.observe(tokens[: t + 1])
-    restored.restore(json.loads(json.dumps(original.metadata())))
+    device, dtype = torch.device("cpu"), torch.float32
+    saved = SavedStream(0, None, frames, 6, 8, 8, dtype, device, first_s=0, last_s=frames - 1, end_s=0)
+    restored.restore(Fields(json.loads(json.dumps(original.metadata()))), saved)
     for t in range(frames, frames + 5):
         original.observe(tokens[: t + 1])
         restored.observe(tokens[: t + 1])

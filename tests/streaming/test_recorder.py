@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import http.server
 import json
+import math
 import os
 import signal
 import socket
@@ -45,7 +46,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 
 
 @pytest.fixture(scope="module")
-def make_tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_film(tmp_path_factory.mktemp("film") / "a.ts", SECONDS * 4, rate=4, size=(96, 64), options={"g": "8"})
 
 
@@ -99,7 +100,7 @@ def test_scene_blocks_and_half_life(film: Path, folder: Path, tmp_path: Path, mo
     assert run(monkeypatch, *command, *options) == 0
     assert_same(folder / "latest.safetensors", run_stream(film, budget=20, block="scene", half_life_s=9))
     assert run(monkeypatch, *command, "--block", "scene") == 2
-    assert "saved with half_life_s=9.0, and cannot resume with half_life_s=None" in capsys.readouterr().err
+    assert "saved with --half-life 9.0, and cannot resume with no --half-life" in capsys.readouterr().err
     assert run(monkeypatch, *command, "--half-life", 9) == 2
     assert "saved with --block scene, and cannot resume with --block 32" in capsys.readouterr().err
     assert run(monkeypatch, *command, "--block", "none") == 2
@@ -367,7 +368,7 @@ def test_errors_are_one_line_and_write_nothing(film: Path, folder: Path, tmp_pat
         ((film, *budget, "--ratio", "1/8"), "give --ratio or --budget, only one of them"),
         ((film, "--budget", 0), "budget must be a whole number of tokens, at least 1"),
         ((film, "--ratio", "3"), "ratio must be in (0, 1]"),
-        ((film, *budget, "--segment", 0), "--segment must be a number of seconds above 0, got 0"),
+        ((film, *budget, "--segment", 0), "--segment must be a number of seconds, 0.001 to 1e+09; got 0"),
         ((film, *budget, "--seconds", -1), "--seconds must be"),
         ((film, *budget, "--fps", "fast"), "--fps must be a number"),
         ((film, *budget, "--fps", 0), "fps must be a number above 0"),
@@ -405,6 +406,71 @@ def test_files_of_another_stream_are_not_touched(film: Path, folder: Path, monke
     assert run(monkeypatch, *command, "--budget", 20, "--state", foreign) == 2
     assert "a stream that `floc stream` did not save" in capsys.readouterr().err
     assert {each: each.read_bytes() for each in (state, *folder.iterdir())} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("encoder", 3),
+        ("source", None),
+        ("segments", -1),
+        ("segments", 0.5),
+        ("segments", 10**30),
+        ("first_segment", "x"),
+        ("start_s", math.inf),
+        ("start_s", [0]),
+        ("read_s", "x"),
+        ("read_s", 1.5),  # before the last frame
+        ("read_s", math.nan),
+    ],
+)
+def test_a_changed_note_is_refused(film: Path, tmp_path: Path, name: str, value: object) -> None:
+    state, options = tmp_path / "a.state", {"folder": tmp_path / "segments", "state": tmp_path / "a.state"}
+    arguments = str(film), encoders.get("pixels"), Budget.parse(None, 20, None)
+    open_recorder(*arguments, **options).run(seconds=3)
+    stream = floc.Stream.load(state)
+    stream.note[name] = value
+    stream.save(state)
+    with pytest.raises(ValueError, match=f"that `floc stream` did not save .note.{name} must be"):
+        open_recorder(*arguments, **options)
+
+
+@pytest.mark.parametrize("segment_s", [0, -1, 1e-310, 0.0009, math.nan])
+def test_segments_have_a_minimum_length(film: Path, tmp_path: Path, segment_s: float) -> None:
+    with pytest.raises(ValueError, match=r"a segment must have at least 0.001 seconds"):
+        open_recorder(
+            str(film), encoders.get("pixels"), Budget.parse(None, 20, None), folder=tmp_path, segment_s=segment_s
+        )
+
+
+def test_a_full_disk_leaves_earlier_files_and_the_next_run_continues(film: Path, tmp_path: Path, monkeypatch) -> None:
+    def open_named(name: str) -> StreamRecorder:
+        places = {"folder": tmp_path / name, "state": tmp_path / f"{name}.state"}
+        return open_recorder(str(film), encoders.get("pixels"), Budget.parse(None, 20, None), segment_s=10, **places)
+
+    import safetensors.torch
+
+    save, saved = safetensors.torch.save_file, []
+
+    def fill_disk(*arguments: object) -> None:
+        saved.append(arguments)
+        if len(saved) > 6:
+            raise safetensors.SafetensorError("Error: I/O error: No space left on device (os error 28)")
+        save(*arguments)
+
+    open_named("once").run()
+    with monkeypatch.context() as full:
+        full.setattr(safetensors.torch, "save_file", fill_disk)
+        with pytest.raises(OSError, match=r"cannot be written .No space left on device.; free space and run again"):
+            open_named("twice").run()
+    for path in (tmp_path / "twice").iterdir():
+        files.read_kept(path)
+    assert floc.Stream.load(tmp_path / "twice.state").note["segments"] > 0
+    open_named("twice").run()
+    once, twice = (sorted((tmp_path / name).iterdir()) for name in ("once", "twice"))
+    assert [path.name for path in once] == [path.name for path in twice]
+    for one, two in zip(once, twice, strict=True):
+        assert_same(two, files.read_kept(one))
 
 
 def test_default_folder_is_created(film: Path, tmp_path: Path, monkeypatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 from pathlib import Path
@@ -179,7 +180,7 @@ def test_load_rejects_other_files(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for broken in (b"", whole[: len(whole) // 2], whole[:100], b"no" * 50):
         path.write_bytes(broken)
-        with pytest.raises(ValueError, match="not a readable stream"):
+        with pytest.raises(ValueError, match="not a stream saved by floc, or damaged"):
             floc.Stream.load(path)
     from safetensors.torch import save_file
 
@@ -196,13 +197,21 @@ def test_load_rejects_other_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda metadata, tensors: metadata.update(settings=[]), "not a readable stream"),
+        (lambda metadata, tensors: metadata.update(settings=[]), "not a stream saved by floc"),
         (lambda metadata, tensors: metadata["settings"].update(budget="many"), "budget must be"),
-        (lambda metadata, tensors: metadata["settings"].update(colour=1), "not a readable stream"),
+        (lambda metadata, tensors: metadata["settings"].update(colour=1), "not a stream saved by floc"),
         (lambda metadata, tensors: metadata.update(device="cuda:97"), "pass device='cpu'"),
         (lambda metadata, tensors: tensors.pop("sums"), "sums"),
-        (lambda metadata, tensors: tensors.update(sums=tensors["sums"][1:]), "numbers of survivors"),
-        (lambda metadata, tensors: tensors.update(times=torch.zeros(3)), "2 waiting frames have 3 times"),
+        (lambda metadata, tensors: tensors.update(sums=tensors["sums"][1:]), "tensor sums must have shape"),
+        (lambda metadata, tensors: tensors.update(times=torch.zeros(3)), "tensor times must have dtype"),
+        (lambda metadata, tensors: tensors.update(times=torch.arange(3.0).double()), "tensor room must have shape 3x"),
+        (lambda metadata, tensors: tensors["times"].fill_(-math.inf), "tensor times has values that are not finite"),
+        (lambda metadata, tensors: metadata["past"].update(counted=math.inf), "past.counted must be a number"),
+        (lambda metadata, tensors: tensors["index"].fill_(-1), "index must differ"),
+        (lambda metadata, tensors: tensors["sums"].fill_(3e38), "sums of 32 tokens have a length of"),
+        (lambda metadata, tensors: metadata.update(numpy_dtype="object"), "numpy_dtype must be"),
+        (lambda metadata, tensors: metadata.update(device="meta"), "which stores no values"),
+        (lambda metadata, tensors: metadata["settings"].update(block=10**15), "not a stream saved by floc"),
         (lambda metadata, tensors: metadata.pop("cutter"), "cutter"),
     ],
 )
@@ -293,6 +302,14 @@ def test_rejects_a_block_that_does_not_fit_in_memory_at_the_first_push(
         (np.ones((2, 3, 8), np.int64), 99.0, "floating point"),
         (np.ones((8,), np.float16), 99.0, "tokens of a frame"),
         ([[1.0]], 99.0, "torch tensor or a numpy array"),
+        (torch.empty(2, 3, 8, dtype=torch.float16, device="meta"), 99.0, "on the device 'meta'"),
+        (torch.ones(2, 3, 8).to_sparse(), 99.0, "dense tensor, got layout torch.sparse_coo"),
+        (torch.ones(3, 8).to_sparse(), 99.0, "dense tensor"),
+        (np.ones((2, 3, 8), np.float16), -math.inf, "finite number of seconds"),
+        (np.ones((2, 3, 8), np.float16), -(10**400), "finite number of seconds"),
+        (np.ones((2, 3, 8), np.float16), "99", "finite number of seconds"),
+        (np.ones((2, 3, 8), np.float16), np.datetime64("2099"), "finite number of seconds"),
+        (np.ones((2, 3, 8), np.float16), -1e308, "times must ascend"),
         (np.ones((2, 3, 8), np.float16), 1.0, "times must ascend"),
         (np.ones((2, 3, 8), np.float16), float("nan"), "finite number of seconds.*got nan"),
         (np.ones((2, 3, 8), np.float16), "noon", "finite number of seconds.*got 'noon'"),
@@ -325,6 +342,10 @@ def test_rejects_bad_frames_and_stays_unchanged(
         ({"ratio": 0.5, "budget": 3}, "exactly one of"),
         ({"ratio": 2}, "ratio must be"),
         ({"budget": 0}, "budget must be"),
+        ({"budget": 5, "dedupe": 10**400}, "dedupe must be a number, at least 1 and finite"),
+        ({"budget": 5, "half_life_s": 10**400}, "half_life_s must be"),
+        ({"budget": 5, "half_life_s": math.nan}, "half_life_s must be"),
+        ({"budget": 5, "block": 10**5000 * -1}, "block of a stream must be"),
         ({"budget": 5, "block": 0}, "block of a stream must be"),
         ({"budget": 5, "block": None}, "block of a stream must be"),
         ({"budget": 5, "block": "scenes"}, "block of a stream must be"),

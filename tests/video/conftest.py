@@ -103,7 +103,7 @@ def film_in() -> Callable[..., Path]:
 
 
 @pytest.fixture
-def make_tokens(tmp_path: Path) -> Callable[..., Path]:
+def film(tmp_path: Path) -> Callable[..., Path]:
     return lambda name, *arguments, **options: make_film(tmp_path / name, *arguments, **options)
 
 

@@ -92,6 +92,19 @@ def test_odd_sizes_and_pixel_formats(film, numbers, codec: str, pixels: str, nam
     assert 235 < brightest.max() < 256
 
 
+@pytest.mark.parametrize("size", [(1, 1), (3, 65535), (16000, 1), (65535, 1)])
+@pytest.mark.parametrize("shown", [None, lambda *_: (1, 1), lambda *_: (4608, 32)])
+def test_extreme_shapes_are_read_or_refused(film, size: tuple[int, int], shown) -> None:
+    path = film("odd.mkv", 2, codec="ffv1", pixels="bgr0", size=size)
+    opened = video.read(path, fps=None, size=shown)
+    try:
+        (frames,) = opened
+    except ValueError as error:
+        assert f"{path}: a frame of {size[0]} x {size[1]} pixels, bgr0, cannot be converted to" in str(error)  # noqa: PT017
+    else:
+        assert frames.pixels.shape == (2, opened.height, opened.width, 3)
+
+
 def test_downscaling_averages_pixels(film) -> None:
     """A frame scaled to one pixel is the mean of all pixels."""
     opened = video.read(film("a.mkv", 3, codec="ffv1", pixels="bgr0"), fps=None)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from fractions import Fraction
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -104,7 +107,9 @@ def test_parts_of_a_video_with_long_pauses(film, numbers, name) -> None:
     assert [number for part in pairwise(ends) for number in numbers(whole.between(*part))] == numbers(whole)
 
 
-@pytest.mark.parametrize("span", [(2, 1), (1, 1), (-1, 1), (7, 9), (float("nan"), 1), (0, float("nan"))])
+@pytest.mark.parametrize(
+    "span", [(2, 1), (1, 1), (-1, 1), (7, 9), (float("nan"), 1), (0, float("nan")), (0, []), ("0", 1)]
+)
 def test_rejects_invalid_parts(film, span) -> None:
     with pytest.raises(ValueError, match="is not a part of a video of 6"):
         video.read(film("a.mp4")).between(*span)
@@ -219,16 +224,75 @@ def test_file_is_closed_after_early_stop(film) -> None:
         (dict(fps=math.inf), "got inf"),
         (dict(fps=True), "got True"),
         (dict(fps="1"), "got '1'"),
+        (dict(fps=1e-310), "from 1e-12 to 1e6, .*got 1e-310"),
+        (dict(fps=1e300), "got 1e[+]300"),
+        (dict(fps=10**5000), "got a number of thousands of digits"),
+        (dict(fps=Fraction(1, 10**40)), "fps must be a number"),
+        (dict(max_frames=-(10**5000)), "got a number of thousands of digits"),
+        (dict(max_frames="7"), "got '7'"),
+        (dict(max_frames=math.inf), "got inf"),
+        (dict(batch=-1), "got -1"),
         (dict(max_frames=0), "max_frames must be a whole number, at least 1"),
         (dict(max_frames=2.5), "got 2.5"),
         (dict(batch=0), "batch must be a whole number of frames, at least 1; got 0"),
-        (dict(size=lambda width, height: (width, 0)), "a width and a height of at least 1, got 64 x 0"),
-        (dict(size=lambda width, height: (width / 2, height)), "got 32.0 x 48"),
+        (dict(size=lambda width, height: (width, 0)), r"a width and a height of at least 1, got \(64, 0\)"),
+        (dict(size=lambda width, height: (width / 2, height)), r"got \(32.0, 48\)"),
+        (dict(size=lambda width, height: [3, 11, 14]), "width and a height of at least 1, got a list of 3 values"),
+        (dict(size=lambda width, height: 64), "got 64"),
+        (dict(size=64), "size= must be a function"),
+        (dict(size=lambda width, height: (10**9, 10**9)), "frames of 1000000000 x 1000000000 pixels are too large"),
     ],
 )
 def test_rejects_invalid_arguments(film, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         video.read(film("a.mp4", 3), **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [dict(fps=1e6), dict(fps=np.float32(10)), dict(fps=np.int64(10)), dict(fps=Fraction(10)), dict(max_frames=10**400)],
+)
+def test_large_and_unusual_numbers_are_accepted(film, numbers, options: dict) -> None:
+    opened = video.read(film("a.mp4", 3), **{"fps": None, "batch": 10**12, **options})
+    assert numbers(opened) == [0, 1, 2]
+    assert opened.planned == 3
+
+
+def test_batches_are_limited_by_memory(film, monkeypatch) -> None:
+    monkeypatch.setattr(sys.modules[video.Video.__module__], "BATCH_BYTES", 5 * 64 * 48 * 3)
+    assert [len(frames.times_s) for frames in video.read(film("a.mp4", 12), fps=None)] == [5, 5, 2]
+
+
+@pytest.mark.filterwarnings("ignore")  # between the opening of a file and its `with`, an interrupt leaves it to Python
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv"])
+def test_interrupts_reach_the_caller_and_close_the_file(film, name: str) -> None:
+    """Interrupt at random moments: while opening, decoding and converting."""
+    path = film(name, 200, size=(320, 240), options={"preset": "ultrafast"})
+
+    def count_resources() -> tuple[int, int]:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    def read_until_interrupted() -> None:
+        while True:
+            list(video.read(path, fps=None))
+
+    list(video.read(path, fps=None))
+    before = count_resources()
+    for delay_s in np.random.default_rng(0).uniform(0.001, 0.05, 12):
+        signal.setitimer(signal.ITIMER_REAL, delay_s)
+        with pytest.raises(KeyboardInterrupt):
+            read_until_interrupted()
+    assert count_resources() == before
+
+
+@pytest.fixture(autouse=True)
+def interrupting_timer() -> Iterator[None]:
+    """Make SIGALRM an interrupt, as Ctrl-C is."""
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, previous)
 
 
 def test_tiny_fps_returns_the_first_frame(film, numbers) -> None:

@@ -4,8 +4,6 @@ Every method runs at every requested ratio. Between two requested ratios, the re
 a prefix of its result for the larger ratio.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,20 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from floc import analysis, methods
+from floc import analysis, methods, representatives
 from floc._arrays import Array, take_rows, to_numpy, to_tensor
 from floc.analysis.metrics import mean_cosine, mean_of_lowest, redundancy_of, sum_normalized
 from floc.budget import Budget
 from floc.compression import compress
 from floc.kept import Kept
-from floc.representatives import (
-    AssignedRepresentation,
-    NearestRepresentation,
-    compute_cosines,
-    find_nearest_of_prefixes,
-    find_principal_directions,
-    project,
-)
 from floc.tokens import TokenGrid
 
 STEPS_PER_OCTAVE = 4  # between a ratio and half of it
@@ -94,7 +84,7 @@ class Comparison:
 
 
 def compare(
-    tokens: Array, names: Sequence[str], ratios: Sequence[float | str], *, progress: Progress | None = None
+    tokens: Array, names: Sequence[str], ratios: Sequence[float | str], *, progress: Progress = lambda task, share: None
 ) -> Comparison:
     """Run every method at every ratio, and measure the results.
 
@@ -117,8 +107,7 @@ def compare(
         result = MethodResult(spec.label, methods.describe(spec.method))
         for done, (start, end) in enumerate(zip(requested, [*requested[1:], len(steps)], strict=True)):
             task = f"{spec.label} at {steps[start].label}"
-            if progress:
-                progress(task, (number + done / len(requested)) / len(specs))
+            progress(task, (number + done / len(requested)) / len(specs))
             try:
                 selections, nearest = evaluator.assign(_select(tokens, spec, steps[start:end]))
                 result.kept.update(zip(range(start, end), selections, strict=False))
@@ -167,7 +156,7 @@ def plan_steps(ratios: Sequence[float | str], n: int) -> list[RatioStep]:
     return [RatioStep(label, budget, given) for budget, (label, given) in sorted(steps.items(), reverse=True)]
 
 
-def _select(tokens: Array, spec: methods.Spec, steps: Sequence[RatioStep]) -> list[Kept]:
+def _select(tokens: Array, spec: methods.MethodSpec, steps: Sequence[RatioStep]) -> list[Kept]:
     """Run a method at the first step and, if its order is nested, cut the result for the following steps."""
     selections = [compress(tokens, budget=steps[0].budget, method=spec.method, **spec.options)]
     for step in steps[1:] if selections[0].nested else []:
@@ -194,27 +183,30 @@ class _Evaluator:
         Returns the selections, and [n] the place in the first, the largest, of the kept token nearest to each token.
         """
         features = to_tensor(selections[0].features)
-        if not isinstance(selections[0].representation, NearestRepresentation):
+        if not isinstance(selections[0].representation, representatives.NearestRepresentation):
             return selections, self._find_nearest(features, [len(features)])[0]
         # order tokens by the number of selections they are in: each selection is a prefix, and one product serves all
         sets = [to_numpy(kept.indices) for kept in selections]
         depth = np.sum([np.isin(sets[0], indices) for indices in sets], 0)
         order = np.argsort(-depth, kind="stable")
         places = self._find_nearest(take_rows(features, order), [len(indices) for indices in sets[::-1]])
-        representations = []
+        assigned = []
         for kept, indices, nearest in zip(selections, sets, places[::-1], strict=True):
             represents = np.searchsorted(indices, sets[0][order[nearest]])
             represents[indices] = np.arange(len(indices))
-            representations.append(AssignedRepresentation(self.grid.tokens, to_tensor(kept.features), represents))
-        pairs = zip(selections, representations, strict=True)
-        assigned = [replace(kept, representation=representation) for kept, representation in pairs]
-        return assigned, representations[0].represents
+            features = to_tensor(kept.features)
+            representation = representatives.AssignedRepresentation(self.grid.tokens, features, represents)
+            assigned.append(replace(kept, representation=representation))
+        return assigned, to_numpy(assigned[0].represents)
 
     def measure(self, kept: Kept, nearest: np.ndarray) -> Measures:
         """Compute all metrics of a selection; `nearest` [n] is the place of the kept token nearest to each token."""
         features = to_tensor(kept.features)
-        cosines = to_numpy(compute_cosines(self.grid.tokens, features, torch.from_numpy(nearest).to(features.device)))
-        search_features = project(features, self._directions) if self._exceeds_limit(len(kept) ** 2) else features
+        places = torch.from_numpy(nearest).to(features.device)
+        cosines = to_numpy(representatives.compute_cosines(self.grid.tokens, features, places))
+        search_features = (
+            representatives.project(features, self._directions) if self._exceeds_limit(len(kept) ** 2) else features
+        )
         repeated = redundancy_of(features, search_features, to_tensor(kept.positions)[:, 0] // BLOCK)
         return Measures(
             tokens=len(kept),
@@ -229,18 +221,18 @@ class _Evaluator:
 
     @cached_property
     def _directions(self) -> torch.Tensor:
-        return find_principal_directions(self.grid.tokens, SEARCH_DIRECTIONS)
+        return representatives.find_principal_directions(self.grid.tokens, SEARCH_DIRECTIONS)
 
     @cached_property
     def _projected(self) -> torch.Tensor:
-        return project(self.grid.tokens, self._directions)
+        return representatives.project(self.grid.tokens, self._directions)
 
     def _find_nearest(self, features: torch.Tensor, ends: Sequence[int]) -> list[np.ndarray]:
         """Return for each prefix features[:end], and every token, the place of the most similar feature."""
         tokens = self.grid.tokens
         if self._exceeds_limit(self.grid.n * len(features)):
-            tokens, features = self._projected, project(features, self._directions)
-        return [to_numpy(place) for _, place in find_nearest_of_prefixes(tokens, features, ends)]
+            tokens, features = self._projected, representatives.project(features, self._directions)
+        return [to_numpy(place) for _, place in representatives.find_nearest_of_prefixes(tokens, features, ends)]
 
     def _exceeds_limit(self, pairs: int) -> bool:
         exceeds = pairs * self.grid.dim > MAX_PRODUCTS and self.grid.dim > 2 * SEARCH_DIRECTIONS

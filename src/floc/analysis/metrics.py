@@ -4,8 +4,6 @@ V is the set of all tokens, S the set of kept tokens (merged tokens, for a metho
 similarity. A zero token has a cosine of 0 with every token.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
@@ -86,10 +84,8 @@ def redundancy_of(features: torch.Tensor, search_features: torch.Tensor, blocks:
         return math.nan
     rows = normalize(search_features)
     step = max(1, TILE_BYTES // (4 * len(rows)))
-    nearest = [
-        (part @ rows.T).masked_fill(part_blocks[:, None] == blocks[None], -torch.inf).argmax(1)
-        for part, part_blocks in zip(rows.split(step), blocks.split(step), strict=True)
-    ]
+    parts = zip(rows.split(step), blocks.split(step), strict=True)
+    nearest = [(part @ rows.T).masked_fill(own[:, None] == blocks, -torch.inf).argmax(1) for part, own in parts]
     return float(compute_cosines(features, features, torch.cat(nearest)).double().mean())
 
 

@@ -1,7 +1,5 @@
 """Project tokens to the plane with t-SNE."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -40,13 +38,10 @@ def tsne(tokens: Array, *, sample: int = SAMPLE, seed: int = 0) -> Projection:
         return Projection(indices, np.zeros((len(rows), 2), np.float32))
     rows = PCA(min(COMPONENTS, *rows.shape), random_state=seed).fit_transform(rows)
     start = rows[:, :2] if rows.shape[1] > 1 else np.concatenate([rows, np.zeros_like(rows)], 1)
+    start = start / max(start[:, 0].std(), 1e-9) * 1e-4
+    model = TSNE(perplexity=min(30.0, (len(rows) - 1) / 3), init=start, random_state=seed, learning_rate="auto")
     # t-SNE runs many short parallel loops: threads gain little, and cost threefold if other work uses the cores
     with threadpool_limits(limits=1):
-        embedding = TSNE(
-            perplexity=min(30.0, (len(rows) - 1) / 3),
-            init=start / max(start[:, 0].std(), 1e-9) * 1e-4,
-            random_state=seed,
-            learning_rate="auto",
-        ).fit_transform(rows)
+        embedding = model.fit_transform(rows)
     embedding -= embedding.mean(0)
     return Projection(indices, (embedding / np.abs(embedding).max().clip(1e-9)).astype(np.float32))

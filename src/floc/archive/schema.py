@@ -1,22 +1,34 @@
-"""The rows of a store: videos, pieces, their Arrow schemas and hashes, and the errors about them.
+"""The rows of a store, their Arrow schemas, hashes and checks, and the errors about them.
 
-A video is written in pieces of a few minutes, whose tokens are selected together and written by one process.
+A video is written in pieces of a few minutes, whose tokens are selected together and written by one process. A piece is
+stored in token rows of about ten seconds. A store may come from a stranger, so a matching hash proves nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 
+from floc._checked_file import LARGEST, Fields
+from floc._checks import require
 from floc.captured.captured import Shape
 from floc.captured.identity import Identity
 
-VideoStatus = Literal["done", "failed"]
+VideoStatus = Literal["done", "failed", "damaged"]
+CHECK = "`floc store check` lists all damage"
+MAX_TEXT, MAX_JSON = 10_000, 1 << 22  # characters
+MAX_SIDE = 1 << 24  # slices, rows or columns
+MAX_S = 1e12  # seconds
+FPS = (1e-9, 1e9)  # least and most
+COVERAGE = (-2.0, 2.0)
 
 
 class StoreError(OSError):
@@ -29,7 +41,7 @@ class DamagedStoreError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class StoredVideo:
-    """A row of `videos`: a video in the store, or one that could not be ingested and the reason."""
+    """A row of `videos`: a video in the store, or one that could not be ingested or read, and the reason."""
 
     id: str  # from `video_id`
     uri: str
@@ -79,21 +91,15 @@ class StoredPiece:
 
 
 FORMAT = b"1"
-_TYPES = {
-    "int": pa.int64(),
-    "float": pa.float64(),
-    "float | None": pa.float64(),
-    "bool": pa.bool_(),
-    "Shape": pa.list_(pa.int64()),
-    "list[float]": pa.list_(pa.float64()),
-    "tuple[int, ...]": pa.list_(pa.int64()),
-    "tuple[float, ...]": pa.list_(pa.float64()),
-    "tuple[str, ...]": pa.list_(pa.string()),
-}
+# the type of a column by the annotation of its field; all others are text, and mappings are stored as JSON
+_TYPES = {"int": pa.int64(), "float": pa.float64(), "float | None": pa.float64(), "bool": pa.bool_()}
+_TYPES |= dict.fromkeys(("Shape", "tuple[int, ...]"), pa.list_(pa.int64()))
+_TYPES |= dict.fromkeys(("list[float]", "tuple[float, ...]"), pa.list_(pa.float64()))
+_TYPES |= {"tuple[str, ...]": pa.list_(pa.string())}
 
 
 def _list_columns(record: type) -> list[tuple[str, pa.DataType]]:
-    """Return the column of each field, by its annotation. All others are text; mappings are stored as JSON."""
+    """Return the column of each field, by the text of its annotation. All others are text; mappings are JSON."""
     return [(column.name, _TYPES.get(str(column.type), pa.string())) for column in fields(record)]
 
 
@@ -131,7 +137,7 @@ _CONTENT = [
     ("times_s", pa.list_(pa.float64())),  # time of the first frame of each slice
     ("last_s", pa.list_(pa.float64())),  # time of the last frame of each slice; empty if unknown
 ]
-SEGMENTS = pa.schema([*_LOCATION, *_CONTENT, ("sha256", pa.string())], metadata={b"floc.format": FORMAT})
+TOKEN_ROWS = pa.schema([*_LOCATION, *_CONTENT, ("sha256", pa.string())], metadata={b"floc.format": FORMAT})
 LOCATION_COLUMNS = [name for name, _ in _LOCATION]
 _HASHED_COLUMNS = [name for name, _ in (*_LOCATION, *_CONTENT) if name not in ("features", "deep")]
 
@@ -154,30 +160,101 @@ def hash_json(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
+def hash_file(path: Path) -> str:
+    """Return the sha256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def encode_video(video: StoredVideo) -> dict[str, Any]:
-    """Convert a video to a row of `videos`, with its hash."""
+    """Convert a video to a row of `videos`, with its hash. Raises ValueError if a value is invalid."""
     row = {**vars(video), "model": asdict(video.model)}
     row |= {name: json.dumps(dict(row[name])) for name in _JSON_COLUMNS}
+    row |= {name: escape_surrogates(row[name]) for name in ("uri", "error")}
     # hash the values as Arrow returns them
     stored = pa.Table.from_pylist([row], schema=pa.schema(_VIDEO_COLUMNS)).to_pylist()[0]
+    try:
+        _parse_video(stored)
+    except ValueError as error:
+        raise ValueError(f"video {video.id} ({video.uri}) cannot be stored: {error}") from None
     return {**stored, "sha256": hash_json(stored)}
 
 
-def decode_video(row: Mapping[str, Any], uri: str) -> StoredVideo:
-    """Convert a row of `videos` to a video. Raises DamagedStoreError if the hash of the row does not match."""
+def check_video(video: StoredVideo) -> None:
+    """Raise ValueError if a video cannot be stored; its pieces are not located yet."""
+    count = len(video.pieces)
+    encode_video(replace(video, starts_s=tuple(map(float, range(count))), fragments=(0,) * count))
+
+
+def decode_video(row: Mapping[str, Any], store: str) -> StoredVideo:
+    """Convert a row of `videos` to a video; a row that is damaged has this status, and the reason as its error."""
     values = dict(row)
-    if values.pop("sha256") != hash_json(values):
-        problem = f"the row of video {values['id']!r} was changed after it was written"
-        raise DamagedStoreError(f"{uri}: {problem}; restore the file")
-    values |= {name: json.loads(values[name]) for name in _JSON_COLUMNS}
-    values |= {name: tuple(values[name]) for name in _LIST_COLUMNS}
-    return StoredVideo(**{**values, "model": Identity(**values["model"])})
+    try:
+        require(values.pop("sha256") == hash_json(values), "its row was changed after it was written")
+        return _parse_video(values)
+    except (ValueError, TypeError) as error:
+        name, uri = (str(row[name] or "")[:MAX_TEXT] for name in ("id", "uri"))
+        problem = f"{store}: video {name!r} ({uri}): {error}; {CHECK}. Remove the video and ingest it again"
+        unknown: dict[str, Any] = {"content": "", "size": 0, "modified_s": 0.0, "encoder": "", "options": {}}
+        unknown["model"] = Identity("", "", None, "", 0, [])
+        return StoredVideo(id=name, uri=uri, status="damaged", error=problem, **unknown)
 
 
-def hash_segment(row: Mapping[str, Any]) -> str:
-    """Return the sha256 of a row of `segments`, over all of its other columns."""
+def _parse_video(row: Mapping[str, Any]) -> StoredVideo:
+    """Convert and check a row; a matching hash proves nothing. Raises ValueError that names an invalid field."""
+    values = Fields({**row})
+    require(row["status"] in ("done", "failed"), f"status must be 'done' or 'failed', got {row['status']!r}")
+    is_done = row["status"] == "done"
+    for name in ("id", "uri", "content", "error", "encoder", "version"):
+        values.text(name)
+    for name in ("size", "frames", "tokens"):
+        values.integer(name)
+    values.integer("kept", int(is_done), row["tokens"])
+    values.integer("frames_per_slice", 1, 1 << 16)
+    values.number("modified_s")
+    values.number("duration_s", 0, MAX_S)
+    values.number("written_s", 0, 1e11)  # in a year with four digits
+    values.flag("nested")
+    for name, least, most in (("fps", *FPS), ("coverage", *COVERAGE)):
+        if values.has(name):
+            values.number(name, least, most)
+    tokens = math.prod(values.integers("shape", 3, int(is_done), MAX_SIDE))
+    require(tokens <= LARGEST, f"shape must be of at most {LARGEST} tokens, got {row['shape']}")
+    pieces = Fields({str(i): attempt for i, attempt in enumerate(row["pieces"] or ())}, "pieces")
+    count = len([pieces.text(number) for number in pieces.values])
+    starts_s = values.numbers("starts_s", count, -MAX_S, MAX_S)
+    values.integers("fragments", count, 0, 1 << 32)
+    is_ordered = is_done == bool(count) and all(before < after for before, after in pairwise(starts_s))
+    require(is_ordered, f"a video must have pieces in time order if it is done, got {count} that start at {starts_s}")
+    try:
+        parsed = {name: Fields(json.loads(values.text(name, MAX_JSON)), name).values for name in _JSON_COLUMNS}
+    except RecursionError:
+        raise ValueError(f"{' or '.join(_JSON_COLUMNS)} is nested too deeply") from None
+    seconds = Fields(parsed["seconds"], "seconds")
+    for name in seconds.values:
+        seconds.number(name, 0, MAX_S)
+    model = Fields(row["model"], "model")
+    for name in ("kind", "name", "config", *(["revision"] if model.has("revision") else [])):
+        model.text(name)
+    model.integer("hidden_size", 1, MAX_SIDE)
+    model.numbers("weights", len(row["model"]["weights"] or ()), -1e38, 1e38)
+    lists = {name: tuple(row[name]) for name in _LIST_COLUMNS}
+    return StoredVideo(**{**row, **parsed, **lists, "model": Identity(**row["model"])})
+
+
+def escape_surrogates(text: str) -> str:
+    r"""Escape what Arrow cannot encode: file names need not be valid text.
+
+    >>> escape_surrogates("caf\udce9.mp4") == r"caf\udce9.mp4"
+    True
+    """
+    return text.encode(errors="backslashreplace").decode()
+
+
+def hash_token_row(row: Mapping[str, Any]) -> str:
+    """Return the sha256 of a token row, over all of its other columns."""
     digest = hashlib.sha256(repr([row[name] for name in _HASHED_COLUMNS]).encode())
-    for data in (row["features"], *row["deep"]):
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
+    for data in (row["features"], *(row["deep"] or ())):
+        digest.update(len(data or b"").to_bytes(8, "little"))
+        digest.update(data or b"")
     return digest.hexdigest()

@@ -1,17 +1,15 @@
 """Search a store for the rows that look most like an image or some tokens.
 
-A search result is a row of `segments`, about ten seconds. Its score is the mean, over the query tokens, of the best
+A search result is a token row, about ten seconds. Its score is the mean, over the query tokens, of the best
 cosine to a token that was kept in the row. Without an index, all rows of matching videos are read, a few at a time.
-`index` writes their tokens once more, normalised, to one table per model with a Lance vector index. The index then
+`index` writes their tokens once more, normalized, to one table per model with a Lance vector index. The index then
 names candidate rows, which are scored exactly. Rows that were added after the index was built are read as before.
 """
-
-from __future__ import annotations
 
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +19,13 @@ import pyarrow as pa
 import torch
 from torch.nn import functional as F
 
-from floc._checks import check_choice, check_count
+from floc._checks import check_choice, check_count, require
 from floc.archive.lance_tables import LanceTable, explain_errors, match_any
+from floc.archive.locks import FolderLock
 from floc.archive.schema import StoredVideo, hash_json, identity_fields
-from floc.archive.segments import read_features
-from floc.archive.store_tables import Row, StoreTables
+from floc.archive.store_tables import ROWS_PER_BATCH, Row, StoreTables
+from floc.archive.token_rows import read_features
 
-ROWS_PER_BATCH = 16  # rows in memory at a time
 READAHEAD_BYTES = 1 << 26
 MAX_FILTERED_VIDEOS = 200  # with more videos, a scan reads all rows instead of filtering by id
 CANDIDATES_PER_RESULT = 8  # rows requested from the index for each result
@@ -69,7 +67,7 @@ class StoreSearch:
         index = self._get_index(videos[0])
         indexed = index.list_attempts() & owners.keys()
         unindexed = owners.keys() - indexed
-        candidates = _scan_rows(self._tables, tokens, unindexed, videos, k) if unindexed else []
+        candidates = _scan_rows(self._tables, tokens, {key: owners[key] for key in unindexed}, k) if unindexed else []
         if indexed:
             nearest = index.find_nearest(tokens, k, videos if len(videos) <= MAX_FILTERED_VIDEOS else None)
             # the index holds removed videos until it is updated
@@ -79,10 +77,9 @@ class StoreSearch:
             rows[attempt].append(str(row))
         results = []
         for attempt, numbers in rows.items():
-            video = owners[attempt]
-            where = [f"row IN ({', '.join(numbers)})"]
+            video, where = owners[attempt], [f"row IN ({', '.join(numbers)})"]
             scored = self._tables.read_pieces(video, [video.pieces.index(attempt)], where)
-            results += [_score_row(video, tokens, row) for row in scored]
+            results += [_score_row(video, tokens, row) for row in scored if row["kept"]]
         return sorted(results, key=lambda result: (-result.similarity, result.video, result.start_s))[:k]
 
     def update_indices(self, videos: Sequence[StoredVideo]) -> dict[str, int]:
@@ -91,12 +88,12 @@ class StoreSearch:
         for video in videos:
             groups[_hash_model(video)].append(video)
         counts: dict[str, int] = defaultdict(int)
-        with explain_errors(self._tables.path, writing=True):
+        with FolderLock(self._tables.path), explain_errors(self._tables.name, writing=True):
             for group in groups.values():
                 counts[group[0].encoder] += self._get_index(group[0]).update(group)
         return dict(counts)
 
-    def _get_index(self, video: StoredVideo) -> _VectorIndex:
+    def _get_index(self, video: StoredVideo) -> "_VectorIndex":
         return self._indices.setdefault(_hash_model(video), _VectorIndex(self._tables, video))
 
 
@@ -122,15 +119,17 @@ def _parse_query(query: Any, videos: list[StoredVideo], encoder: str | None) -> 
         videos = [video for video in videos if video.encoder == encoder]
     is_image = isinstance(query, str | Path) or (isinstance(query, np.ndarray) and query.dtype == np.uint8)
     if not is_image:
-        query = torch.atleast_2d(torch.as_tensor(query)).float()
-        if query.ndim != 2 or not query.numel():
-            allowed = "[D] or [Q, D] tokens, an image file, or a [h, w, 3] uint8 array"
-            raise ValueError(f"query must be {allowed}; got {tuple(query.shape)}")
-        if not bool(torch.isfinite(query).all()):
-            raise ValueError("query has values that are not finite")
+        allowed = "[D] or [Q, D] tokens, an image file, or a [h, w, 3] uint8 array"
+        try:  # torch does not take negative strides
+            query = torch.as_tensor(np.ascontiguousarray(query) if isinstance(query, np.ndarray) else query)
+            query = torch.atleast_2d(query.detach().cpu().float())
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"query must be {allowed}; got {type(query).__name__} ({error})") from None
+        require(query.ndim == 2 and query.numel(), f"query must be {allowed}; got {tuple(query.shape)}")
+        require(torch.isfinite(query).all(), "query has values that are not finite")
         width, widths = query.shape[1], {video.model.hidden_size for video in videos}
-        if widths and width not in widths:
-            raise ValueError(f"query has tokens of {width} values, but those of the videos have {sorted(widths)}")
+        problem = f"query has tokens of {width} values, but those of the videos have {sorted(widths)}"
+        require(not widths or width in widths, problem)
         videos = [video for video in videos if video.model.hidden_size == width]
     models = {_hash_model(video): video for video in videos}
     if len(models) > 1:
@@ -138,7 +137,14 @@ def _parse_query(query: Any, videos: list[StoredVideo], encoder: str | None) -> 
         fix = "select one with encoder=, or a video with video="
         raise ValueError(f"the store has videos of several encoders, {names}; {fix}")
     if is_image:
-        query = _encode_image(query, videos[0].encoder) if videos else torch.empty(0, 0)
+        name = videos[0].encoder if videos else "pixels"
+        if name.startswith("hf:") and encoder is None:
+            problem = f"the image must be encoded by the model that made the tokens of these videos, {name[3:]!r}"
+            raise ValueError(f"{problem}. A model is code: if you trust it, name it with encoder={name!r}")
+        query = _encode_image(query, name)
+        if videos and query.shape[1] != (width := videos[0].model.hidden_size):
+            problem = f"{name} makes tokens of {query.shape[1]} values, but those of the videos have {width}"
+            raise ValueError(f"{problem}; search videos of another encoder, or one video with video=")
     return F.normalize(query, dim=-1), videos
 
 
@@ -153,27 +159,20 @@ def _encode_image(image: str | Path | np.ndarray, name: str) -> torch.Tensor:
     return tokens.flatten(0, 2).float().cpu()
 
 
-def _scan_rows(
-    tables: StoreTables, query: torch.Tensor, attempts: Set[str], videos: Sequence[StoredVideo], k: int
-) -> list[RowKey]:
-    """Score every row of some attempts and return the best `k`."""
-    ids = sorted({video.id for video in videos if not attempts.isdisjoint(video.pieces)})
+def _scan_rows(tables: StoreTables, query: torch.Tensor, owners: Mapping[str, StoredVideo], k: int) -> list[RowKey]:
+    """Score every row of some attempts, each with its video, and return the best `k`."""
+    ids = sorted({video.id for video in owners.values()})
 
     def scan(table: Any) -> list[RowKey]:
-        scanner = table.scanner(
-            columns=["video", "attempt", "row", "kept", "dtype", "features"],
-            filter=match_any("video", ids) if len(ids) <= MAX_FILTERED_VIDEOS else None,
-            batch_size=ROWS_PER_BATCH,
-            batch_readahead=2,
-            fragment_readahead=1,
-            io_buffer_size=READAHEAD_BYTES,
-        )
+        columns = ["video", "attempt", "row", "kept", "dtype", "features"]
+        where = match_any("video", ids) if len(ids) <= MAX_FILTERED_VIDEOS else None
+        limits = dict(batch_readahead=2, fragment_readahead=1, io_buffer_size=READAHEAD_BYTES)
         best: list[tuple[float, RowKey]] = []
-        for batch in scanner.to_batches():
-            rows = [row for row in batch.to_pylist() if row["attempt"] in attempts and row["kept"]]
+        for batch in table.scanner(columns, where, batch_size=ROWS_PER_BATCH, **limits).to_batches():
+            rows = [row for row in batch.to_pylist() if row["attempt"] in owners and row["kept"]]
             if not rows:
                 continue
-            features = torch.cat([read_features(row) for row in rows])
+            features = torch.cat([read_features(row, owners[row["attempt"]]) for row in rows])
             cosines = (query @ F.normalize(features.float(), dim=-1).T).nan_to_num(-1.0).numpy()  # [Q, N]
             starts = np.cumsum([0, *(row["kept"] for row in rows[:-1])])
             scores = np.maximum.reduceat(cosines, starts, axis=1).mean(0)  # one per row
@@ -181,29 +180,27 @@ def _scan_rows(
             best = heapq.nlargest(k, [*best, *zip(scores.tolist(), keys, strict=True)])
         return [key for _, key in best]
 
-    return tables.segments.read(scan)
+    return tables.token_rows.read(scan)
 
 
 def _score_row(video: StoredVideo, query: torch.Tensor, row: Row) -> SearchResult:
-    cosines = query @ F.normalize(read_features(row).float(), dim=-1).T  # [Q, K]
+    cosines = query @ F.normalize(read_features(row, video).float(), dim=-1).T  # [Q, K]
     best = row["positions"][int(cosines.max(0).values.argmax())]
     _, height, width = row["shape"]
     slice_, cell = divmod(best, height * width)
     time_s, similarity = row["times_s"][slice_ - row["first"]], float(cosines.max(1).values.mean())
-    position = divmod(cell, width)
-    return SearchResult(video.id, video.uri, row["start_s"], row["end_s"], time_s, position, similarity)
+    return SearchResult(video.id, video.uri, row["start_s"], row["end_s"], time_s, divmod(cell, width), similarity)
 
 
 class _VectorIndex:
-    """The table of normalised tokens of one model, and the vector index over it."""
+    """The table of normalized tokens of one model, and the vector index over it."""
 
     def __init__(self, tables: StoreTables, video: StoredVideo) -> None:
         self._tables = tables
         self._table = _open_vector_table(tables, _hash_model(video))
         self._cached: tuple[int, set[str]] | None = None  # a version of the table and its attempts
         vector = pa.list_(pa.float16(), video.model.hidden_size)
-        columns = {"video": pa.string(), "attempt": pa.string(), "row": pa.int64(), "vector": vector}
-        self._schema = pa.schema(columns)
+        self._schema = pa.schema({"video": pa.string(), "attempt": pa.string(), "row": pa.int64(), "vector": vector})
 
     def list_attempts(self) -> set[str]:
         """Return the attempts whose tokens are in the table."""
@@ -217,7 +214,7 @@ class _VectorIndex:
 
     def find_nearest(self, query: torch.Tensor, k: int, videos: Sequence[StoredVideo] | None) -> list[RowKey]:
         """Return candidate rows with tokens near the query's, the most likely first."""
-        count = max(MIN_CANDIDATES, CANDIDATES_PER_RESULT * k)
+        count = min(max(MIN_CANDIDATES, CANDIDATES_PER_RESULT * k), self._table.latest().count_rows())
         where = None if videos is None else match_any("video", [video.id for video in videos])
 
         def find(table: Any) -> list[RowKey]:
@@ -251,14 +248,13 @@ class _VectorIndex:
 
     def _add_piece(self, video: StoredVideo, attempt: str) -> None:
         """Append the tokens of a piece in one commit, so that an attempt in the table is always complete."""
-        rows = self._tables.read_pieces(video, [video.pieces.index(attempt)], ["kept > 0"])
-        vectors = F.normalize(torch.cat([read_features(row) for row in rows]).float(), dim=-1).half()
-        columns = {
-            "video": [video.id] * len(vectors),
-            "attempt": [attempt] * len(vectors),
-            "row": np.repeat([row["row"] for row in rows], [row["kept"] for row in rows]),
-            "vector": pa.FixedSizeListArray.from_arrays(pa.array(vectors.numpy().ravel()), vectors.shape[1]),
-        }
+        rows = [row for row in self._tables.read_pieces(video, [video.pieces.index(attempt)], []) if row["kept"]]
+        if not rows:
+            return
+        vectors = F.normalize(torch.cat([read_features(row, video) for row in rows]).float(), dim=-1).half()
+        numbers = np.repeat([row["row"] for row in rows], [row["kept"] for row in rows])
+        values = pa.FixedSizeListArray.from_arrays(pa.array(vectors.numpy().ravel()), vectors.shape[1])
+        columns = [[video.id] * len(vectors), [attempt] * len(vectors), numbers, values]
         self._table.append(self._table.write(pa.table(columns, schema=self._schema)))
 
 
@@ -266,7 +262,6 @@ def _build_index(table: Any, count: int) -> None:
     if any(index.field_names == ["vector"] for index in table.describe_indices()):
         table.optimize.optimize_indices()
         return
-    partitions = max(1, round(math.sqrt(count) / 4))
     # PQ codes are smaller, but take three to ten times as long to build and miss more
     kind = "IVF_FLAT" if count <= MAX_EXACT_VECTORS else "IVF_SQ"
-    table.create_index("vector", kind, metric="cosine", num_partitions=partitions)
+    table.create_index("vector", kind, metric="cosine", num_partitions=max(1, round(math.sqrt(count) / 4)))

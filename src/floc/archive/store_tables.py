@@ -1,6 +1,4 @@
-"""Read the two tables of a store: list videos, locate rows, and verify every row that is returned."""
-
-from __future__ import annotations
+"""Read the two tables of a store: list videos, locate rows, and check every row that is returned."""
 
 import json
 from collections import defaultdict
@@ -11,27 +9,36 @@ from typing import Any
 
 import numpy as np
 
+from floc._text import redact_source
 from floc.archive.lance_tables import LanceTable, match_any
-from floc.archive.schema import LOCATION_COLUMNS, DamagedStoreError, StoredVideo, decode_video, hash_segment
-from floc.archive.segments import TimeRange
+from floc.archive.locks import FolderLock
+from floc.archive.schema import CHECK, LOCATION_COLUMNS, DamagedStoreError, StoredVideo, decode_video, hash_token_row
+from floc.archive.token_rows import TimeRange, check_fit, check_location, check_totals, check_values
 
+ROWS_PER_BATCH = 16  # rows in memory at a time
 REINGEST = "remove the video and ingest it again"
 
 Row = Mapping[str, Any]
+RowsCheck = Callable[[list[Row]], None]
 
 
 class StoreTables:
-    """The tables `videos` and `segments` of one store."""
+    """The tables of one store: `videos`, and token rows, whose table is called `segments` on disk."""
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.name = redact_source(path)  # for messages
         self.videos = LanceTable(f"{path}/videos.lance")
-        self.segments = LanceTable(f"{path}/segments.lance")
+        self.token_rows = LanceTable(f"{path}/segments.lance")
+
+    def lock_commits(self, *, exclusive: bool = False) -> FolderLock:
+        """Share a lock with others that commit, or wait until none does."""
+        return FolderLock(self.videos.uri, exclusive=exclusive)
 
     def list_videos(self, where: str | None = None) -> list[StoredVideo]:
-        """Return every row of `videos` that matches a filter, including several rows with one id."""
+        """Return every row of `videos` that matches a filter, including several with one id, and damaged ones."""
         rows = self.videos.read(lambda table: table.to_table(filter=where).to_pylist())
-        return [decode_video(row, self.videos.uri) for row in rows]
+        return [decode_video(row, self.videos.name) for row in rows]
 
     def read_range(self, video: StoredVideo, time_range: TimeRange | None) -> list[Row]:
         """Return the rows of a video, or of a time range, in order. Raises DamagedStoreError if any is missing."""
@@ -48,28 +55,28 @@ class StoreTables:
             attempts = group_by_attempt(rows)
             for number in numbers:
                 if problem := find_piece_problem(attempts.get(video.pieces[number], []), video.id, time_range):
-                    piece = f"video {video.id} ({video.uri}), piece {number}"
-                    raise DamagedStoreError(f"{self.segments.uri}: {piece}: {problem}; {REINGEST}")
+                    raise self._report_damage(f"video {video.id} ({video.uri}), piece {number}: {problem}")
+            problems = [find_problem(check_fit, row, video, rows[0]) for row in rows]
+            if time_range is None:
+                problems.append(find_problem(check_totals, rows, video))
+            if problem := next(filter(None, problems), None):
+                raise self._report_damage(f"video {video.id} ({video.uri}): {problem}")
 
         return self.read_pieces(video, numbers, where, require_complete)
 
     def read_pieces(
-        self,
-        video: StoredVideo,
-        numbers: Sequence[int],
-        where: Sequence[str],
-        require: Callable[[list[Row]], None] = lambda rows: None,
+        self, video: StoredVideo, numbers: Sequence[int], where: Sequence[str], require: RowsCheck = lambda rows: None
     ) -> list[Row]:
         """Return the rows of some pieces that match all filters, in order, after verifying each and all of them."""
         condition = " AND ".join([match_any("attempt", [video.pieces[number] for number in numbers]), *where])
 
         def read_fragments(table: Any, fragments: list[Any] | None) -> list[Row]:
+            self.token_rows.check_files(fragments or table.get_fragments())
             # late materialization reads the filter's columns first, then the others for matching rows only
             scanner = table.scanner(filter=condition, fragments=fragments, late_materialization=True)
             rows = scanner.to_table().to_pylist()
-            for row in rows:
-                if problem := find_row_problem(row):
-                    raise DamagedStoreError(f"{self.segments.uri}: {problem}; {REINGEST}")
+            if problem := next(filter(None, map(find_row_problem, rows)), None):
+                raise self._report_damage(problem)
             rows = _sort_unique(rows)
             require(rows)
             return rows
@@ -83,13 +90,16 @@ class StoreTables:
                     pass  # the rows may have moved to other fragments
             return read_fragments(table, None)
 
-        return self.segments.read(read)
+        return self.token_rows.read(read, check=False)
 
     def read_locations(self, where: str) -> list[Row]:
-        """Return the location columns of matching rows of `segments`, without their contents."""
-        return self.segments.read(
-            lambda table: table.to_table(columns=LOCATION_COLUMNS, filter=where, with_row_address=True).to_pylist()
-        )
+        """Return the location columns of matching token rows, without their contents; leaves out damaged rows."""
+        wanted = dict(columns=LOCATION_COLUMNS, filter=where, with_row_address=True)
+        rows = self.token_rows.read(lambda table: table.to_table(**wanted).to_pylist())
+        return [row for row in rows if find_problem(check_location, row) is None]
+
+    def _report_damage(self, problem: str) -> DamagedStoreError:
+        return DamagedStoreError(f"{self.token_rows.name}: {problem}; {CHECK}. To repair it, {REINGEST}")
 
 
 def group_by_attempt(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -103,19 +113,33 @@ def find_piece_problem(rows: Sequence[Row], video: str, time_range: TimeRange | 
     if not rows:
         return "all of its rows are missing"
     first, last = rows[0], rows[-1]
-    if any((row["video"], row["piece"]) != (video, first["piece"]) for row in rows):
+    expected = video, first["piece"], first["shape"]
+    if any((row["video"], row["piece"], row["shape"]) != expected for row in rows):
         return "it has rows of another piece"
-    has_start = first["row"] == 0 or (time_range is not None and first["start_s"] <= time_range.start_s)
-    has_end = last["last"] or (time_range is not None and last["end_s"] >= time_range.end_s)
+    has_start = first["row"] == first["first"] == 0
+    has_end = last["last"] and last["first"] + last["slices"] == last["shape"][0]
+    if time_range is not None:
+        has_start = has_start or first["start_s"] <= time_range.start_s
+        has_end = has_end or last["end_s"] >= time_range.end_s
     ends = [(row["row"] + 1, row["first"] + row["slices"]) for row in rows[:-1]]
     is_consecutive = ends == [(row["row"], row["first"]) for row in rows[1:]]
     return None if has_start and has_end and is_consecutive else "rows are missing"
 
 
 def find_row_problem(row: Row) -> str | None:
-    """Return what is wrong with a row of `segments` if its hash does not match, or None."""
-    problem = f"video {row['video']}, {row['start_s']:g} s to {row['end_s']:g} s was changed after it was written"
-    return None if row["sha256"] == hash_segment(row) else problem
+    """Return what is wrong with a token row, or None."""
+    is_changed = row["sha256"] != hash_token_row(row)
+    problem = "it was changed after it was written" if is_changed else find_problem(check_values, row)
+    return f"video {row['video']}, {row['start_s']} s to {row['end_s']} s: {problem}" if problem else None
+
+
+def find_problem(check: Callable[..., None], *arguments: Any) -> str | None:
+    """Return the error that a check raises, or None."""
+    try:
+        check(*arguments)
+    except (ValueError, TypeError) as error:
+        return str(error)
+    return None
 
 
 def resolve_duplicates(videos: Iterable[StoredVideo]) -> list[StoredVideo]:
@@ -125,12 +149,12 @@ def resolve_duplicates(videos: Iterable[StoredVideo]) -> list[StoredVideo]:
         groups[video.id].append(video)
     preferred = [min(group, key=_preference) for group in groups.values()]
     # only files that failed need the time of their latest ingest
-    failed = {video.uri for video in preferred if video.status != "done"}
+    failed = {video.uri for video in preferred if video.status == "failed"}
     latest: dict[tuple[str, ...], float] = defaultdict(float)
     for video in preferred:
         if video.uri in failed:
             latest[_file_key(video)] = max(video.written_s, latest[_file_key(video)])
-    return [video for video in preferred if video.status == "done" or video.written_s >= latest[_file_key(video)]]
+    return [video for video in preferred if video.status != "failed" or video.written_s >= latest[_file_key(video)]]
 
 
 def _file_key(video: StoredVideo) -> tuple[str, ...]:

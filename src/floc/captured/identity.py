@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from floc._checked_file import Fields
 from floc.encoders.base import Encoder
 from floc.encoders.vision_tower import VisionTower
 from floc.families import find_family
@@ -46,14 +47,16 @@ class Identity:
         vision = {name: vision[name] for name in _SHAPING_KEYS.split() if name in vision}
         hidden_size = config.get_text_config().hidden_size
         shaping = {"kind": config.model_type, "vision": vision, "hidden_size": hidden_size}
-        return cls(
-            config.model_type,
-            str(getattr(model, "name_or_path", "") or ""),
-            getattr(config, "_commit_hash", None),
-            hashlib.sha256(json.dumps(shaping, sort_keys=True, default=str).encode()).hexdigest()[:16],
-            hidden_size,
-            _sample_weights(model),
-        )
+        name, revision = str(getattr(model, "name_or_path", "") or ""), getattr(config, "_commit_hash", None)
+        digest = hashlib.sha256(json.dumps(shaping, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        return cls(config.model_type, name, revision, digest, hidden_size, _sample_weights(model))
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Identity:
+        """Read an identity from a file, with a check of every value."""
+        kind, name, config = map(fields.text, ("kind", "name", "config"))
+        revision = fields.text("revision") if fields.has("revision") else None
+        return cls(kind, name, revision, config, fields.integer("hidden_size", 1), fields.numbers("weights", None))
 
     @classmethod
     def from_encoder(cls, encoder: Encoder) -> Identity:

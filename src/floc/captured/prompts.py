@@ -4,13 +4,11 @@ The processors need torchvision, so prompts are built from the tokenizer and its
 marker for a video, which the family's `write_video` replaces by placeholders, or by frames with their times.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import chain, cycle
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -19,36 +17,31 @@ from floc.families import FAMILIES
 from floc.families.pretrained import load_part, read_json
 from floc.families.writers import SampledVideo
 
+Turns: TypeAlias = Sequence[tuple[str, str]]  # questions about a video with their answers, oldest first
+MOST_TOKENS = 1 << 24  # in a prompt: ten times an hour of video, and the text of more would fill the memory
 VIDEO_LLAMA_3_MERGE = 2  # patches on a side of a video token; only its video processor knows it
 
 
-def tokenizer(source: str) -> Any:
+def load_tokenizer(source: str) -> Any:
     """Load the tokenizer of a folder or hub id, with the chat template that the model's processor would use."""
     loaded = load_part("tokenizer", source, "asking a model")
     # A tokenizer reads chat_template.jinja itself. Its own template may be for text only, so these files come first.
-    for file in ("processor_config.json", "chat_template.json"):
-        template = read_json(source, file, ignore_offline=True).get("chat_template")
-        if template:
-            loaded.chat_template = template
-            break
+    configs = (read_json(source, name, ignore_offline=True) for name in ("processor_config.json", "chat_template.json"))
+    templates = (config.get("chat_template") for config in configs)
+    loaded.chat_template = next(filter(None, templates), loaded.chat_template)
     if not loaded.chat_template:
         raise ValueError(f"{source}: has no chat template; put the model's chat_template.jinja beside its tokenizer")
     return loaded
 
 
-def prompt(
-    model_type: str,
-    tokenizer: Any,
-    config: Any,
-    video: SampledVideo,
-    question: str,
-    history: Sequence[tuple[str, str]] = (),
+def build_prompt(
+    model_type: str, tokenizer: Any, config: Any, video: SampledVideo, question: str, history: Turns = ()
 ) -> dict[str, torch.Tensor]:
     """Build the inputs for a question about a video, without pixels.
 
     Args:
         model_type, config: of the model.
-        tokenizer: of the model, from `tokenizer`.
+        tokenizer: of the model, from `load_tokenizer`.
         history: earlier questions about the video with their answers, oldest first.
 
     Returns:
@@ -57,32 +50,29 @@ def prompt(
     """
     check_choice("model type", model_type, [name for name, family in FAMILIES.items() if family.write_video])
     family = FAMILIES[model_type]
+    if math.prod(video.shape) > MOST_TOKENS:
+        raise ValueError(f"a video in a prompt must have at most {MOST_TOKENS} tokens, got {math.prod(video.shape)}")
     text = _apply_template(model_type, tokenizer, question, history)
     marker = getattr(tokenizer, "video_token", family.marker)
     if text.count(marker) != 1:
-        raise ValueError(
-            f"the chat template must write {marker} once, for the video, but wrote it {text.count(marker)} times; "
-            + ("use the template of the model's processor" if marker not in text else "remove it from the question")
-        )
+        remedy = "remove it from the question" if marker in text else "use the template of the model's processor"
+        times = f"once, for the video, but wrote it {text.count(marker)} times"
+        raise ValueError(f"the chat template must write {marker} {times}; {remedy}")
     assert family.write_video is not None
     newlines = 0 if family.newline is None else 1
     # if the template wrote the token that opens every text, the tokenizer must not add another
     is_opened = tokenizer.bos_token is not None and text.startswith(tokenizer.bos_token)
-    encoded = tokenizer(
-        text.replace(marker, family.write_video(video, marker, tokenizer) + marker * newlines),
-        add_special_tokens=not is_opened,
-        return_tensors="pt",
-        verbose=False,  # it would warn about the length, which is before compression
-    )
+    text = text.replace(marker, family.write_video(video, marker, tokenizer) + marker * newlines)
+    # if verbose, it would warn about the length, which is before compression
+    encoded = tokenizer(text, add_special_tokens=not is_opened, return_tensors="pt", verbose=False)
     ids = encoded["input_ids"]  # [1, L]
     placeholder = getattr(config, family.placeholder)
     is_video = ids == placeholder
     expected = math.prod(video.shape) + newlines
     if is_video.sum() != expected:
-        raise ValueError(
-            f"the prompt must have {expected} tokens with id {placeholder}, the config's {family.placeholder}, but has "
-            f"{is_video.sum()}; use the model's own tokenizer, and a question without such tokens"
-        )
+        wanted = f"{expected} tokens with id {placeholder}, the config's {family.placeholder}, but has {is_video.sum()}"
+        remedy = "use the model's own tokenizer, and a question without such tokens"
+        raise ValueError(f"the prompt must have {wanted}; {remedy}")
     inputs = {"input_ids": ids, "attention_mask": encoded["attention_mask"]}
     if family.has_grid_positions:
         inputs["mm_token_type_ids"] = is_video * 2  # 0: text, 1: image
@@ -97,7 +87,7 @@ def prompt(
     return inputs
 
 
-def _apply_template(model_type: str, tokenizer: Any, question: str, history: Sequence[tuple[str, str]]) -> str:
+def _apply_template(model_type: str, tokenizer: Any, question: str, history: Turns) -> str:
     from jinja2 import TemplateError
 
     texts = zip(cycle(("user", "assistant")), [*chain(*history), question], strict=False)
@@ -109,6 +99,5 @@ def _apply_template(model_type: str, tokenizer: Any, question: str, history: Seq
     try:
         return tokenizer.apply_chat_template(turns, chat_template=template, tokenize=False, add_generation_prompt=True)
     except (TemplateError, TypeError) as error:
-        raise ValueError(
-            f"the template does not support videos ({error}); use that of the model's processor"
-        ) from error
+        problem = f"the template does not support videos ({error})"
+        raise ValueError(f"{problem}; use that of the model's processor") from error

@@ -1,7 +1,5 @@
 """How to compress a video: the budget, the method and its options."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import torch
 
 from floc import methods
+from floc._system import restore_interrupts
 from floc.budget import Budget
 from floc.compression import compress
 from floc.kept import Kept
@@ -27,10 +26,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         method = methods.make(self.method, dict(self.options))  # raises if a name is unknown
-        if isinstance(self.options.get("block"), list | tuple):
-            raise ValueError(
-                f"block={self.options['block']!r} lists first frames, which fit only one video; pass a count or 'scene'"
-            )
+        if isinstance(block := self.options.get("block"), list | tuple):
+            raise ValueError(f"block={block!r} lists first frames, which fit only one video; pass a count or 'scene'")
         has_budget = (self.ratio, self.budget, self.coverage) != (None, None, None)
         if has_budget or not isinstance(method, methods.SelfSizing):
             Budget.parse(self.ratio, self.budget, self.coverage)
@@ -40,6 +37,7 @@ class Recipe:
         budget: Any = {"ratio": self.ratio, "budget": self.budget, "coverage": self.coverage}
         return compress(tokens, **budget, method=self.method, **self.options)
 
+    @restore_interrupts()
     def select_indices(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return [K] int64 ascending, the indices of the kept tokens of [T, H, W, D], without representatives."""
         method = methods.make(self.method, dict(self.options))
@@ -61,7 +59,10 @@ class Recipe:
         return Budget.parse(self.ratio, self.budget, None).count(tokens)
 
     def count_so_far(self, tokens: int, planned: int) -> int | None:
-        """Return how many of the first `tokens` of `planned` tokens to keep, or None for a coverage."""
+        """Return the budget for the part of a video that was encoded so far, so that pieces share the budget evenly.
+
+        The part has `tokens` of `planned` tokens. Returns None for a coverage.
+        """
         if self.budget is not None and tokens < planned:
             return self.budget * tokens // planned
         return None if self.ratio is None and self.budget is None else self.count(tokens)

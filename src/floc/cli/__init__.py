@@ -1,11 +1,18 @@
 """The command line. One file a command, named as the command."""
 
-from importlib import import_module
+import signal
+import sys
 
-from floc.cli.application import app, main
+from floc.cli import signals
 
-__all__ = ["app", "main"]
 
-# in the order of `floc --help`
-for _command in ("compress", "compare", "ask", "stream", "ingest", "store", "methods", "eval"):
-    import_module(f"floc.cli.{_command}")
+def main() -> None:
+    """Run the command line. Typer and the commands are imported here, so that Ctrl-C meanwhile is no traceback."""
+    try:
+        signals.install_handlers()
+        from floc.cli.application import run
+
+        code = run()
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    sys.exit(signals.end(code))

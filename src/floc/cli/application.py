@@ -2,45 +2,57 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-import logging
 import re
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Annotated, Any, get_type_hints
+from importlib import import_module
+from typing import Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.models import OptionInfo
 
+from floc._checks import shorten
 from floc._version import __version__
-from floc.cli.output import is_verbose, print_error, set_verbosity
+from floc.cli import signals
+from floc.cli.output import print_error, print_warning, set_verbosity
 
-_option_names: set[str] = set()  # of the command that runs: errors name options as the command line does
+UsageError: Any = typer.BadParameter.__base__
+MAX_UNEXPECTED = 300  # characters of an unexpected error
+REPORT = "this is a defect of floc: run it again with -v, and report what it prints as an issue of the project"
+
+QUIET = typer.Option(False, "--quiet", "-q", help="Print no notes; results go to stdout, all else to stderr.")
+VERBOSE = typer.Option(False, "--verbose", "-v", help="Print log messages and tracebacks.")
+
+Function = Callable[..., None]
+_option_names: dict[str, str] = {}  # of the command that runs: errors name options as the command line does
 
 
 class _Command(TyperCommand):
-    """A command whose flags show no value in the help."""
+    """A command whose help shows no type names."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for param in self.params:
-            _hide_flag_value(param)
-
-    def get_help_option(self, ctx: Any) -> Any:
-        return _hide_flag_value(super().get_help_option(ctx))
+    def get_params(self, ctx: Any) -> Any:
+        return [_hide_type(param) for param in super().get_params(ctx)]
 
 
 class Group(TyperGroup):
-    """A group of commands whose flags show no value in the help."""
+    """A group of commands whose help shows no type names."""
 
     def get_params(self, ctx: Any) -> Any:
-        return [_hide_flag_value(param) for param in super().get_params(ctx)]
+        return [_hide_type(param) for param in super().get_params(ctx)]
 
 
-def _hide_flag_value(param: Any) -> Any:
-    if getattr(param, "is_flag", False) and param.metavar is None:
+def _hide_type(param: Any) -> Any:
+    """Show a parameter as `--ratio RATIO`, `--json` or `SOURCE`, without `<str>` or `[x>=1]`."""
+    param._get_number_range_help_str = lambda: ""
+    if param.param_type_name == "argument":
+        param.metavar = param.metavar or param.name.upper()
+        param.display_type_rich = lambda ctx: None
+    elif getattr(param, "is_flag", False) and param.metavar is None:
         param.metavar = ""
     return param
 
@@ -57,17 +69,13 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def _show_version(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
-) -> None:
+def _show_version(version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True)) -> None:
     if version:
         print(__version__)
         raise typer.Exit
 
 
-def command(
-    *examples: str, name: str | None = None, group: typer.Typer = app
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command(*examples: str, name: str | None = None, group: typer.Typer = app) -> Callable[[Function], Function]:
     """Register a function as a command, with -q and -v.
 
     Args:
@@ -76,12 +84,18 @@ def command(
         group: the application, or a group of commands in it.
     """
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
-        hints = get_type_hints(function, include_extras=True)
-        hints["quiet"] = Annotated[
-            bool, typer.Option("--quiet", "-q", help="Print only JSON, answers, warnings and errors.")
+    def register(function: Function) -> Function:
+        hints = get_type_hints(function)
+        flags = {"quiet": QUIET, "verbose": VERBOSE}
+        parameters = [
+            *inspect.signature(function).parameters.values(),
+            *(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info) for name, info in flags.items()),
         ]
-        hints["verbose"] = Annotated[bool, typer.Option("--verbose", "-v", help="Print log messages and tracebacks.")]
+        names = {
+            parameter.name: max(parameter.default.param_decls or [f"--{parameter.name.replace('_', '-')}"], key=len)
+            for parameter in parameters
+            if isinstance(parameter.default, OptionInfo)
+        }
 
         @functools.wraps(function)
         def run(*, quiet: bool = False, verbose: bool = False, **arguments: Any) -> None:
@@ -89,17 +103,13 @@ def command(
                 raise typer.BadParameter("give --quiet or --verbose, not both")
             set_verbosity(quiet=quiet, verbose=verbose)
             _option_names.clear()
-            _option_names.update(arguments)
+            _option_names.update(names)
             function(**arguments)
 
-        parameters = list(inspect.signature(function).parameters.values())
-        parameters += [
-            inspect.Parameter(flag, inspect.Parameter.KEYWORD_ONLY, default=False) for flag in ("quiet", "verbose")
-        ]
-        run.__annotations__ = hints
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
+            [parameter.replace(annotation=hints.get(parameter.name, bool)) for parameter in parameters]
         )
+        run.__annotations__ = {**hints, **dict.fromkeys(flags, bool)}
         epilog = "\n\n".join([f"Example{'s' * (len(examples) > 1)}: {examples[0]}", *examples[1:]])
         paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
         help_text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)  # the terminal wraps lines
@@ -109,30 +119,79 @@ def command(
     return register
 
 
-def main() -> None:
-    """Run the command line; print an error that a user can fix in one line, without a traceback."""
+def load_app() -> typer.Typer:
+    """Return the application with all commands, in the order of `floc --help`."""
+    for name in ("compress", "compare", "ask", "stream", "ingest", "store", "methods", "eval"):
+        import_module(f"floc.cli.{name}")
+    return app
+
+
+def run() -> int:
+    """Run the command line, and return its exit code; print an error in one line, without a traceback.
+
+    The code is 1 if a part failed or the error is a defect of floc, and 2 for errors that a user can fix.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):  # a file name may have characters that the terminal does not know
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        app()
-    except SystemExit as stopped:
-        if stopped.code == 130:  # Ctrl-C
-            print_error("stopped")
-        raise
-    except (ValueError, TypeError, ImportError, MemoryError, OSError) as error:
-        if is_verbose():
-            traceback.print_exc()
-        logging.getLogger("floc").debug("failed", exc_info=True)
-        print_error(_name_options(str(error)))
-        sys.exit(2)
+        code = load_app()(standalone_mode=False, prog_name="floc")
+        sys.stdout.flush()
+        return int(code or 0)
+    except SystemExit as exited:
+        return exited.code if isinstance(exited.code, int) else 1
+    except BrokenPipeError:  # as in `floc methods | head -1`
+        return 1
+    except Exception as error:
+        if signals.is_stopped():  # libraries replace KeyboardInterrupt with errors of their own
+            return 1
+        if signals.is_verbose:
+            print_warning(traceback.format_exc())
+        message, code = _describe_error(error)
+        for argument in sys.argv:  # a name with a line break must not look like two messages
+            message = message.replace(argument, argument.replace("\n", "\\n"))
+        print_error(message)
+        return code
+
+
+def _describe_error(error: Exception) -> tuple[str, int]:
+    """Return the message for an error and the exit code."""
+    if isinstance(error, UsageError):
+        return _describe_usage(error), error.exit_code
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror, 2
+    if isinstance(error, MemoryError) and not str(error):
+        return "out of memory; read fewer frames with --max-frames, or run it on a larger machine", 2
+    if isinstance(error, (ValueError, TypeError, ImportError, MemoryError, OSError)):
+        return _name_options(str(error)), 2
+    if type(error).__module__.startswith("floc."):
+        return str(error), 1
+    text = " ".join(str(error).split())[:MAX_UNEXPECTED]
+    return f"unexpected {type(error).__name__}: {text}; {REPORT}", 1
+
+
+def _describe_usage(error: Any) -> str:
+    message = error.format_message().rstrip(".").replace("Value error, ", "")
+    pattern = r"Invalid value for '(.*)': (?:Input should be|Unable to parse input string as) ([^,]*).*"  # pydantic's
+    if match := re.fullmatch(pattern, message):
+        message = f"{match[1]} must be {match[2]}; got {shorten(error.__cause__.errors()[0]['input'])}"
+    help_hint = "" if error.ctx is None else f"; see {error.ctx.command_path} --help"
+    return f"{message[:1].lower()}{message[1:]}{help_hint}"
 
 
 def _name_options(message: str) -> str:
-    """Write `ratio=1/8`, as Python does, the way that the command line does: `--ratio 1/8`."""
+    """Write `ratio=1/8` and `ratio must`, as Python does, the way that the command line does: `--ratio 1/8`."""
     if not _option_names:
         return message
     names = "|".join(sorted(_option_names, key=len, reverse=True))
 
     def rewrite(match: re.Match[str]) -> str:
         value = match["quoted"] or match["plain"] or ""
-        return f"--{match['name'].replace('_', '-')}{' ' if value else ''}{value}"
+        if value == "None":
+            return f"no {_option_names[match['name']]}"
+        return f"{_option_names[match['name']]}{' ' if value else ''}{value}"
 
-    return re.sub(rf"(?<![\w-])(?P<name>{names})=(?:'(?P<quoted>[^']*)'|(?P<plain>[\w./]*\w)?)", rewrite, message)
+    subject = rf"(?:^|(?<=: ))(?P<name>{names})(?:_s)?(?= (?:must|needs|cannot|is an empty) )"
+    message = re.sub(subject, lambda match: _option_names[match["name"]], message)
+    pattern = rf"(?<![\w-])(?P<name>{names})(?:_s)?=(?:'(?P<quoted>[^']*)'|(?P<plain>[\w./]*\w)?)"
+    return re.sub(pattern, rewrite, message)

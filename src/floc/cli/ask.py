@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 import floc
+from floc._checks import check_count
+from floc._text import format_bytes
 from floc.cli import options
 from floc.cli.application import command
-from floc.cli.output import escape_markup, print_note, print_warning, screen, show_progress
+from floc.cli.options import BUDGET, METHOD, Text, flag, option
+from floc.cli.output import escape_controls, format_stages, print_note, print_summary, print_warning, show_progress
 
 if TYPE_CHECKING:
     from floc import Captured
     from floc.integrations.transformers.ask import Session
+
+ARCHIVE = "Video in an archive"  # panel of the help
 
 
 @command(
@@ -23,39 +28,25 @@ if TYPE_CHECKING:
     "floc ask archive 'Who comes in?' --video door.mp4 --from 10:00 --to 20:00 --model Qwen/Qwen2.5-VL-7B-Instruct",
 )
 def ask(
-    source: Annotated[str, typer.Argument(help="A video, a .floc file, or an archive.")],
-    questions: Annotated[list[str], typer.Argument(help="One or more questions; each is asked on its own.")],
-    model: Annotated[str, typer.Option(metavar="MODEL", help="A video model of transformers: a folder or a hub id.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Save the captured video as a .floc file.")
-    ] = None,
-    ratio: Annotated[
-        str | None,
-        typer.Option(metavar="RATIO", help="Share of the tokens to keep. [dim](default: 1/8; all of a .floc file)[/]"),
-    ] = None,
-    budget: options.TokenBudget = None,
-    coverage: options.Coverage = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=options.complete_method,
-            help="A method, with options: floc:detail=1. [dim](default: floc)[/]",
-        ),
-    ] = None,
-    video: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Archive: the video, by id, address or file name.")
-    ] = None,
-    start: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Archive: start at 90, 1:30 or 1:02:30.")
-    ] = None,
-    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Archive: end at this time.")] = None,
-    compare: Annotated[bool, typer.Option("--compare", help="Ask with all tokens, too.")] = False,
-    max_new_tokens: Annotated[int, typer.Option(metavar="N", help="Longest answer, in tokens.", min=1)] = 256,
-    fps: options.Fps = None,
-    max_frames: options.MaxFrames = None,
-    device: options.Device = None,
-    as_json: options.AsJson = False,
+    source: str = typer.Argument(help="A video, a .floc file, or an archive."),
+    questions: list[str] = typer.Argument(help="One or more questions; each is asked on its own."),
+    model: str = option("MODEL", "A video model of transformers: a folder or a hub id.", default=...),
+    output: Path | None = option("FILE", "Save the captured video as a .floc file.", None, *options.OUTPUT),
+    compare: bool = flag("--compare", "Ask with all tokens, too."),
+    max_new_tokens: int = option("N", "Longest answer, in tokens.", default=256),
+    ratio: str | None = option("RATIO", "Share of the tokens to keep. (default: 1/8; all of a .floc file)", BUDGET),
+    budget: int | None = options.TOKEN_BUDGET,
+    coverage: float | None = options.COVERAGE,
+    method: str | None = option(
+        "NAME", "A method, with options: floc:detail=1. (default: floc)", METHOD, complete=options.complete_method
+    ),
+    video: str | None = option("NAME", "The video, by id, address or file name.", ARCHIVE),
+    start: str | None = option("TIME", "Start at 90, 1:30 or 1:02:30.", ARCHIVE, "--from"),
+    end: str | None = option("TIME", "End at this time.", ARCHIVE, "--to"),
+    fps: str | None = options.FPS,
+    max_frames: int | None = options.MAX_FRAMES,
+    device: str | None = options.DEVICE,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Ask a video model about a video, with a fraction of its tokens.
 
@@ -63,33 +54,35 @@ def ask(
     is answered without the video and without the vision encoder, at the captured ratio or a smaller one.
     """
     from floc.integrations.transformers.ask import Session
+    from floc.video import check_file
 
+    check_count("--max-new-tokens", max_new_tokens, "tokens")
     is_in_archive = (video, start, end) != (None, None, None)
     is_captured = is_in_archive or Path(source).suffix == ".floc"
     spec = floc.methods.parse(method or "floc")
     if is_captured:
-        _refuse_video_options(source, coverage=coverage, method=method, fps=fps, max_frames=max_frames, compare=compare)
+        refused = dict(coverage=coverage, method=method, fps=fps, max_frames=max_frames, compare=compare)
+        options.refuse_options(source, "this one is already captured", **refused)
     elif (ratio, budget, coverage) == (None, None, None) and not floc.methods.runs_alone(spec):
         ratio = options.DEFAULT_RATIO
     if (ratio, budget, coverage) != (None, None, None):
         options.parse_budget(ratio, budget, coverage, names="--ratio, --budget or --coverage")
-    if output is not None:
-        options.check_output(output, Path(source), ".floc")
+    options.check_output(output, Path(source), ".floc")
     # Errors in the file or archive show before weights are loaded.
     if not is_captured:
-        _check_video(source)
+        if Path(source).is_dir() or "://" in source:
+            raise ValueError(f"{source}: not a video; if it is an archive, name one of its videos with --video")
+        check_file(Path(source))
     stored = _load_captured(source, video, start, end, ratio, budget) if is_captured else None
+    sampling = {"fps": options.parse_fps(fps), "max_frames": options.frame_limit(max_frames)}
     session = Session(model, device)
-    sampling: dict[str, Any] = {"fps": options.parse_fps(fps), "max_frames": options.frame_limit(max_frames)}
-    settings = {"method": spec.method, **sampling, **spec.options}
+    settings: dict[str, Any] = {"method": spec.method, **sampling, **spec.options}
     budgets: list[dict[str, Any]] = [{"ratio": ratio, "budget": budget, "coverage": coverage}]
     if compare:
         budgets.append({"ratio": 1})
     answers = []
     for run, limits in enumerate(budgets):
-        captured = (
-            session.reuse(stored) if stored is not None else _capture(session, Path(source), **limits, **settings)
-        )
+        captured = _capture(session, Path(source), **limits, **settings) if stored is None else session.reuse(stored)
         if output is not None and run == 0:
             output.parent.mkdir(parents=True, exist_ok=True)
             captured.save(output)
@@ -99,30 +92,12 @@ def ask(
             answers.append(_answer(session, captured, question, max_new_tokens, as_json))
     if as_json:
         print(json.dumps(answers))
-    _print_table(answers)
+    _print_measures(answers)
     if output is not None:
-        screen.print(f"written  {escape_markup(output)}", soft_wrap=True)
+        print_note(f"written  {output}", style="")
 
 
-def _refuse_video_options(source: str, *, compare: bool, **given: object) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(f"{source}: --{name.replace('_', '-')} is for videos; this one is already captured")
-    if compare:
-        raise ValueError(f"{source}: --compare needs the video itself; only the kept tokens are here")
-
-
-def _check_video(source: str) -> None:
-    from floc.video import check_file
-
-    if Path(source).is_dir() or "://" in source:
-        raise ValueError(f"{source}: not a video; if it is an archive, name one of its videos with --video")
-    check_file(Path(source))
-
-
-def _load_captured(
-    source: str, video: str | None, start: str | None, end: str | None, ratio: str | None, budget: int | None
-) -> Captured:
+def _load_captured(source: str, video: Text, start: Text, end: Text, ratio: Text, budget: int | None) -> Captured:
     """Load a captured video from a file or an archive, at a smaller budget if one is given."""
     if (video, start, end) == (None, None, None):
         captured = floc.load(source)
@@ -136,36 +111,22 @@ def _load_captured(
 def _capture(session: Session, video: Path, **settings: Any) -> Captured:
     with show_progress(f"encoding {video.name}") as update:
         captured = session.capture(video, **settings, progress=update)
-    for warning in captured.made["warnings"]:
-        print_warning(warning)
+    print_warning(*captured.made["warnings"])
     return captured
 
 
 def _answer(session: Session, captured: Captured, question: str, max_new_tokens: int, as_json: bool) -> dict[str, Any]:
-    def print_text(text: str) -> None:
+    def print_text(text: str, end: str = "") -> None:
         if not as_json:
-            print(text, end="", flush=True)
+            print(escape_controls(text), end=end, flush=True)
 
     answer = session.ask(captured, question, max_new_tokens, print_text)
-    if not as_json:
-        print(flush=True)
+    print_text("", end="\n")
     return answer
 
 
-def _print_table(answers: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", padding=(0, 1))
-    table.add_column("")
+def _print_measures(answers: list[dict[str, Any]]) -> None:
     for answer in answers:
-        table.add_column(
-            escape_markup(answer["question"]), justify="right", max_width=24, overflow="ellipsis", no_wrap=True
-        )
-    table.add_row("visual tokens", *(f"{answer['tokens']:,}" for answer in answers))
-    table.add_row("kept", *(f"[bold green]{answer['kept']:,}[/]" for answer in answers))
-    for stage in ("decode", "vision", "select", "prefill", "answer"):
-        seconds = [answer["seconds"].get(stage) for answer in answers]
-        table.add_row(f"{stage}, s", *("-" if value is None else f"{value:.2f}" for value in seconds))
-    peaks = [answer["peak_bytes"] for answer in answers]
-    table.add_row("peak memory, GB", *("-" if peak is None else f"{peak / 1e9:.2f}" for peak in peaks))
-    screen.print(table)
+        peak = "" if answer["peak_bytes"] is None else f"; peak memory {format_bytes(answer['peak_bytes'])}"
+        kept = f"kept [bold green]{answer['kept']:,}[/] of {answer['tokens']:,} visual tokens"
+        print_summary([(answer["question"], f"{kept}{peak}"), ("", format_stages(answer["seconds"]))])

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 import floc
+from floc._text import format_bytes
 from floc.cli import options
 from floc.cli.application import command
-from floc.cli.encoding import encode_video
-from floc.cli.output import escape_markup, print_warning, screen, show_progress
+from floc.cli.options import METHOD, option
+from floc.cli.output import escape_markup, format_stages, print_note, print_table, print_warning, show_progress
 
 if TYPE_CHECKING:
     from floc.analysis.compare import Comparison
 
+METHODS = "floc,floc-paper,divprune,frame_uniform,random"
 # measures to print, and short names that fit a terminal
 COLUMNS = {"coverage": "cover", "worst": "worst", "bound": "bound", "averaged_distance": "dist", "redundancy": "redund"}
 
@@ -28,32 +31,22 @@ COLUMNS = {"coverage": "cover", "worst": "worst", "bound": "bound", "averaged_di
     "floc compare talk.mp4 --ratio 1/8,1/32 --plots figures",
 )
 def compare(
-    video: Annotated[Path, typer.Argument(help="The video file.")],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Write this .html file. [dim](default: NAME.report.html)[/]"
-        ),
-    ] = None,
-    methods: Annotated[
-        str, typer.Option(metavar="NAMES", help="Methods, with options: floc,floc:detail=1; or 'all'.")
-    ] = "floc,floc-paper,divprune,frame_uniform,random",
-    ratio: Annotated[
-        str, typer.Option(metavar="RATIOS", help="Shares of the tokens to keep.", rich_help_panel=options.BUDGET)
-    ] = "1/8,1/16,1/32",
-    plots: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Also write the figures as PNG files to this folder.")
-    ] = None,
-    fps: options.Fps = None,
-    max_frames: options.MaxFrames = None,
-    encoder: options.EncoderName = None,
-    device: options.Device = None,
-    as_json: options.AsJson = False,
+    video: Path = typer.Argument(help="The video file."),
+    output: Path | None = option("FILE", "Write this .html file. (default: NAME.report.html)", None, *options.OUTPUT),
+    methods: str = option("NAMES", "Methods, with options: floc,floc:detail=1; or 'all'.", METHOD, default=METHODS),
+    ratio: str = option("RATIOS", "Shares of the tokens to keep.", options.BUDGET, default="1/8,1/16,1/32"),
+    plots: Path | None = option("FOLDER", "Also write the figures as PNG files to this folder."),
+    fps: str | None = options.FPS,
+    max_frames: int | None = options.MAX_FRAMES,
+    encoder: str | None = options.ENCODER,
+    device: str | None = options.DEVICE,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Compare methods on a video, and write one HTML page that shows which tokens each method keeps."""
     from floc import report
     from floc.analysis.compare import plan_steps
 
+    options.check_input(video)
     if output is None:
         output = options.check_unused(Path(f"{video.stem}.report.html"))
     options.check_output(output, video, ".html")
@@ -63,38 +56,32 @@ def compare(
     names = floc.methods.list_methods() if methods == "all" else options.split_list(methods)
     for name in names:  # report errors before the video is read, which may take minutes
         floc.methods.parse(name)
-    plan_steps(options.split_list(ratio), n=1)
-    encoded = encode_video(video, fps, max_frames, encoder, device, with_thumbnails=True)
+    ratios = options.split_list(ratio)
+    plan_steps(ratios, n=1)
+    started = time.perf_counter()
+    encoded = options.encode_video(video, fps, max_frames, encoder, device, with_thumbnails=True)
+    seconds = {"decode and encode": time.perf_counter() - started}
+    line = shlex.join(["floc", *sys.argv[1:]])
     with show_progress("comparing") as update:
         comparison, figures = report.make(
-            encoded,
-            names,
-            options.split_list(ratio),
-            output,
-            figures=plots,
-            command=shlex.join(["floc", *sys.argv[1:]]),
-            progress=lambda task, share: update(share, task),
+            encoded, names, ratios, output, figures=plots, command=line, progress=lambda task, done: update(done, task)
         )
+    seconds["compare and write"] = time.perf_counter() - started - seconds["decode and encode"]
     if as_json:
         print(json.dumps(comparison.rows()))
-    _print_table(comparison)
-    size_mb = output.stat().st_size / 1e6
-    screen.print(f"[bold]{escape_markup(output)}[/]  {size_mb:.1f} MB; open it in any browser", soft_wrap=True)
+    else:
+        _print_table(comparison)
+    print_warning(*comparison.notes)
+    print_note(f"{output}  {format_bytes(output.stat().st_size)}; open it in any browser", style="bold")
     for figure in figures:
-        screen.print(escape_markup(figure), soft_wrap=True)
+        print_note(str(figure), style="")
+    print_note(format_stages(seconds))
 
 
 def _print_table(comparison: Comparison) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", padding=(0, 1))
-    table.add_column("method", no_wrap=True)
-    for name in ("kept", "tokens", *COLUMNS.values(), "seconds"):
-        table.add_column(name, justify="right", no_wrap=True)
+    rows = []
     for row in comparison.rows():
         numbers = ["-" if row[name] is None else f"{row[name]:.4f}" for name in COLUMNS]
         tokens, seconds = f"{row['tokens']:,}", f"{row['seconds']:.2f}"
-        table.add_row(escape_markup(row["method"]), row["ratio"], tokens, *numbers, seconds)
-    screen.print(table)
-    for note in comparison.notes:
-        print_warning(note)
+        rows.append([escape_markup(row["method"]), row["ratio"], tokens, *numbers, seconds])
+    print_table(["method", *(f">{name}" for name in ("kept", "tokens", *COLUMNS.values(), "seconds"))], rows)

@@ -6,18 +6,18 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any, Literal
 
 import typer
 
 import floc
 from floc.cli import options
 from floc.cli.application import command
-from floc.cli.encoding import encode_video
+from floc.cli.options import METHOD, option
 from floc.cli.output import escape_markup, format_stages, print_summary, show_progress
 
-if TYPE_CHECKING:
-    from floc.methods import Spec
+Metric = Literal["cosine", "gaussian"]
+Backend = Literal["auto", "cpu", "gpu", "torch", "reference"]
 
 
 @command(
@@ -25,43 +25,23 @@ if TYPE_CHECKING:
     "floc compress tokens.npy --budget 4096 -o kept.safetensors",
 )
 def compress(
-    source: Annotated[Path, typer.Argument(help="A video, or tokens [T, H, W, D] or [T, N, D]: .npy, .safetensors.")],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write this .safetensors file."),
-    ] = None,
-    ratio: options.Ratio = None,
-    budget: options.TokenBudget = None,
-    coverage: options.Coverage = None,
-    method: options.Method = "floc",
-    block: options.Block = None,
-    dedupe: Annotated[
-        float | None,
-        typer.Option(
-            metavar="N",
-            help="Survivors per kept token; 1: no second pass. [dim](floc: 2)[/]",
-            rich_help_panel=options.METHOD,
-        ),
-    ] = None,
-    detail: Annotated[
-        float | None,
-        typer.Option(
-            metavar="P",
-            help="Weight of badly covered tokens; 1: none. [dim](floc: 2)[/]",
-            rich_help_panel=options.METHOD,
-        ),
-    ] = None,
-    metric: options.Metric = None,
-    backend: options.Backend = None,
-    fps: options.Fps = None,
-    max_frames: options.MaxFrames = None,
-    encoder: options.EncoderName = None,
-    device: options.Device = None,
-    tensor: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Tensor of a .safetensors file. [dim](default: tokens, or the only one)[/]"),
-    ] = None,
-    as_json: options.AsJson = False,
+    source: Path = typer.Argument(help="A video, or tokens [T, H, W, D] or [T, N, D]: .npy, .safetensors."),
+    output: Path | None = option("FILE", "Write this .safetensors file.", None, *options.OUTPUT),
+    ratio: str | None = options.RATIO,
+    budget: int | None = options.TOKEN_BUDGET,
+    coverage: float | None = options.COVERAGE,
+    method: str = options.METHOD_NAME,
+    block: str | None = options.BLOCK,
+    dedupe: float | None = option("N", "Survivors per kept token; 1: no second pass. (floc: 2)", METHOD),
+    detail: float | None = option("P", "Weight of badly covered tokens; 1: none. (floc: 2)", METHOD),
+    metric: Metric | None = option("NAME", "cosine or gaussian. (floc: cosine)", METHOD),
+    backend: Backend | None = option("NAME", "auto, cpu, gpu, torch or reference. (floc: auto)", METHOD),
+    fps: str | None = options.FPS,
+    max_frames: int | None = options.MAX_FRAMES,
+    encoder: str | None = options.ENCODER,
+    device: str | None = options.DEVICE,
+    tensor: str | None = option("NAME", "Tensor of a .safetensors file. (default: tokens, or the only one)"),
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Compress a video, or a file of tokens.
 
@@ -72,27 +52,34 @@ def compress(
     spec = floc.methods.parse(method)
     if (ratio, budget, coverage) != (None, None, None) or not floc.methods.runs_alone(spec):
         options.parse_budget(ratio, budget, coverage, names="--ratio, --budget or --coverage")
-    method_options = _merge_options(spec, block, dedupe=dedupe, detail=detail, metric=metric, backend=backend)
+    given = {"dedupe": dedupe, "detail": detail, "metric": metric, "backend": backend}
+    given_options = {name: value for name, value in given.items() if value is not None}
+    method_options: dict[str, Any] = {**spec.options, **given_options, **options.parse_block(block)}
+    floc.methods.make(spec.method, method_options)  # checks the options before a long video is read
+    options.check_input(source)
     is_video = source.suffix not in files.TOKENS
     if is_video and output is None:
         output = options.check_unused(Path(f"{source.stem}.kept.safetensors"))
-    if output is not None:
-        options.check_output(output, source, ".safetensors")
-
+    options.check_output(output, source, ".safetensors")
     seconds: dict[str, float] = {}
     started = time.perf_counter()
     details: dict[str, Any] = {}
     if is_video:
         if tensor is not None:
             raise ValueError(f"{source}: --tensor is for .safetensors files; this is a video")
-        video = encode_video(source, fps, max_frames, encoder, device)
+        video = options.encode_video(source, fps, max_frames, encoder, device)
         tokens = video.tokens
         details = {"times_s": video.times_s, "made_from": video.describe()}
     else:
-        _refuse_options(source, fps=fps, max_frames=max_frames, encoder=encoder, device=device)
+        refused = dict(fps=fps, max_frames=max_frames, encoder=encoder, device=device)
+        options.refuse_options(source, "this file holds tokens", **refused)
         tokens = files.read_tokens(source, tensor)
     seconds["decode and encode" if is_video else "read"] = time.perf_counter() - started
-    kept = _select(source, tokens, spec, method_options, ratio, budget, coverage)
+    limits: dict[str, Any] = {"ratio": ratio, "budget": budget, "coverage": coverage}
+    with show_progress(f"compressing {source.name}") as update:
+        if "progress" in floc.methods.list_options(spec.method):
+            method_options["progress"] = update
+        kept = floc.compress(tokens, method=spec.method, **limits, **method_options)
     seconds["select"] = kept.seconds
     if output is not None:
         started = time.perf_counter()
@@ -105,45 +92,11 @@ def compress(
     _print_kept(kept, source, output, seconds)
 
 
-def _merge_options(spec: Spec, block: str | None, **given: Any) -> dict[str, Any]:
-    """Merge the options of --method with those given on their own, and check them before a long video is read."""
-    merged = {**spec.options, **{name: value for name, value in given.items() if value is not None}}
-    if block is not None:
-        merged["block"] = options.parse_block(block)
-    floc.methods.make(spec.method, merged)
-    return merged
-
-
-def _refuse_options(source: Path, **given: object) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(f"{source}: --{name.replace('_', '-')} is for videos; this file holds tokens")
-
-
-def _select(
-    source: Path,
-    tokens: Any,
-    spec: Spec,
-    method_options: dict[str, Any],
-    ratio: str | None,
-    budget: int | None,
-    coverage: float | None,
-) -> floc.Kept:
-    with show_progress(f"compressing {source.name}") as update:
-        if "progress" in floc.methods.list_options(spec.method):
-            method_options = {**method_options, "progress": update}
-        return floc.compress(
-            tokens, ratio=ratio, budget=budget, coverage=coverage, method=spec.method, **method_options
-        )
-
-
 def _print_kept(kept: floc.Kept, source: Path, output: Path | None, seconds: Mapping[str, float]) -> None:
     frames, rows, columns = kept.shape
+    size = f"{frames} frames of {rows} x {columns}, {kept.features.shape[-1]} features"
     summary = [
-        (
-            "tokens",
-            f"{escape_markup(source)}: {frames} frames of {rows} x {columns}, {kept.features.shape[-1]} features",
-        ),
+        ("tokens", f"{escape_markup(source)}: {size}"),
         ("kept", f"[bold green]{len(kept)}[/] of {kept.n}  (1 in {1 / kept.ratio:.3g})"),
         ("coverage", f"{kept.coverage:.4f}  mean cosine between a token and its representative"),
     ]

@@ -5,31 +5,28 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from floc._text import format_time
 from floc.cli import options
 from floc.cli.application import command
-from floc.cli.output import catch_stop, print_note, print_warning, screen, show_status
+from floc.cli.options import BUDGET, METHOD, OUTPUT, VIDEO, Text, flag, option
+from floc.cli.output import escape_markup, print_line, print_note, print_table, print_warning, show_status
+from floc.cli.signals import catch_stop
 
 if TYPE_CHECKING:
-    from floc.evaluation import Cell, EvalStatus, ResultFolder
+    from floc.evaluation.plan import EvalRun
+    from floc.evaluation.results import ResultFolder
+    from floc.evaluation.runner import EvalStatus
 
-COLUMNS = ("model", "frames", "tokens", "16:9", "kept", "cells", "done", "GPU h", "read h")
-GROUP = ("model", "max_frames", "fps", "ratio", "budget", "limit", "more", "lmms")  # what the cells of a row share
-Text = str | None
-
-
-def _option(metavar: str | None, text: str, default: str = "", *names: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=f"{text} [dim](default: {default})[/]" if default else text)
-
-
-def _split(text: str | None) -> list[str] | None:
-    return None if text is None else options.split_list(text)
+COLUMNS = ("model", ">frames", ">tokens", ">16:9", ">kept", ">runs", ">done", ">GPU h", ">read h")
+GROUP = ("model", "max_frames", "fps", "ratio", "budget", "limit", "more", "lmms")  # what the runs of a row share
+METHODS = "full, floc, floc-paper, frame_uniform, random"
+TASKS = "videomme, mlvu_dev, longvideobench_val_v, egoschema_subset"
+WHAT = "Models, methods and tasks"  # panel of the help
+FOLDER = Path("floc-eval")
 
 
 @command(
@@ -38,142 +35,119 @@ def _split(text: str | None) -> list[str] | None:
     name="eval",
 )
 def evaluate(
-    models: Annotated[Text, _option("NAMES", "Names, or NAME=FOLDER for other weights.", "qwen2.5-vl-7b")] = None,
-    methods: Annotated[
-        Text, _option("NAMES", "Names; full: all tokens.", "full,floc,floc-paper,frame_uniform,random")
-    ] = None,
-    ratio: Annotated[Text, _option("RATIOS", "Shares of the tokens to keep.", "1/8,1/16,1/32", "--ratio")] = None,
-    tasks: Annotated[
-        Text, _option("NAMES", "Of lmms-eval.", "videomme,mlvu_dev,longvideobench_val_v,egoschema_subset")
-    ] = None,
-    paper: Annotated[Text, _option("NAME", "A table and its settings: table1, table2, supp, table4-6, table8.")] = None,
-    max_frames: Annotated[int | None, _option("N", "Read at most N frames of a video.", "as in the paper")] = None,
-    fps: Annotated[float | None, _option("N", "Frames per second.", "evenly spaced frames")] = None,
-    budget: Annotated[int | None, _option("N", "Number of tokens to keep of a video, instead of --ratio.")] = None,
-    block: Annotated[Text, _option("FRAMES", "Frames per block, 'scene' or 'none'.", "32; clusterings: 8")] = None,
-    limit: Annotated[int | None, _option("N", "Questions per task, to try it out.", "all")] = None,
-    gpus: Annotated[Text, _option("GPUS", "One process per entry: 0,1, or 0+1,2+3 for two GPUs each.", "all")] = None,
-    output: Annotated[
-        Path, _option("FOLDER", "Folder of the results; finished cells are not run again.", "", "--output", "-o")
-    ] = Path("floc-eval"),
-    retry: Annotated[bool, _option(None, "Run failed cells again.", "", "--retry")] = False,
-    model_args: Annotated[str, _option("ARGS", "For lmms-eval's model: max_pixels=100352,positions=compact.")] = "",
-    lmms: Annotated[str, _option("ARGS", "More arguments for lmms-eval, as one text.")] = "",
-    dry_run: Annotated[
-        bool, _option(None, "Show cells, tokens, hours, downloads; run nothing.", "", "--dry-run")
-    ] = False,
-    as_json: options.AsJson = False,
+    models: Text = option("NAMES", "Names, or NAME=FOLDER for other weights. (default: qwen2.5-vl-7b)", WHAT),
+    methods: Text = option("NAMES", f"Methods; full: all tokens. (default: {METHODS})", WHAT),
+    tasks: Text = option("NAMES", f"Tasks of lmms-eval. (default: {TASKS})", WHAT),
+    paper: Text = option("NAME", "A table and its settings: table1, table2, supp, table4-6, table8.", WHAT),
+    limit: int | None = option("N", "Questions per task, to try it out. (default: all)", WHAT),
+    ratio: Text = option("RATIOS", "Shares of the tokens to keep. (default: 1/8,1/16,1/32)", BUDGET),
+    budget: int | None = option("N", "Number of tokens to keep of a video, instead of --ratio.", BUDGET),
+    block: Text = option("FRAMES", "Frames per block, 'scene' or 'none'. (default: 32; clusterings: 8)", METHOD),
+    max_frames: int | None = option("N", "Read at most N frames of a video. (default: as in the paper)", VIDEO),
+    fps: Text = option("N", "Frames per second. (default: evenly spaced frames)", VIDEO),
+    gpus: Text = option("GPUS", "One process per entry: 0,1, or 0+1,2+3 for two GPUs each. (default: all)"),
+    output: Path = option("FOLDER", "Folder of the results; finished runs stay.", None, *OUTPUT, default=FOLDER),
+    retry: bool = flag("--retry", "Repeat failed runs."),
+    model_args: str = option("ARGS", "For lmms-eval's model: max_pixels=100352,positions=compact.", default=""),
+    lmms: str = option("ARGS", "More arguments for lmms-eval, as one text.", default=""),
+    dry_run: bool = flag("--dry-run", "Show runs, tokens, hours, downloads; start nothing."),
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Evaluate models and methods on benchmarks, and compare with the paper's numbers.
 
-    A cell is one model with one method and one ratio on one task: one run of lmms-eval. Run the same command again to
-    continue after a stop. Every cell updates report.md and report.json in the folder.
+    A run is one model with one method and one ratio on one task, in lmms-eval. Give the same command again to continue
+    after a stop. Every run updates report.md and report.json in the folder.
     """
-    from floc import evaluation
+    from floc.evaluation.command import build_command, parse_gpus
+    from floc.evaluation.plan import PlanOptions, plan_grid, plan_paper
+    from floc.evaluation.preview import preview_plan
+    from floc.evaluation.results import ResultFolder
 
-    if block is not None:
-        options.parse_block(block)
-    plan_options = evaluation.PlanOptions(
-        models=_split(models),
-        methods=_split(methods),
-        ratios=_split(ratio),
-        tasks=_split(tasks),
-        budget=budget,
-        block=block,
-        max_frames=max_frames,
-        fps=fps,
-        limit=limit,
-        more=model_args,
-        lmms=lmms,
-    )
-    cells = evaluation.plan_grid(plan_options) if paper is None else evaluation.plan_paper(paper, plan_options)
+    options.parse_block(block)
+    texts = {"models": models, "methods": methods, "ratios": ratio, "tasks": tasks}
+    lists: dict[str, Any] = {name: None if text is None else options.split_list(text) for name, text in texts.items()}
+    counts: dict[str, Any] = {"budget": budget, "max_frames": max_frames, "limit": limit}
+    sampling = options.parse_fps(fps, default=None)
+    plan_options = PlanOptions(**lists, **counts, block=block, fps=sampling, more=model_args, lmms=lmms)
+    runs = plan_grid(plan_options) if paper is None else plan_paper(paper, plan_options)
     options.check_folder(output)
-    folder = evaluation.ResultFolder(output)
-    workers = evaluation.parse_gpus(gpus)
+    folder = ResultFolder(output)
+    workers = parse_gpus(gpus)
     if dry_run:
-        plan = evaluation.preview.preview_plan(cells, folder, evaluation.build_command, workers[0])
+        plan = preview_plan(runs, folder, build_command, workers[0])
         print(json.dumps(plan)) if as_json else _show_plan(plan)
     else:
-        _run_cells(cells, folder, workers, retry=retry, as_json=as_json)
+        _execute_runs(runs, folder, workers, retry=retry, as_json=as_json)
 
 
-def _run_cells(cells: list[Cell], folder: ResultFolder, gpus: list[str], *, retry: bool, as_json: bool) -> None:
-    from floc import evaluation
+def _execute_runs(runs: list[EvalRun], folder: ResultFolder, gpus: list[str], *, retry: bool, as_json: bool) -> None:
+    from floc.evaluation.command import build_command, check_lmms_eval
+    from floc.evaluation.preview import check_downloads
+    from floc.evaluation.report import write_report
+    from floc.evaluation.runner import execute_runs, list_pending
 
-    if pending := evaluation.list_pending(cells, folder, retry=retry):
-        evaluation.preview.check_downloads(pending)
-        evaluation.check_lmms_eval()
+    if pending := list_pending(runs, folder, retry=retry):
+        check_downloads(pending)
+        check_lmms_eval()
     format_line = functools.partial(_format_status, workers=len(gpus))
     with catch_stop() as is_stopped, show_status(format_line) as show:
-        status = evaluation.run_cells(
-            cells,
-            folder,
-            evaluation.build_command,
-            gpus=gpus,
-            retry=retry,
-            on_poll=show,
-            should_stop=is_stopped,
-            on_finish=lambda cell: evaluation.report.write_report(folder),
-        )
-    page, data = evaluation.report.write_report(folder)
+        hooks: dict[str, Any] = dict(on_poll=show, should_stop=is_stopped, on_finish=lambda run: write_report(folder))
+        status = execute_runs(runs, folder, build_command, gpus=gpus, retry=retry, **hooks)
+    page, data = write_report(folder)
     print(data.read_text() if as_json else page.read_text(), end="")
-    screen.print(format_line(status), markup=False, soft_wrap=True)
+    print_note(format_line(status), style="")
     print_note(f"wrote {page} and {data}")
     if status.failed:
-        print_warning("some cells failed: the report says why; --retry runs them again")
+        print_warning("some runs failed: the report says why; --retry repeats them")
     if is_stopped():
         print_warning("stopped: run the same command to continue")
-    if status.done < status.cells:
+    if status.done < status.runs:
         raise typer.Exit(1)
 
 
 def _format_status(status: EvalStatus, workers: int) -> str:
-    parts = [f"{status.done} of {status.cells} cells done", f"{len(status.running)} running"]
+    parts = [f"{status.done} of {status.runs} runs done", f"{len(status.running)} running"]
     if status.failed:
         parts.append(f"{status.failed} failed")
-    left_s = status.estimate_left(workers)
-    if left_s:
+    if left_s := status.estimate_left(workers):
         parts.append(f"about {format_time(left_s)} left")
-    running = [f"{cell.model} {cell.method} {cell.size} {cell.task}" for cell in list(status.running.values())]
+    running = [f"{run.model} {run.method} {run.size} {run.task}" for run in list(status.running.values())]
     return "  ".join([*parts, *running])
 
 
 def _show_plan(plan: dict[str, Any]) -> None:
-    out = Console(highlight=False)
-    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
-    for name in COLUMNS:
-        table.add_column(name, justify="left" if name == "model" else "right", no_wrap=True)
     groups: dict[tuple, list[dict[str, Any]]] = {}
-    for cell in plan["cells"]:
-        groups.setdefault(tuple(cell[name] for name in GROUP), []).append(cell)
-    for cells in groups.values():
-        first = cells[0]
-        table.add_row(
-            first["model"],
-            f"{first['max_frames']:,}" + (f" {first['fps']:g}/s" if first["fps"] else ""),
-            f"{first['tokens']:,}",
-            f"{first['film_tokens']:,}",
-            f"{first['kept']:,}" + (f" ({first['ratio']})" if first["ratio"] else ""),
-            str(len(cells)),
-            str(sum(cell["state"] == "done" for cell in cells)),
-            *_format_hours(cells),
-        )
-    table.add_row("all", *[""] * 4, str(len(plan["cells"])), "", *_format_hours(plan["cells"]))
-    out.print(table)
-    methods = [cell["method"] + (f" (T = {cell['block']})" if cell["block"] else "") for cell in plan["cells"]]
+    for run in plan["runs"]:
+        groups.setdefault(tuple(run[name] for name in GROUP), []).append(run)
+    rows = [_format_row(runs) for runs in groups.values()]
+    print_table(COLUMNS, [*rows, ["all", *[""] * 4, str(len(plan["runs"])), "", *_format_hours(plan["runs"])]])
+    methods = [run["method"] + (f" (T = {run['block']})" if run["block"] else "") for run in plan["runs"]]
     lines = [
         f"methods: {', '.join(dict.fromkeys(methods))}",
-        f"tasks: {', '.join(dict.fromkeys(cell['task'] for cell in plan['cells']))}",
+        f"tasks: {', '.join(dict.fromkeys(run['task'] for run in plan['runs']))}",
         "tokens: of a video, at most; 16:9: of a 1280 x 720 video; kept: of the maximum",
         *(f"assumed: {text}" for text in plan["assumed"]),
         f"hours: {plan['estimate']}",
         *(["", "Download first:"] if plan["missing"] else []),
         *(f"  {download['get']}" for download in plan["missing"]),
     ]
-    for line in lines:
-        out.print(line, markup=False, soft_wrap=True)
+    print_line("\n".join(lines))
 
 
-def _format_hours(cells: list[dict[str, Any]]) -> list[str]:
-    columns = ([cell[name] for cell in cells] for name in ("computing_s", "reading_s"))
+def _format_row(runs: list[dict[str, Any]]) -> list[str]:
+    first = runs[0]
+    return [
+        escape_markup(first["model"]),
+        f"{first['max_frames']:,}" + (f" {first['fps']:g}/s" if first["fps"] else ""),
+        f"{first['tokens']:,}",
+        f"{first['video_tokens']:,}",
+        f"{first['kept']:,}" + (f" ({first['ratio']})" if first["ratio"] else ""),
+        str(len(runs)),
+        str(sum(run["state"] == "done" for run in runs)),
+        *_format_hours(runs),
+    ]
+
+
+def _format_hours(runs: list[dict[str, Any]]) -> list[str]:
+    columns = ([run[name] for run in runs] for name in ("computing_s", "reading_s"))
     return ["-" if None in seconds else f"{sum(seconds) / 3600:.1f}" for seconds in columns]  # -: no estimate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -11,13 +11,15 @@ import floc
 from floc._text import format_bytes, format_time
 from floc.cli import options
 from floc.cli.application import command
-from floc.cli.output import escape_markup, print_summary, screen, show_status
+from floc.cli.options import option
+from floc.cli.output import clean_text, escape_markup, format_stages, print_summary, print_warning, show_status
 
 if TYPE_CHECKING:
     from floc.archive.ingest import IngestStatus
 
+Engine = Literal["local", "ray"]
 DEFAULT_RATIO = "1/32"
-RATIO_HELP = f"Share of the tokens to keep. [dim](default: {DEFAULT_RATIO})[/]"
+WORKERS = "Workers"  # panel of the help
 MAX_MESSAGES = 20  # failures and warnings in the summary; the store and --json have all
 
 
@@ -26,26 +28,19 @@ MAX_MESSAGES = 20  # failures and warnings in the summary; the store and --json 
     "floc ingest s3://bucket/cameras --store s3://bucket/archive --engine ray --address auto",
 )
 def ingest(
-    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Videos, folders, or URIs (s3://bucket/dir).")],
-    store: Annotated[str, typer.Option(metavar="STORE", help="A folder or a URI, created if it does not exist.")],
-    ratio: Annotated[str | None, typer.Option(metavar="RATIO", help=RATIO_HELP, rich_help_panel=options.BUDGET)] = None,
-    coverage: options.Coverage = None,
-    method: options.Method = "floc",
-    block: options.Block = None,
-    encoder: options.EncoderName = None,
-    fps: options.Fps = None,
-    device: options.Device = None,
-    engine: Annotated[
-        Literal["local", "ray"], typer.Option(metavar="NAME", help="local: processes on this machine; ray: Ray Data.")
-    ] = "local",
-    workers: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Number of encoders. [dim](default: 1 per core; per GPU 2, or 1 on Ray)[/]"),
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Ray: the cluster, or auto. [dim](default: a new one)[/]")
-    ] = None,
-    as_json: options.AsJson = False,
+    sources: list[str] = typer.Argument(help="Videos, folders, or URIs (s3://bucket/dir)."),
+    store: str = option("STORE", "A folder or a URI, created if it does not exist.", default=...),
+    ratio: str | None = option("RATIO", f"Share of the tokens to keep. (default: {DEFAULT_RATIO})", options.BUDGET),
+    coverage: float | None = options.COVERAGE,
+    method: str = options.METHOD_NAME,
+    block: str | None = options.BLOCK,
+    encoder: str | None = options.ENCODER,
+    fps: str | None = options.FPS,
+    device: str | None = options.DEVICE,
+    engine: Engine = option("NAME", "local: processes on this machine; ray: Ray Data.", WORKERS, default="local"),
+    workers: int | None = option("N", "Number of encoders. (default: 1 per core; per GPU 2, or 1 on Ray)", WORKERS),
+    address: str | None = option("ADDRESS", "Ray: the cluster, or auto. (default: a new one)", WORKERS),
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Compress many videos into a store.
 
@@ -56,27 +51,16 @@ def ingest(
         ratio = DEFAULT_RATIO
     options.parse_budget(ratio, None, coverage, names="--ratio or --coverage")
     spec = floc.methods.parse(method)
-    block_option = {} if block is None else {"block": options.parse_block(block)}
+    method_options = {"method": spec.method, **spec.options, **options.parse_block(block)}
+    reading = {"encoder": encoder or "auto", "fps": options.parse_fps(fps), "device": device}
+    settings: dict[str, Any] = {"ratio": ratio, "coverage": coverage, **method_options, **reading}
+    settings |= {"engine": engine, "workers": workers, "address": address}
     from floc.archive.ingest import ingest as ingest_videos
 
     with show_status(_format_line) as show:
-        status = ingest_videos(
-            sources,
-            store,
-            encoder=encoder or "auto",
-            ratio=ratio,
-            coverage=coverage,
-            method=spec.method,
-            fps=options.parse_fps(fps),
-            device=device,
-            engine=engine,
-            workers=workers,
-            address=address,
-            show=show,
-            **{**spec.options, **block_option},
-        )
+        status = ingest_videos(sources, store, show=show, **settings)
     if as_json:
-        print(json.dumps({**status.summary(), "store": store}))
+        print(json.dumps({**status.summary(), "store": clean_text(store)}))
     _print_result(status, store)
     if status.failed:
         raise typer.Exit(1)
@@ -93,20 +77,19 @@ def _format_line(status: IngestStatus) -> str:
 
 
 def _print_result(status: IngestStatus, store: str) -> None:
-    for kind, style, messages in (("failed", "red", status.failures), ("warning", "yellow", status.warnings)):
+    for kind, messages in (("failed", status.failures), ("warning", status.warnings)):
         for uri, text in messages[:MAX_MESSAGES]:
-            screen.print(f"{kind}  {uri}: {text}", style=style, markup=False, soft_wrap=True)
+            print_warning(f"{kind}  {uri}: {text}")
         if len(messages) > MAX_MESSAGES:
-            screen.print(f"and {len(messages) - MAX_MESSAGES} more; --json lists all", style=style)
+            print_warning(f"and {len(messages) - MAX_MESSAGES} more; --json lists all")
     skipped = f", {status.skipped} in the store already" if status.skipped else ""
     failed = f", [red]{status.failed} failed[/]" if status.failed else ""
     rows = [("videos", f"[bold green]{status.done}[/] of {status.videos} ingested{skipped}{failed}")]
     if status.done:
-        stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in status.seconds.items())
         rows += [
             ("footage", f"{format_time(status.footage_s)}, {status.hours_per_hour:.3g} hours per hour"),
             ("tokens", f"{status.tokens:,}, kept {status.kept:,} (1 in {status.tokens / status.kept:.3g})"),
             ("written", f"{format_bytes(status.bytes)} to {escape_markup(store)}"),
-            ("seconds", f"{status.elapsed_s:.1f}; summed over workers: {stages}"),
+            ("time", f"{status.elapsed_s:.2f} s; of the workers: {format_stages(status.seconds)}"),
         ]
     print_summary(rows)

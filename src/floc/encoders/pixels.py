@@ -16,15 +16,12 @@ exposure above 0.96 for 90%, four seconds later (fixed cameras) above 0.90 for 9
 0.61. Widths and weights come from a coarse sweep, and results are flat around them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
-from floc.encoders import cells
-from floc.encoders.base import require_multiples
+from floc.encoders.base import CELL, CellLayout, require_multiples
 
 COLOURS = 64
 # Lightness is in 0..1, red-green and yellow-blue in -1..1. The fixed colours are uniform in lightness and Gaussian
@@ -54,16 +51,15 @@ _OFFSETS = -(_CENTRES**2).sum(1)[:, None, None] / 2  # [COLOURS, 1, 1]
 
 
 @dataclass(frozen=True)
-class PixelEncoder(cells.CellLayout):
+class PixelEncoder(CellLayout):
     """Encodes frames as tokens of 84 values, in numpy, on the CPU."""
 
     name: str = "pixels"
 
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
-        require_multiples(pixels, cells.CELL)
+        require_multiples(pixels, CELL)
         batch, height, width, _ = pixels.shape
-        rows, columns = height // cells.CELL, width // cells.CELL
-        tokens = np.empty((batch, rows, columns, COLOURS + 20), np.float16)
+        tokens = np.empty((batch, height // CELL, width // CELL, COLOURS + 20), np.float16)
         for frame, out in zip(pixels, tokens, strict=True):  # one at a time: the arrays of a frame fit the cache
             halved = _add_by_four(frame.transpose(2, 0, 1).astype(np.uint16))  # [3, height / 2, width / 2]
             opponent = _product(OPPONENT, halved.astype(np.float32, order="C"))
@@ -104,7 +100,7 @@ def _describe_colour(planes: np.ndarray) -> np.ndarray:
     shares -= shares.max(0)  # exp of the nearest colour is 1: no overflow, and no sum is 0
     np.exp(shares, out=shares)
     shares /= shares.sum(0)
-    return np.sqrt(_mean_by(shares, cells.CELL // 4))
+    return np.sqrt(_mean_by(shares, CELL // 4))
 
 
 def _describe_structure(lightness: np.ndarray) -> np.ndarray:
@@ -120,7 +116,7 @@ def _describe_structure(lightness: np.ndarray) -> np.ndarray:
     energy *= energy  # a steep step from noise to edges
     edge = energy / (energy + np.float32(EDGE**4))
     edges = np.stack([edge, edge * cos2, edge * sin2, edge * (2 * cos2 * cos2 - 1), edge * (2 * sin2 * cos2)])
-    quarters = _mean_by(edges, cells.CELL // 4)
+    quarters = _mean_by(edges, CELL // 4)
     quarters *= STRUCTURE / 2 / np.sqrt(quarters[..., :1] + FLAT)
-    rows, columns = h // (cells.CELL // 2), w // (cells.CELL // 2)
+    rows, columns = h // (CELL // 2), w // (CELL // 2)
     return quarters.reshape(rows, 2, columns, 2, 5).transpose(0, 2, 1, 3, 4).reshape(rows, columns, 20)

@@ -5,8 +5,6 @@ The processors need torchvision, so frames are prepared here: the video reader r
 little, and a limit on the pixels of a whole video (Qwen3-VL, GLM-V) is replaced by one on the pixels of a frame.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -81,11 +79,10 @@ class SquareLayout:
 
     def crop(self, pixels: np.ndarray) -> np.ndarray:
         height, width = pixels.shape[1:3]
-        expected = self.side if self.resized is None else self.resized
-        if min(height, width) != expected or (self.resized is None and height != width):
-            raise ValueError(
-                f"this model takes frames of {expected} pixels, got {width} x {height}; use encoder.frame_size"
-            )
+        short = self.side if self.resized is None else self.resized
+        if min(height, width) != short or (self.resized is None and height != width):
+            problem = f"this model takes frames of {short} pixels, got {width} x {height}"
+            raise ValueError(f"{problem}; use encoder.frame_size")
         top, left = (height - self.side) // 2, (width - self.side) // 2
         return pixels[:, top : top + self.side, left : left + self.side]
 
@@ -150,10 +147,8 @@ class VisionTower:
     @torch.no_grad()
     def encode(self, pixels: np.ndarray) -> FrameTokens:
         """Encode [B, height, width, 3] uint8 frames as tokens and deep features, on the model's device."""
-        if len(pixels) % self.frames_per_token:
-            raise ValueError(
-                f"{self.name} joins {self.frames_per_token} frames, got {len(pixels)}; use floc.encoders.encode to pad"
-            )
+        if len(pixels) % (count := self.frames_per_token):
+            raise ValueError(f"{self.name} joins {count} frames, got {len(pixels)}; use floc.encoders.encode to pad")
         pixels, parts = self.crop(pixels), []
         for start in range(0, len(pixels), STEP):
             batch = to_tensor(pixels[start : start + STEP]).to(self.mean.device)
@@ -188,10 +183,9 @@ def _load_preprocessing(name: str, config: Any) -> tuple[PatchLayout | SquareLay
     """Read the layout, mean and std from the video preprocessor file, or from the one for images."""
     supported = [model_type for model_type, family in FAMILIES.items() if family.frames is not None]
     if config.model_type not in supported:
-        raise ValueError(
-            f"{name}: floc cannot prepare frames for a model of type {config.model_type!r}; pass the inputs that its "
-            f"processor returns for the video to floc.capture (supported types: {', '.join(supported)})"
-        )
+        types = f"{config.model_type!r} (supported types: {', '.join(supported)})"
+        fix = "pass the inputs that its processor returns for the video to floc.capture"
+        raise ValueError(f"{name}: floc cannot prepare frames for a model of type {types}; {fix}")
     for file in PREPROCESSOR_FILES:
         settings = read_json(name.removeprefix("hf:"), file)
         if file == "processor_config.json":  # has the settings of all parts of a processor
@@ -251,10 +245,9 @@ def _load_without_language(name: str, config: Any) -> Any:
     text.num_hidden_layers = 0
     if getattr(text, "layer_types", None):
         text.layer_types = []
+    options = dict(config=config, dtype="auto", output_loading_info=True)
     with hide_progress(hide_warnings=True):  # it would list every weight of the language model as unused
-        loaded: Any = AutoModelForImageTextToText.from_pretrained(
-            name.removeprefix("hf:"), config=config, dtype="auto", output_loading_info=True
-        )
+        loaded: Any = AutoModelForImageTextToText.from_pretrained(name.removeprefix("hf:"), **options)
     model, report = loaded[0].model, loaded[1]
     language = "text_model" if hasattr(model, "text_model") else "language_model"
     missing = [weight for weight in report["missing_keys"] if language not in weight and "lm_head" not in weight]

@@ -1,6 +1,4 @@
-"""Build the command of a cell: lmms-eval with a model of `floc.integrations.lmms_eval`, on some GPUs."""
-
-from __future__ import annotations
+"""Build the command of a run: lmms-eval with a model of `floc.integrations.lmms_eval`, on some GPUs."""
 
 import importlib.util
 import itertools
@@ -12,10 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from floc import methods as registry
-from floc.evaluation.plan import FULL, Cell
+from floc.evaluation.plan import FULL, EvalRun
 
-# (cell, output folder, GPUs; none: the CPU) -> command
-CommandBuilder = Callable[[Cell, Path, Sequence[str]], list[str]]
+# (run, output folder, GPUs; none: the CPU) -> command
+CommandBuilder = Callable[[EvalRun, Path, Sequence[str]], list[str]]
 # qwen_vl_utils shrinks the frames of a video with more tokens than this share of MODEL_SEQ_LEN; the default of that
 VIDEO_SHARE, DEFAULT_SEQ_LEN = 0.9, 128_000
 
@@ -26,39 +24,39 @@ def check_lmms_eval() -> None:
         raise ImportError("floc eval needs lmms-eval: pip install 'floc-video[eval]'")
 
 
-def build_command(cell: Cell, folder: Path, gpus: Sequence[str]) -> list[str]:
-    """Return the command that runs a cell with lmms-eval and writes its results to a folder."""
-    length = math.ceil(cell.video_model.count_tokens(cell.max_frames) / VIDEO_SHARE)
+def build_command(run: EvalRun, folder: Path, gpus: Sequence[str]) -> list[str]:
+    """Return the command that executes a run with lmms-eval and writes its results to a folder."""
+    length = math.ceil(run.video_model.count_tokens(run.max_frames) / VIDEO_SHARE)
     return [
         *(["env", f"MODEL_SEQ_LEN={length}"] if length > DEFAULT_SEQ_LEN else []),
         *(sys.executable, "-m", "lmms_eval"),
-        *("--model", cell.video_model.lmms_model, "--model_args", _format_arguments(cell, gpus)),
-        *("--tasks", cell.task, "--batch_size", "1", "--output_path", str(folder), "--log_samples"),
-        *([] if cell.limit is None else ["--limit", str(cell.limit)]),
+        *("--model", run.video_model.lmms_model, "--model_args", _format_arguments(run, gpus)),
+        *("--tasks", run.task, "--batch_size", "1", "--output_path", str(folder), "--log_samples"),
+        *([] if run.limit is None else ["--limit", str(run.limit)]),
         *([] if gpus else ["--device", "cpu"]),
-        *shlex.split(cell.lmms),
+        *shlex.split(run.lmms),
     ]
 
 
-def _format_arguments(cell: Cell, gpus: Sequence[str]) -> str:
-    arguments: dict[str, object] = {"pretrained": cell.weights}
-    arguments |= {"ratio": cell.ratio} if cell.budget is None else {"budget": cell.budget}
-    if cell.method != FULL:
-        spec = registry.parse(cell.method)
-        arguments["method"] = cell.method
-        if cell.block is not None and "block" not in spec.options:
-            arguments["block"] = cell.block
+def _format_arguments(run: EvalRun, gpus: Sequence[str]) -> str:
+    arguments: dict[str, object] = {"pretrained": run.weights}
+    arguments |= {"ratio": run.ratio} if run.budget is None else {"budget": run.budget}
+    if run.method != FULL:
+        spec = registry.parse(run.method)
+        arguments["method"] = run.method
+        if run.block is not None and "block" not in spec.options:
+            arguments["block"] = run.block
         # Some methods cannot reach every ratio as published, but the paper has their numbers. Let them go as low as
-        # they can: an error on one short video would end the cell. strict=true excludes widen.
+        # they can: an error on one short video would end the run. strict=true excludes widen.
         lenient = ["nearest"] if spec.options.get("strict") else ["widen", "nearest"]
         allowed = registry.list_options(spec.method)
         arguments |= {name: "true" for name in lenient if name in allowed and name not in spec.options}
-    arguments["max_frames"] = cell.max_frames
-    if cell.fps is not None:
-        arguments["fps"] = f"{cell.fps:g}"
+    arguments["max_frames"] = run.max_frames
+    if run.fps is not None:
+        arguments["fps"] = f"{run.fps:g}"
     if len(gpus) != 1:
         arguments["device_map"] = "auto" if gpus else "cpu"
-    arguments |= cell.video_model.arguments
+    arguments |= run.video_model.arguments
     for name, value in arguments.items():
         if "," in str(value):
             raise ValueError(f"{name}={value}: lmms-eval does not support commas in model arguments; rename or move it")

@@ -4,8 +4,6 @@ The paper gives the number of frames or of tokens, not always both. `assumed` sa
 `floc eval` override it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Models, methods, tasks and ratios have the names of `floc eval`; `videomme/short
 printed. Where they contradict each other, the notes of the table say so.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from functools import cache
@@ -45,38 +43,38 @@ class PaperScore(NamedTuple):
 
 
 @cache
-def tables() -> dict[str, PaperTable]:
+def get_tables() -> dict[str, PaperTable]:
     """Return all tables by name: table1 to table8."""
     document = json.loads(resources.files(__package__).joinpath("paper.json").read_text(encoding="utf-8"))
     return {name: PaperTable(name, **table) for name, table in document["tables"].items()}
 
 
-def table(name: str) -> PaperTable:
+def get_table(name: str) -> PaperTable:
     """Return one table by name."""
-    check_choice("table of the paper", name, tables())
-    return tables()[name]
+    check_choice("table of the paper", name, get_tables())
+    return get_tables()[name]
 
 
-def row(name: str, method: str) -> dict[str, Any]:
+def get_row(name: str, method: str) -> dict[str, Any]:
     """Return the row of a method in a table with one row per method, or an empty dict.
 
-    >>> row("table7", "sttm")["compression_s"]
+    >>> get_row("table7", "sttm")["compression_s"]
     0.07
     """
-    return next((row for row in table(name).rows if row["method"] == method), {})
+    return next((row for row in get_table(name).rows if row["method"] == method), {})
 
 
-def accuracy(
+def get_accuracy(
     model: str, method: str, task: str, *, ratio: str | None = None, budget: int | None = None
 ) -> PaperScore | None:
     """Return the accuracy in the paper in percent, or None if the paper does not have it.
 
-    >>> accuracy("qwen2.5-vl-7b", "floc", "videomme", ratio="1/8")
+    >>> get_accuracy("qwen2.5-vl-7b", "floc", "videomme", ratio="1/8")
     PaperScore(value=63.33, table='table1')
     """
     key = (model, PAPER_METHODS.get(method, method), ratio, budget)
     for name in ACCURACY:
-        for row in tables()[name].rows:
+        for row in get_tables()[name].rows:
             if (row["model"], row["method"], row.get("ratio"), row.get("budget")) == key and task in row["scores"]:
                 return PaperScore(row["scores"][task], name)
     return None

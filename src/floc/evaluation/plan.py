@@ -1,10 +1,8 @@
-"""Plan an evaluation. A cell is one model with one method and one budget on one task.
+"""Plan an evaluation. A run is one model with one method and one budget on one task.
 
-By default a cell has the paper's settings: the frames that the paper reads for the model, and its blocks, 32 frames for
+By default a run has the paper's settings: the frames that the paper reads for the model, and its blocks, 32 frames for
 FLoC and DivPrune and 8 for clusterings.
 """
-
-from __future__ import annotations
 
 import hashlib
 import itertools
@@ -27,18 +25,15 @@ from floc.evaluation.tasks import TASKS
 FULL = "full"  # no compression
 # model arguments that `floc eval` sets
 OWN = {"pretrained", "ratio", "budget", "coverage", "method", "block", "max_frames", "fps"}
-# arguments of lmms-eval that `floc eval` sets, or that would change the cell
-LMMS_OWN = (
-    *("--config", "--model", "--model_args", "--tasks", "--limit", "--offset"),
-    *("--batch_size", "--device", "--output_path", "--log_samples"),
-)
+# arguments of lmms-eval that `floc eval` sets, or that would change the run
+LMMS_OWN = "--config --model --model_args --tasks --limit --offset --batch_size --device --output_path --log_samples"
 # values of --paper -> tables
 PAPER = {"supp": ("table4", "table5"), **{name: (name,) for name in sorted(paper.ACCURACY)}}
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One run of lmms-eval. Result files contain its fields."""
+class EvalRun:
+    """One evaluation by lmms-eval. Result files contain its fields."""
 
     model: str
     weights: str  # a repository or a folder
@@ -55,7 +50,7 @@ class Cell:
 
     @property
     def video_model(self) -> models.VideoModel:
-        """The model, with the cell's arguments."""
+        """The model, with the run's arguments."""
         model = models.get(self.model)
         return replace(model, arguments={**model.arguments, **_parse_arguments(self.more)})
 
@@ -75,12 +70,12 @@ class Cell:
         return Budget.parse(self.ratio, self.budget, None).count(tokens)
 
     def find_paper_score(self, part: str | None = None) -> paper.PaperScore | None:
-        """Return the paper's score of the task or a part of it, if the cell has the paper's settings."""
+        """Return the paper's score of the task or a part of it, if the run has the paper's settings."""
         sampling = _get_paper_sampling(models.get(self.model), self.budget)
         has_paper_settings = (self.max_frames, self.fps) == sampling and self.block == _get_block(self.method, None)
         if self.limit is not None or not has_paper_settings:
             return None
-        return paper.accuracy(self.model, self.method, part or self.task, ratio=self.ratio, budget=self.budget)
+        return paper.get_accuracy(self.model, self.method, part or self.task, ratio=self.ratio, budget=self.budget)
 
 
 @dataclass(frozen=True)
@@ -96,7 +91,7 @@ class PlanOptions:
     max_frames: int | None = None
     fps: float | None = None
     limit: int | None = None
-    more: str = ""  # as in Cell
+    more: str = ""  # as in EvalRun
     lmms: str = ""
 
     def __post_init__(self) -> None:
@@ -134,15 +129,15 @@ class PlanOptions:
             words = shlex.split(self.lmms)
         except ValueError as error:
             raise ValueError(f"--lmms: {error}; got {self.lmms!r}") from None
-        for word, own in itertools.product(words, LMMS_OWN):
+        for word, own in itertools.product(words, LMMS_OWN.split()):
             if word.startswith("--") and own.startswith(word.partition("=")[0]):  # lmms-eval accepts abbreviations
                 raise ValueError(f"--lmms: floc eval sets {own} itself, see floc eval --help; got {self.lmms!r}")
 
 
-def plan_grid(options: PlanOptions) -> list[Cell]:
+def plan_grid(options: PlanOptions) -> list[EvalRun]:
     """Plan every combination of model, task, ratio and method."""
     return _unique(
-        _create_cell(options, model, method, ratio, options.budget, task)
+        _create_run(options, model, method, ratio, options.budget, task)
         for model in options.models or ("qwen2.5-vl-7b",)
         for task in options.tasks or TASKS
         for ratio in (options.ratios or ("1/8", "1/16", "1/32") if options.budget is None else (None,))
@@ -150,63 +145,54 @@ def plan_grid(options: PlanOptions) -> list[Cell]:
     )
 
 
-def plan_paper(name: str, options: PlanOptions) -> list[Cell]:
-    """Plan the cells of a value of --paper. Options select from its tables, or add to them."""
+def plan_paper(name: str, options: PlanOptions) -> list[EvalRun]:
+    """Plan the runs of a value of --paper. Options select from its tables, or add to them."""
     check_choice("--paper", name, PAPER)
-    rows = [row for table in PAPER[name] for row in paper.table(table).rows]
+    rows = [row for table in PAPER[name] for row in paper.get_table(table).rows]
     names = _unique(row["model"] for row in rows)
     for model in options.models or ():
         check_choice(f"model of --paper {name},", _parse_model(model)[0], names)
     for task in options.tasks or ():
         check_choice(f"task of --paper {name},", task, _list_tasks(rows))
-    cells = []
+    runs = []
     for model in options.models or names:
         own = [row for row in rows if row["model"] == _parse_model(model)[0]]
         sizes = _unique((row.get("ratio"), row.get("budget")) for row in own if row["method"] != FULL)
         if options.ratios is not None or options.budget is not None:
             sizes = [(ratio, options.budget) for ratio in options.ratios or (None,)]
-        cells += [
-            _create_cell(options, model, method, ratio, budget, task)
+        runs += [
+            _create_run(options, model, method, ratio, budget, task)
             for task in _list_tasks(own)
             if options.tasks is None or task in options.tasks
             for ratio, budget in sizes
             for method in options.methods or _unique(row["method"] for row in own)
         ]
-    return _unique(cells)
+    return _unique(runs)
 
 
 def _list_tasks(rows: Iterable[dict[str, Any]]) -> list[str]:
     return _unique(task.partition("/")[0] for row in rows for task in row["scores"])
 
 
-def _create_cell(
+def _create_run(
     options: PlanOptions, model: str, method: str, ratio: str | None, budget: int | None, task: str
-) -> Cell:
+) -> EvalRun:
     name, folder = _parse_model(model)
     if ratio is not None and Fraction(ratio) == 1:
         method = FULL
     if method == FULL:
         ratio, budget = "1", None
     frames, fps = _get_paper_sampling(models.get(name), budget)
-    return Cell(
-        model=name,
-        weights=folder or models.get(name).repository,
-        method=method,
-        task=task,
-        max_frames=options.max_frames or frames,
-        ratio=None if ratio is None else str(Fraction(ratio)),
-        budget=budget,
-        block=_get_block(method, options.block),
-        fps=options.fps or fps,
-        limit=options.limit,
-        more=options.more,
-        lmms=options.lmms,
-    )
+    weights, ratio = folder or models.get(name).repository, None if ratio is None else str(Fraction(ratio))
+    sampling: dict[str, Any] = {"max_frames": options.max_frames or frames, "fps": options.fps or fps}
+    size: dict[str, Any] = {"ratio": ratio, "budget": budget, "block": _get_block(method, options.block)}
+    shared: dict[str, Any] = {"limit": options.limit, "more": options.more, "lmms": options.lmms}
+    return EvalRun(name, weights, method, task, **sampling, **size, **shared)
 
 
 def _get_paper_sampling(model: models.VideoModel, budget: int | None) -> tuple[int, float | None]:
     """Return the paper's maximum of frames and frames per second. Table 2, with a budget, has long videos."""
-    for row in paper.table("table2").rows:
+    for row in paper.get_table("table2").rows:
         if budget is not None and (row["model"], row.get("budget")) == (model.name, budget):
             return row["frames"], row["fps"]
     return model.frames, None

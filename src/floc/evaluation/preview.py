@@ -4,8 +4,6 @@ The seconds below were measured by `python -m benchmarks` (answer, profile, gpu,
 of a video of the task's mean length and by the size of the model.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -15,7 +13,7 @@ from typing import Any, NamedTuple
 
 from floc.evaluation import models
 from floc.evaluation.command import CommandBuilder, split_gpus
-from floc.evaluation.plan import FULL, Cell
+from floc.evaluation.plan import FULL, EvalRun
 from floc.evaluation.results import ResultFolder
 from floc.evaluation.tasks import TASKS
 from floc.methods.registry import parse
@@ -36,23 +34,23 @@ ESTIMATE = (
 
 
 class TimeEstimate(NamedTuple):
-    """Estimated seconds of a cell."""
+    """Estimated seconds of a run."""
 
     computing_s: float  # on the GPU
     reading_s: float  # decoding videos, on two CPU cores
 
 
-def estimate_time(cell: Cell) -> TimeEstimate | None:
-    """Estimate how long a cell takes; None for a task that is not the paper's."""
-    if (task := TASKS.get(cell.task)) is None:
+def estimate_time(run: EvalRun) -> TimeEstimate | None:
+    """Estimate how long a run takes; None for a task that is not the paper's."""
+    if (task := TASKS.get(run.task)) is None:
         return None
-    frames = cell.max_frames if cell.fps is None else max(1, min(cell.max_frames, round(cell.fps * task.mean_s)))
-    tokens = cell.video_model.count_tokens(frames, WIDE)
-    kept = cell.count_kept(tokens)
-    selection_s = 0.0 if cell.method == FULL else SELECTION_S.get(parse(cell.method).method, 0.0) / SELECTION_TOKENS
+    frames = run.max_frames if run.fps is None else max(1, min(run.max_frames, round(run.fps * task.mean_s)))
+    tokens = run.video_model.count_tokens(frames, WIDE)
+    kept = run.count_kept(tokens)
+    selection_s = 0.0 if run.method == FULL else SELECTION_S.get(parse(run.method).method, 0.0) / SELECTION_TOKENS
     decoder_s = kept * PREFILL_S + kept**2 * PREFILL_SQUARED_S + ANSWER_STEPS * STEP_S
-    question_s = tokens * (VISION_S + selection_s) + cell.video_model.billions / BILLIONS * decoder_s
-    questions = min(cell.limit or task.questions, task.questions)
+    question_s = tokens * (VISION_S + selection_s) + run.video_model.billions / BILLIONS * decoder_s
+    questions = min(run.limit or task.questions, task.questions)
     return TimeEstimate(questions * question_s, questions * task.mean_s * READING_S)
 
 
@@ -70,14 +68,14 @@ class Download(NamedTuple):
         return f"hf download {self.repository}{option}   # {self.state}: {self.description}"
 
 
-def find_downloads(cells: Iterable[Cell]) -> list[Download]:
-    """Return what cells need and the cache of Hugging Face does not have."""
+def find_downloads(runs: Iterable[EvalRun]) -> list[Download]:
+    """Return what runs need and the cache of Hugging Face does not have."""
     downloads = []
-    for cell in cells:
-        model, task = models.get(cell.model), TASKS.get(cell.task)
-        if cell.weights != model.repository:
-            if not (Path(cell.weights) / "config.json").is_file():
-                raise FileNotFoundError(f"{cell.weights} has no config.json; name a folder with a transformers model")
+    for run in runs:
+        model, task = models.get(run.model), TASKS.get(run.task)
+        if run.weights != model.repository:
+            if not (Path(run.weights) / "config.json").is_file():
+                raise FileNotFoundError(f"{run.weights} has no config.json; name a folder with a transformers model")
         elif state := _get_cache_state(model.repository, "model") or ("" if model.is_loadable else "not converted"):
             hint = "" if model.is_loadable else f"; convert them to transformers and pass --models {model.name}=FOLDER"
             size = f"weights, about {2 * model.billions:.0f} GB{hint}"
@@ -88,9 +86,9 @@ def find_downloads(cells: Iterable[Cell]) -> list[Download]:
     return list(dict.fromkeys(downloads))
 
 
-def check_downloads(cells: Iterable[Cell]) -> None:
+def check_downloads(runs: Iterable[EvalRun]) -> None:
     """Raise ValueError if something has to be downloaded first."""
-    if downloads := find_downloads(cells):
+    if downloads := find_downloads(runs):
         lines = "\n".join(f"  {download}" for download in downloads)
         hint = "get them with the commands above (older releases: huggingface-cli)"
         raise ValueError(f"weights or datasets are missing in {get_hub_cache()}:\n{lines}\n{hint}")
@@ -120,29 +118,29 @@ def _has_weights(snapshot: Path) -> bool:
 
 
 def preview_plan(
-    cells: Sequence[Cell], folder: ResultFolder, command: CommandBuilder, worker: str = "0"
+    runs: Sequence[EvalRun], folder: ResultFolder, command: CommandBuilder, worker: str = "0"
 ) -> dict[str, Any]:
     """Return a plan with tokens, times, commands and downloads, JSON-serialisable."""
     gpus = split_gpus(worker)
-    states = [{"state": folder.get_state(cell), "command": command(cell, folder.get_run(cell), gpus)} for cell in cells]
+    states = [{"state": folder.get_state(run), "command": command(run, folder.get_output(run), gpus)} for run in runs]
     return {
-        "cells": [{**_preview_cell(cell), **state} for cell, state in zip(cells, states, strict=True)],
-        "assumed": models.list_assumptions(dict.fromkeys(cell.model for cell in cells)),
+        "runs": [{**_preview_run(run), **state} for run, state in zip(runs, states, strict=True)],
+        "assumed": models.list_assumptions(dict.fromkeys(run.model for run in runs)),
         "estimate": ESTIMATE,
-        "missing": [{"repository": each.repository, "get": str(each)} for each in find_downloads(cells)],
+        "missing": [{"repository": each.repository, "get": str(each)} for each in find_downloads(runs)],
     }
 
 
-def _preview_cell(cell: Cell) -> dict[str, Any]:
-    tokens, film_tokens = (cell.video_model.count_tokens(cell.max_frames, size) for size in (None, WIDE))
-    score, times = cell.find_paper_score(), estimate_time(cell)
+def _preview_run(run: EvalRun) -> dict[str, Any]:
+    tokens, video_tokens = (run.video_model.count_tokens(run.max_frames, size) for size in (None, WIDE))
+    score, times = run.find_paper_score(), estimate_time(run)
     return {
-        **asdict(cell),
-        "name": cell.name,
+        **asdict(run),
+        "name": run.name,
         "tokens": tokens,  # at most
-        "kept": cell.count_kept(tokens),
-        "film_tokens": film_tokens,  # of a 16:9 video
-        "film_kept": cell.count_kept(film_tokens),
+        "kept": run.count_kept(tokens),
+        "video_tokens": video_tokens,  # of a 16:9 video
+        "video_kept": run.count_kept(video_tokens),
         **(dict.fromkeys(TimeEstimate._fields) if times is None else times._asdict()),
         "paper": None if score is None else score.value,
     }

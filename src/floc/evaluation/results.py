@@ -1,30 +1,29 @@
-"""The folder of an evaluation: which cells are done, and what their runs of lmms-eval wrote.
+"""The folder of an evaluation: which runs are done, and what lmms-eval wrote.
 
-results/NAME.json   a finished cell; written atomically
-failed/NAME.json    a failed cell and the reason
-logs/NAME.log       the output of a cell's last run
-runs/NAME/          what lmms-eval wrote in a cell's last run
+results/NAME.json   a finished run; written atomically
+failed/NAME.json    a failed run and the reason
+logs/NAME.log       the output of lmms-eval in its last attempt
+runs/NAME/          the files that lmms-eval wrote in its last attempt
 report.md, report.json
 
 lmms-eval writes DATE_results.json and DATE_samples_TASK.jsonl below its output folder. It exits with status 0 even if
 it fails, so a run without results counts as failed, whatever its status.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Literal
 
+from floc._checked_file import Fields
 from floc._checks import is_number
-from floc.evaluation.plan import Cell
+from floc.evaluation.plan import EvalRun
 from floc.evaluation.tasks import TASKS, Task
 from floc.files import write_atomic
 
@@ -38,44 +37,44 @@ class NoResultsError(ValueError):
 
 @dataclass(frozen=True)
 class ResultFolder:
-    """The folder with the cells of one or more plans."""
+    """The folder with the runs of one or more plans."""
 
     path: Path
 
-    def get_state(self, cell: Cell) -> Literal["done", "failed", "to do"]:
-        """Return whether a cell is done, failed, or to do."""
-        if self._get_path("results", cell).exists():
+    def get_state(self, run: EvalRun) -> Literal["done", "failed", "to do"]:
+        """Return whether a run is done, failed, or to do."""
+        if self._get_path("results", run).exists():
             return "done"
-        return "failed" if self._get_path("failed", cell).exists() else "to do"
+        return "failed" if self._get_path("failed", run).exists() else "to do"
 
-    def get_log(self, cell: Cell) -> Path:
-        """Return the path of a cell's log."""
-        return self.path / "logs" / f"{cell.name}.log"
+    def get_log(self, run: EvalRun) -> Path:
+        """Return the path of a run's log."""
+        return self.path / "logs" / f"{run.name}.log"
 
-    def get_run(self, cell: Cell) -> Path:
-        """Return the folder that a cell's run writes to."""
-        return self.path / "runs" / cell.name
+    def get_output(self, run: EvalRun) -> Path:
+        """Return the folder that lmms-eval writes to."""
+        return self.path / "runs" / run.name
 
-    def save_result(self, cell: Cell, result: dict[str, Any]) -> None:
-        """Write a cell's result, which makes it done."""
-        write_json(self._get_path("results", cell), {"cell": asdict(cell), **result})
-        self._get_path("failed", cell).unlink(missing_ok=True)
+    def save_result(self, run: EvalRun, result: dict[str, Any]) -> None:
+        """Write a run's result, which makes it done."""
+        write_json(self._get_path("results", run), {"run": asdict(run), **result})
+        self._get_path("failed", run).unlink(missing_ok=True)
 
-    def save_failure(self, cell: Cell, failure: dict[str, Any]) -> None:
-        """Write why a cell failed."""
-        write_json(self._get_path("failed", cell), {"cell": asdict(cell), "log": str(self.get_log(cell)), **failure})
+    def save_failure(self, run: EvalRun, failure: dict[str, Any]) -> None:
+        """Write why a run failed."""
+        write_json(self._get_path("failed", run), {"run": asdict(run), "log": str(self.get_log(run)), **failure})
 
     def read_results(self) -> list[dict[str, Any]]:
-        """Read all finished cells."""
-        return [_read_cell(path) for path in sorted((self.path / "results").glob("*.json"))]
+        """Read all finished runs."""
+        return [_read_record(path, _check_result) for path in sorted((self.path / "results").glob("*.json"))]
 
     def read_failures(self) -> list[dict[str, Any]]:
-        """Read all failed cells."""
-        return [_read_cell(path) for path in sorted((self.path / "failed").glob("*.json"))]
+        """Read all failed runs."""
+        return [_read_record(path, _check_failure) for path in sorted((self.path / "failed").glob("*.json"))]
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from running cells here. The system releases the lock however this process ends."""
+        """Keep other processes out of the folder. The system releases the lock however this process ends."""
         try:
             import fcntl
         except ImportError as error:
@@ -94,8 +93,8 @@ class ResultFolder:
             file.flush()
             yield
 
-    def _get_path(self, kind: str, cell: Cell) -> Path:
-        return self.path / kind / f"{cell.name}.json"
+    def _get_path(self, kind: str, run: EvalRun) -> Path:
+        return self.path / kind / f"{run.name}.json"
 
 
 def write_json(path: Path, document: Any) -> None:
@@ -104,32 +103,67 @@ def write_json(path: Path, document: Any) -> None:
     write_atomic(path, lambda temporary: temporary.write_text(json.dumps(document, indent=1) + "\n"))
 
 
-def _read_cell(path: Path) -> dict[str, Any]:
+def _read_record(path: Path, check: Callable[[Fields], None]) -> dict[str, Any]:
+    """Read a file of `save_result` or `save_failure`. Its name holds a hash of the run's settings."""
     try:
-        document = json.loads(path.read_text())
-        Cell(**document["cell"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a file of `floc eval` ({error!r}); move it elsewhere") from None
-    return document
+        record = Fields(json.loads(path.read_text(encoding="utf-8")))
+        record.values.setdefault("run", record.values.pop("cell", None))  # its name in earlier versions
+        if EvalRun(**record.section("run").values).name != path.stem:
+            raise ValueError("its name does not fit the settings in it")
+        check(record)
+    except (ValueError, TypeError, RecursionError) as error:
+        hint = "delete it, and floc eval repeats the run"
+        raise ValueError(f"{path} is damaged, or not a file of `floc eval`: {error}; {hint}") from None
+    return record.values
 
 
-def read_run(folder: Path, task: str) -> dict[str, Any]:
-    """Read the results of a run of lmms-eval: scores, lmms-eval's own numbers, and the mean costs of the samples."""
+def _check_result(result: Fields) -> None:
+    result.number("seconds")
+    result.text("date")
+    result.section("lmms_eval")
+    if result.has("selection"):
+        costs = result.section("selection")
+        for name in costs.values:
+            costs.number(name)
+    parts = result.section("parts")
+    for score in (result, *map(parts.section, parts.values)):
+        score.number("score")
+        score.integer("questions")
+        if score.has("error"):
+            score.number("error")
+
+
+def _check_failure(failure: Fields) -> None:
+    failure.text("failure")
+    failure.text("log")
+
+
+def read_output(folder: Path, task: str) -> dict[str, Any]:
+    """Read what lmms-eval wrote: scores, lmms-eval's own numbers, and the mean costs of the samples."""
     files = sorted(folder.rglob("*_results.json"))
     if not files:
         raise NoResultsError(f"no results in {folder}")
-    newest = files[-1]
-    (document,) = _read_json([newest.read_text(encoding="utf-8")], newest)
+    try:
+        return _read_results(files[-1], task)
+    except NoResultsError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        what = "or its samples are not valid JSON, or not in the format of lmms-eval 0.7"
+        raise NoResultsError(f"{files[-1]} {what} ({error!r})") from None
+
+
+def _read_results(path: Path, task: str) -> dict[str, Any]:
+    document = json.loads(path.read_text(encoding="utf-8"))
     if task not in document.get("results", {}):
-        raise NoResultsError(f"{newest} has no results for {task}")
-    numbers = {key.partition(",")[0]: value for key, value in document["results"][task].items() if is_number(value)}
-    log = newest.with_name(newest.name.replace("_results.json", f"_samples_{task}.jsonl"))
+        raise NoResultsError(f"{path} has no results for {task}")
+    numbers = {key.partition(",")[0]: value for key, value in document["results"][task].items() if _is_finite(value)}
+    log = path.with_name(path.name.replace("_results.json", f"_samples_{task}.jsonl"))
     if not log.exists():
         raise NoResultsError(f"{log}, the log of the answers, is missing")
-    samples = _read_json([line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()], log)
+    samples = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
     expected = document.get("n-samples", {}).get(task, {}).get("effective", len(samples))
     if expected != len(samples):
-        raise NoResultsError(f"{newest.parent}: {expected} questions, but {len(samples)} answers")
+        raise NoResultsError(f"{path.parent}: {expected} questions, but {len(samples)} answers")
     if task in TASKS:
         scores = score_answers(TASKS[task], samples)
     else:  # lmms-eval's first number, in its own scale
@@ -140,23 +174,13 @@ def read_run(folder: Path, task: str) -> dict[str, Any]:
     return {**scores, "lmms_eval": numbers, "selection": _average_costs(samples)}
 
 
-def _read_json(texts: list[str], path: Path) -> list[dict[str, Any]]:
-    try:
-        return [json.loads(text) for text in texts]
-    except ValueError as error:
-        raise NoResultsError(f"{path} is not valid JSON ({error})") from None
-
-
 def score_answers(task: Task, samples: list[dict[str, Any]]) -> dict[str, Any]:
     """Score logged samples: score in percent, standard error and number of questions, of the task and its parts."""
     if not samples:
         raise NoResultsError(f"{task.name}: no question was answered")
     parts: dict[str | None, list[bool]] = {}
-    try:
-        for sample in samples:
-            parts.setdefault(task.get_part(sample), []).append(task.is_correct(sample))
-    except (KeyError, TypeError) as error:
-        raise NoResultsError(f"an answer to {task.name} is not in the format of lmms-eval 0.7 ({error!r})") from None
+    for sample in samples:
+        parts.setdefault(task.get_part(sample), []).append(task.is_correct(sample))
     total = [is_correct for part in parts.values() for is_correct in part]
     by_part = {name: _score(part) for name, part in parts.items() if name is not None}
     return {**_score(total), "parts": dict(sorted(by_part.items()))}
@@ -173,13 +197,17 @@ def _average_costs(samples: list[dict[str, Any]]) -> dict[str, Any] | None:
     costs = [count["floc"] for count in counts if count and "floc" in count]
     if not costs:
         return None
-    values = {name: [cost[name] for cost in costs if is_number(cost.get(name))] for name in COSTS}
+    values = {name: [cost[name] for cost in costs if _is_finite(cost.get(name))] for name in COSTS}
     averages = {
         name: median(numbers) if name.endswith("_s") else fmean(numbers)  # the first sample compiles: median of seconds
         for name, numbers in values.items()
         if numbers
     }
     return {"samples": len(costs), **averages}
+
+
+def _is_finite(value: Any) -> bool:
+    return is_number(value) and math.isfinite(value)
 
 
 def find_failure_reason(log: Path) -> str:

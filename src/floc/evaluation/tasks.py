@@ -4,8 +4,6 @@ The paper's scores are the percentage of all questions. lmms-eval reports percen
 and for MLVU the mean of seven sub-tasks. So scores are computed here from the answers that lmms-eval logs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

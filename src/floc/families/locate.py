@@ -7,8 +7,6 @@ Families differ in how the grid of a video is known:
 * labelled images: a video is a sequence of images with a label each, and only the prompt shows it (InternVL, SmolVLM).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter
@@ -102,10 +100,8 @@ def _match_features(encoded: list[Shape], features: Sequence[torch.Tensor]) -> l
     """Return the grid of each video's features, from the grids that were encoded: one per video or per frame."""
     distinct = {video.data_ptr(): video for video in features}  # beams repeat videos, in the same memory
     if sum(map(math.prod, encoded)) != sum(map(len, distinct.values())):
-        raise ValueError(
-            "floc knows the grid of a video only if the vision encoder runs while floc is attached; "
-            "pass pixel_values_videos and video_grid_thw instead of mm_encoder_outputs"
-        )
+        remedy = "pass pixel_values_videos and video_grid_thw instead of mm_encoder_outputs"
+        raise ValueError(f"floc knows a video's grid only if the vision encoder runs while floc is attached; {remedy}")
     shapes, remaining = {}, iter(encoded)
     for pointer in sorted(distinct):
         t, h, w = next(remaining)

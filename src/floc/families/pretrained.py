@@ -1,7 +1,5 @@
 """Load parts of a model from a folder or the hub, with errors that say what is missing."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,12 +25,8 @@ def read_json(source: str, file: str, *, ignore_offline: bool = False) -> dict[s
     """Read a JSON file of a model; return {} if it has none or, with `ignore_offline`, the hub cannot be reached."""
     from transformers.utils import cached_file
 
-    path = cached_file(
-        source,
-        file,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=not ignore_offline,
-    )
+    errors = {"missing_entries": False, "connection_errors": not ignore_offline}  # which to raise
+    path = cached_file(source, file, **{f"_raise_exceptions_for_{kind}": raises for kind, raises in errors.items()})
     return {} if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
 
 

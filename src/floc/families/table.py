@@ -4,8 +4,6 @@
 captures of video files. The tests run over this table; docs/reference/models.md shows how to add an entry.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -74,10 +72,9 @@ class ModelFamily:
         sizes = [math.prod(shape) + extra for shape in grids]
         rows = locate.assign_videos(counts, sizes)
         if rows is None:
-            raise ValueError(
-                f"the rows of the prompt have {counts} video tokens, but the videos, {list(grids)} in slices, rows "
-                f"and columns, have {sizes}; prepare prompt and videos with the model's processor"
-            )
+            videos_given = f"the videos, {list(grids)} in slices, rows and columns, have {sizes}"
+            problem = f"the rows of the prompt have {counts} video tokens, but {videos_given}"
+            raise ValueError(f"{problem}; prepare prompt and videos with the model's processor")
         videos = []
         for row, indices in enumerate(rows):
             columns = mask[row].nonzero()[:, 0]
@@ -92,22 +89,15 @@ def find_family(config: Any) -> ModelFamily:
     """Return the family of a model, by its config."""
     model_type = getattr(config, "model_type", None)
     if model_type not in FAMILIES:
-        raise ValueError(
-            f"floc does not support video models of type {model_type!r}; it supports: {', '.join(sorted(FAMILIES))} "
-            "(docs/reference/models.md shows how to add one)"
-        )
+        supported = f"{', '.join(sorted(FAMILIES))} (docs/reference/models.md shows how to add one)"
+        raise ValueError(f"floc does not support video models of type {model_type!r}; it supports: {supported}")
     return FAMILIES[model_type]
 
 
 _QWEN2 = ModelFamily(locate.read_grids, has_grid_positions=True, marker="<|video_pad|>", frames="patches")
 _QWEN3 = replace(_QWEN2, write_video=writers.write_qwen3_vl, limits_whole_video=True)
-_GLM = replace(
-    _QWEN3,
-    placeholder="image_token_id",
-    find_tokens=locate.find_marked_videos,
-    marker="<|video|>",
-    write_video=writers.write_glm4v,
-)
+_GLM = replace(_QWEN3, placeholder="image_token_id", find_tokens=locate.find_marked_videos, marker="<|video|>")
+_GLM = replace(_GLM, write_video=writers.write_glm4v)
 _GLM_PREPARED = replace(_GLM, write_video=None, frames=None)
 _LABELLED = ModelFamily(
     locate.read_labelled_grids,
@@ -134,12 +124,8 @@ FAMILIES: dict[str, ModelFamily] = {
     "glm46v": _GLM_PREPARED,
     "glmga": _GLM_PREPARED,
     "glm_ocr": _GLM_PREPARED,
-    "video_llama_3": ModelFamily(
-        locate.read_grids,
-        marker="<|video_pad|>",
-        write_video=writers.write_video_llama_3,
-        takes_merge_sizes=True,
-        frames="patches",
+    "video_llama_3": replace(
+        _QWEN2, has_grid_positions=False, write_video=writers.write_video_llama_3, takes_merge_sizes=True
     ),
     "llava_next_video": ModelFamily(locate.read_llava_next_grids, frames="squares"),
     "llava_onevision": ModelFamily(locate.read_llava_onevision_grids, newline="image_newline", frames="squares"),

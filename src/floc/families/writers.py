@@ -3,8 +3,6 @@
 The texts are those of transformers since 5.10, for VideoLLaMA3 with `use_token_compression=False`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,9 +29,8 @@ class SampledVideo:
             if times is not None and np.shape(times) != self.shape[:1]:
                 raise ValueError(f"{name} must have one time for each of {self.shape[0]} slices, got {np.shape(times)}")
         if self.frames_per_slice < 1 or not self.fps > 0:
-            raise ValueError(
-                f"frames_per_slice must be at least 1 and fps above 0, got {self.frames_per_slice} and {self.fps}"
-            )
+            given = f"{self.frames_per_slice} and {self.fps}"
+            raise ValueError(f"frames_per_slice must be at least 1 and fps above 0, got {given}")
 
     @property
     def tokens_per_slice(self) -> int:
@@ -86,14 +83,10 @@ def write_smolvlm(video: SampledVideo, marker: str, tokenizer: Any) -> str:
     fake = getattr(tokenizer, "fake_image_token", "<fake_token_around_image>")
     image = getattr(tokenizer, "global_image_token", "<global-img>")
     tokens = getattr(tokenizer, "image_token", "<image>") * video.tokens_per_slice
-    opening = (
-        f"You are provided the following series of {spell_number(video.shape[0])} frames "
-        f"from a {timedelta(seconds=int(video.duration_s))} [H:MM:SS] video.\n"
-    )
-    frames = (
-        f"\nFrame from {int(time_s // 60):02}:{int(time_s % 60):02}:{fake}{image}{tokens}{fake}"
-        for time_s in video.times_s
-    )
+    count, duration = spell_number(video.shape[0]), timedelta(seconds=int(video.duration_s))
+    opening = f"You are provided the following series of {count} frames from a {duration} [H:MM:SS] video.\n"
+    frame = f"{fake}{image}{tokens}{fake}"
+    frames = (f"\nFrame from {int(time_s // 60):02}:{int(time_s % 60):02}:{frame}" for time_s in video.times_s)
     return opening + "".join(frames) + "\n\n"
 
 

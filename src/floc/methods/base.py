@@ -1,7 +1,5 @@
 """The interface of a compression method, and the optional interfaces that some methods add."""
 
-from __future__ import annotations
-
 from typing import Any, Protocol, runtime_checkable
 
 import torch

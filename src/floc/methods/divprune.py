@@ -1,14 +1,12 @@
 """DivPrune (Alvar et al., "DivPrune: Diversity-based Visual Token Pruning for Large Multimodal Models", CVPR 2025)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from floc import blocks, scenes
-from floc._tiles import TILE_BYTES, iterate_tiles
+from floc._arrays import TILE_BYTES, iterate_tiles
 from floc.blocks import BlockSpec
 from floc.kept import Kept
 from floc.methods.registry import register

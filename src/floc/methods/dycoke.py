@@ -1,16 +1,14 @@
 """DyCoke (Tao et al., "DyCoke: Dynamic Compression of Tokens for Fast Video Large Language Models", 2024), stage 1."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from floc.kept import Kept
-from floc.methods.budgets import check_floor
-from floc.methods.frames import compare_cells
 from floc.methods.registry import register
+from floc.methods.shared.budgets import check_floor
+from floc.methods.shared.frames import compare_cells
 from floc.tokens import TokenGrid
 
 DROPPED = -1

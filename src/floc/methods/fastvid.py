@@ -1,7 +1,5 @@
 """FastVID (Shen et al., "FastVID: Dynamic Density Pruning for Fast Video Large Language Models")."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,14 +13,24 @@ from floc import blocks
 from floc._arrays import Array, to_tensor
 from floc._checks import check_choice
 from floc.kept import Kept
-from floc.methods.density import compute_distances, rank_points
-from floc.methods.frames import average_frames, split_tiles, to_float
 from floc.methods.registry import register
+from floc.methods.shared.density import compute_distances, rank_points
+from floc.methods.shared.frames import average_frames, split_tiles, to_float
 from floc.representatives import find_nearest
 from floc.tokens import TokenGrid
 
 NEIGHBOURS = 4  # that a density is computed from
 TILE_FRAMES = 8  # frames of short segments merged together
+
+
+class _Segments(NamedTuple):
+    """Contiguous runs of frames."""
+
+    starts: np.ndarray  # [S] the first frame of each
+    lengths: np.ndarray  # [S]
+    segment: np.ndarray  # [T] the segment of each frame
+    is_anchored: np.ndarray  # [T] bool, whether a frame may have anchors
+    anchored_frames: np.ndarray  # [S] how many frames of each may have anchors
 
 
 # compared by identity: its options may be arrays
@@ -87,13 +95,11 @@ class FastVid:
 
     def keep_by_options(self, grid: TokenGrid) -> Kept:
         """Keep the quota of `retention_ratio` in every frame."""
-        cells = grid.n // grid.shape[0]
-        quota = int(cells * self.retention_ratio)
+        cells, ratio = grid.n // grid.shape[0], self.retention_ratio
+        quota = int(cells * ratio)
         if quota == 0:
-            raise ValueError(
-                f"retention_ratio={self.retention_ratio} is less than one of the {cells} tokens of a frame; "
-                f"use at least {1 / cells:.3g}, or pass budget= or ratio= to leave frames without a token"
-            )
+            remedy = f"use at least {1 / cells:.3g}, or pass budget= or ratio= to leave frames without a token"
+            raise ValueError(f"retention_ratio={ratio} is less than one of the {cells} tokens of a frame; {remedy}")
         if quota == cells:
             return grid.keep_all()
         segments = self._find_segments(grid)
@@ -118,7 +124,7 @@ class FastVid:
             ratio = math.nextafter(ratio, 1)
         return replace(kept, settings={"retention_ratio": ratio, "extra_salient": extra})
 
-    def _find_segments(self, grid: TokenGrid) -> _FrameSegments:
+    def _find_segments(self, grid: TokenGrid) -> _Segments:
         frames = grid.shape[0]
         vectors = average_frames(grid) if self.frame_global is None else self._convert_input(grid, "frame_global")
         vectors = F.normalize(vectors, dim=-1)
@@ -130,9 +136,7 @@ class FastVid:
         segment = np.repeat(np.arange(len(starts)), lengths)
         from_last = (starts + lengths - 1)[segment] - np.arange(frames)
         is_anchored = from_last % self.dtm_p == 0
-        return _FrameSegments(
-            starts, lengths, segment, is_anchored, np.add.reduceat(is_anchored, starts, dtype=np.int64)
-        )
+        return _Segments(starts, lengths, segment, is_anchored, np.add.reduceat(is_anchored, starts, dtype=np.int64))
 
     def _compute_salience(self, grid: TokenGrid) -> torch.Tensor:
         """Return [T, N] values whose order within a frame is that of the salience."""
@@ -160,7 +164,7 @@ class FastVid:
         return tensor
 
     def _merge(
-        self, grid: TokenGrid, segments: _FrameSegments, salient: np.ndarray, anchors: np.ndarray, quota: int
+        self, grid: TokenGrid, segments: _Segments, salient: np.ndarray, anchors: np.ndarray, quota: int
     ) -> Kept:
         """Keep [T] salient tokens and [T] anchors."""
         cells = grid.n // grid.shape[0]
@@ -188,12 +192,7 @@ class FastVid:
         return grid.merge(indices, features, represents)
 
     def _absorb(
-        self,
-        grid: TokenGrid,
-        segments: _FrameSegments,
-        is_salient: np.ndarray,
-        is_anchor: np.ndarray,
-        own_only: np.ndarray,
+        self, grid: TokenGrid, segments: _Segments, is_salient: np.ndarray, is_anchor: np.ndarray, own_only: np.ndarray
     ) -> tuple[torch.Tensor, np.ndarray]:
         """Merge [T, N] tokens into anchors; those of frames with `own_only`, [T] bool, absorb only their own frame.
 
@@ -237,19 +236,7 @@ class FastVid:
         return weight * values + (1 - weight) * mean, best.cpu().numpy()
 
 
-class _FrameSegments(NamedTuple):
-    """Contiguous runs of frames."""
-
-    starts: np.ndarray  # [S] the first frame of each
-    lengths: np.ndarray  # [S]
-    segment: np.ndarray  # [T] the segment of each frame
-    is_anchored: np.ndarray  # [T] bool, whether a frame may have anchors
-    anchored_frames: np.ndarray  # [S] how many frames of each may have anchors
-
-
-def _plan_tiles(
-    grid: TokenGrid, segments: _FrameSegments, counts: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _plan_tiles(grid: TokenGrid, segments: _Segments, counts: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield a few frames at a time, [t], with the frames of their segments that have anchors, [f], by [T] counts.
 
     Short segments are processed together, although their tokens then meet anchors of other segments for nothing; long
@@ -267,27 +254,24 @@ def _plan_tiles(
                 yield frames[tile], anchored
 
 
-def _share_quota(segments: _FrameSegments, quota: int, share: float, extra: int) -> tuple[np.ndarray, np.ndarray]:
+def _share_quota(segments: _Segments, quota: int, share: float, extra: int) -> tuple[np.ndarray, np.ndarray]:
     """Share each segment's quota among its frames without loss, `extra` to the first: [T] salient, [T] anchors."""
     total = quota * segments.lengths
     context = np.floor(total * share).astype(np.int64)  # [S]
     frames = np.arange(len(segments.segment))
     offset = frames - segments.starts[segments.segment]
     salient, rest = np.divmod(total - context, segments.lengths)
-    gets_salient = offset < rest[segments.segment]
+    salient = salient[segments.segment] + (offset < rest[segments.segment]) + (frames < extra)
     anchors, rest = np.divmod(context, segments.anchored_frames)
     # the remainder goes to the last frames with anchors
     after = segments.is_anchored[::-1].cumsum()[::-1]
     from_last = after - after[segments.starts + segments.lengths - 1][segments.segment]
-    gets_anchor = from_last < rest[segments.segment]
-    return (
-        salient[segments.segment] + gets_salient + (frames < extra),
-        np.where(segments.is_anchored, anchors[segments.segment] + gets_anchor, 0),
-    )
+    anchors = anchors[segments.segment] + (from_last < rest[segments.segment])
+    return salient, np.where(segments.is_anchored, anchors, 0)
 
 
 def _fit_anchors(
-    segments: _FrameSegments, salient: np.ndarray, anchors: np.ndarray, cells: int
+    segments: _Segments, salient: np.ndarray, anchors: np.ndarray, cells: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Turn anchors that do not fit in their frame into salient tokens of the segment's other frames."""
     salient, fitting = salient.copy(), np.minimum(anchors, cells - salient)

@@ -13,11 +13,9 @@ Algorithm 1 of the paper starts lazy greedy from the bound f({v}), which negativ
 always those of plain greedy.
 """
 
-from __future__ import annotations
-
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -63,7 +61,6 @@ class Floc:
         return run.grid.keep_ranked(run.rank(budget), budget)
 
     def select_indices(self, grid: TokenGrid, budget: int) -> torch.Tensor:
-        """See `IndexSelection`."""
         run = _Run(self, grid, with_history=False)
         ranking = run.rank(budget)
         if isinstance(ranking, DeviceRanking):
@@ -127,9 +124,8 @@ class _Run:
 
     @property
     def second_pass(self) -> SecondPass:
-        return SecondPass(
-            self.grid, self.spans, self.sizes, self.engine, self.similarity, self.progress.tick, self.with_history
-        )
+        tick, with_history = self.progress.tick, self.with_history
+        return SecondPass(self.grid, self.spans, self.sizes, self.engine, self.similarity, tick, with_history)
 
     def rank(self, count: int) -> Ranking | DeviceRanking:
         """Rank at least `count` tokens; on a GPU exactly `count`, without waiting for it."""
@@ -145,7 +141,7 @@ class _Run:
                 ranking = run.rank_in_two_passes(tokens, self.sizes, windows, count, detail)
             self.progress.tick(self.progress.total)
             return ranking
-        with self.engine.at_work():
+        with self.engine.share_setup():
             if windows is None:
                 shares = blocks.share_budget(self.sizes, count)
                 return self.rank_first_pass(self.run_first_pass(shares, with_cosines=self.with_history))
@@ -156,7 +152,7 @@ class _Run:
     def plan_windows(self, count: int) -> list[tuple[range, int]]:
         """Plan the windows of a second pass that keeps `count` tokens; raise MemoryError if they do not fit."""
         survivors = math.ceil(min(self.grid.n, max(self.options.dedupe * count, len(self.spans))))
-        together = min(second_pass.SURVIVORS_TOGETHER, self.engine.survivors_together(self.sizes, survivors))
+        together = min(second_pass.SURVIVORS_TOGETHER, self.engine.limit_survivors(self.sizes, survivors))
         windows = second_pass.plan_windows(self.sizes, survivors, together)
         numbers = [number for _, number in windows]
         self.progress.total += sum(number**2 for number in numbers) * self.grid.dim
@@ -166,21 +162,18 @@ class _Run:
     def run_first_pass(self, depths: np.ndarray, *, with_cosines: bool) -> list[Solution | None]:
         """Select `depths` tokens in each block; None in a block that gets none."""
         jobs = (Job(self.grid.frames(span), int(k)) for span, k in zip(self.spans, depths, strict=True) if k > 0)
-        solved = self.engine.solve(jobs, self.similarity, with_cosines=with_cosines, tick=self.progress.tick)
-        return [next(solved) if k > 0 else None for k in depths]
+        # to the end, so that the engine's threads end here: garbage collection would swallow an interrupt
+        solved = [*self.engine.solve(jobs, self.similarity, with_cosines=with_cosines, tick=self.progress.tick)][::-1]
+        return [solved.pop() if k > 0 else None for k in depths]
 
-    def rank_first_pass(self, solutions: Sequence[Solution | None]) -> Ranking:
+    def rank_first_pass(self, solutions: list[Solution | None]) -> Ranking:
         """Merge the picks of all blocks if there is no second pass."""
-        return Ranking.merge(
-            [None if solution is None else solution.scale(SCALE) for solution in solutions],
-            self.sizes,
-            # with other metrics the more similar token need not have the higher cosine
-            rising=self.similarity.is_plain_cosine,
-            with_history=self.with_history,
-        )
+        scaled = [None if solution is None else solution.scale(SCALE) for solution in solutions]
+        is_rising = self.similarity.is_plain_cosine  # with other metrics the more similar need not have a higher cosine
+        return Ranking.merge(scaled, self.sizes, rising=is_rising, with_history=self.with_history)
 
     def _check_memory(self, n: int, remedy: str, *, weighted: bool = False) -> None:
-        needed = self.engine.bytes_needed(n, self.grid.dim, self.similarity, weighted=weighted)
+        needed = self.engine.estimate_bytes(n, self.grid.dim, self.similarity, weighted=weighted)
         check_memory(n, needed, self.grid.tokens.device, remedy)
 
 

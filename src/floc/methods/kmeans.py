@@ -1,22 +1,20 @@
 """K-means by scikit-learn, keeping the token nearest to each cluster's mean."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch
 
-from floc.methods import clusters
 from floc.methods.registry import register
+from floc.methods.shared import clusters
 
 TOLERANCE = 1e-4  # scikit-learn's default
 RIDGE = 1e-11  # relative to the largest square: a hundred times the rounding of products in float64
 MIN_PROJECTED = 1 << 19  # values in a block above which projecting pays; smaller blocks take milliseconds anyway
 
 
-@register("kmeans", "k-means++ and Lloyd's algorithm in scikit-learn", "select", searched=("n_clusters",))
+@register("kmeans", "k-means++ and Lloyd's algorithm in scikit-learn", "select")
 @dataclass(frozen=True)
 class KMeans(clusters.ClusterMethod):
     """Keep the token nearest to the mean of each k-means cluster.

@@ -1,7 +1,5 @@
 """K-medoids: FasterPAM by the kmedoids package, or the alternating algorithm."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,13 +8,13 @@ import numpy as np
 import torch
 
 from floc._checks import check_choice
-from floc.methods import clusters
 from floc.methods.registry import register
+from floc.methods.shared import clusters
 
 MAX_ALTERNATIONS = 300
 
 
-@register("kmedoids", "Schubert and Rousseeuw, FasterPAM, Information Systems 2021", "select", searched=("n_clusters",))
+@register("kmedoids", "Schubert and Rousseeuw, FasterPAM, Information Systems 2021", "select")
 @dataclass(frozen=True)
 class KMedoids(clusters.ClusterMethod):
     """Keep the medoids: the tokens with the smallest sum of distances from all tokens to their nearest medoid.

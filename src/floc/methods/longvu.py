@@ -1,7 +1,5 @@
 """LongVU (Shen et al., "LongVU: Spatiotemporal Adaptive Compression for Long Video-Language Understanding", 2024)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
@@ -9,9 +7,9 @@ import numpy as np
 import torch
 
 from floc.kept import Kept
-from floc.methods.budgets import check_floor
-from floc.methods.frames import compare_cells
 from floc.methods.registry import register
+from floc.methods.shared.budgets import check_floor
+from floc.methods.shared.frames import compare_cells
 from floc.tokens import TokenGrid
 
 
@@ -77,7 +75,7 @@ class LongVU:
         later = (np.arange(t) % window > 0).nonzero()[0]
         keep = np.ones((t, cells), dtype=bool)
         keep[later] = (compare_cells(grid.tokens, later, later - later % window) < float(self.threshold)).cpu().numpy()
-        picks = keep.ravel().nonzero()[0]
+        picks = np.flatnonzero(keep)
         if self.max_visual_len is not None:
             picks = _truncate(picks, window * cells, int(self.max_visual_len))
         return grid.keep(picks)

@@ -1,7 +1,5 @@
 """Average pooling: every frame on a coarser grid."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,10 +9,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from floc._checks import check_choice
+from floc._checks import check_choice, is_int
 from floc.kept import Kept
-from floc.methods.frames import split_tiles, to_float
 from floc.methods.registry import register
+from floc.methods.shared.frames import split_tiles, to_float
 from floc.tokens import TokenGrid
 
 
@@ -59,10 +57,13 @@ class Pooling:
         return replace(replace(self, **settings).keep_by_options(grid), settings=settings)
 
     def keep_by_options(self, grid: TokenGrid) -> Kept:
-        """Pool to the size that the options set."""
         t, h, w = grid.shape
         rows, columns = self._pooled_size(h, w)
-        frames = self._select_frames(t)
+        frames = np.arange(t)
+        if self.frames is not None:
+            if not 1 <= self.frames <= t:
+                raise ValueError(f"frames must be in 1..{t}, the frames of the video; got {self.frames}")
+            frames = np.rint(np.linspace(0, t - 1, self.frames)).astype(np.int64)  # the same spacing as frame_uniform
         device = grid.tokens.device
         index = torch.from_numpy(frames).to(device)
         merged = [
@@ -82,17 +83,11 @@ class Pooling:
             return max(1, divide(h / self.stride)), max(1, divide(w / self.stride))
         if self.adaptive_size is None:
             raise ValueError("pooling needs adaptive_size=(rows, columns), stride=, or a ratio or budget")
-        size = [int(side) for side in self.adaptive_size]
-        if len(size) != 2 or not (1 <= size[0] <= h and 1 <= size[1] <= w):
-            raise ValueError(f"adaptive_size must be (rows, columns), at least 1 and at most ({h}, {w}); got {size}")
+        size = self.adaptive_size
+        is_pair = isinstance(size, list | tuple) and len(size) == 2 and all(map(is_int, size))
+        if not (is_pair and 1 <= size[0] <= h and 1 <= size[1] <= w):
+            raise ValueError(f"adaptive_size must be (rows, columns), at least 1 and at most ({h}, {w}); got {size!r}")
         return size[0], size[1]
-
-    def _select_frames(self, t: int) -> np.ndarray:
-        if self.frames is None:
-            return np.arange(t)
-        if not 1 <= self.frames <= t:
-            raise ValueError(f"frames must be in 1..{t}, the frames of the video; got {self.frames}")
-        return np.rint(np.linspace(0, t - 1, self.frames)).astype(np.int64)  # the same spacing as frame_uniform
 
     def _pool(self, x: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
         """Pool [B, H, W, D] to [B, rows, columns, D]."""

@@ -1,7 +1,5 @@
 """PruneVid, first stage (Huang et al., "PruneVid: Visual Token Pruning for Efficient Video Large Language Models")."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, replace
 
@@ -9,10 +7,10 @@ import numpy as np
 import torch
 
 from floc.kept import Kept
-from floc.methods.budgets import check_floor
-from floc.methods.density import cluster_points
-from floc.methods.frames import average_frames, split_tiles, to_float
 from floc.methods.registry import register
+from floc.methods.shared.budgets import check_floor
+from floc.methods.shared.density import cluster_points
+from floc.methods.shared.frames import average_frames, split_tiles, to_float
 from floc.tokens import TokenGrid
 
 
@@ -58,11 +56,8 @@ class PruneVid:
                 raise ValueError(f"{name} must be in [0, 1], clusters / members; got {getattr(self, name)}")
         if not self.k >= 1:
             raise ValueError(f"k must be at least 1, the point itself; got {self.k}")
-        if np.isnan(self.tau):
-            raise ValueError("tau must be a number, the cosine above which a cell is static; got nan")
 
     def keep_by_options(self, grid: TokenGrid) -> Kept:
-        """Merge with the given thresholds and ratios."""
         groups = _Scenes.find(grid, self.temporal_segment_ratio, self.k).split(self.tau)
         return self._merge(grid, groups, groups.count_clusters(self.cluster_ratio, self.untouched))
 
@@ -74,15 +69,17 @@ class PruneVid:
         groups = scenes.split(tau)
         if groups.count_clusters(0, untouched).sum() > budget:
             untouched = 0
-        floor = int((groups.sizes > 0).sum())
-        reason = "at least one token of every frame and of every scene's static part"
+        floor, reason = (
+            int((groups.sizes > 0).sum()),
+            "at least one token of every frame and of every scene's static part",
+        )
         check_floor("prunevid", budget, floor, grid.n, reason, nearest=self.nearest)
         ratio, counts = groups.share_budget(max(budget, floor), untouched)
         extra = int(counts.sum() - groups.count_clusters(ratio, untouched).sum())
         settings = {"cluster_ratio": ratio, "tau": tau, "untouched": untouched, "extra_clusters": extra}
         return replace(self._merge(grid, groups, counts), settings=settings)
 
-    def _merge(self, grid: TokenGrid, groups: _TokenGroups, counts: np.ndarray) -> Kept:
+    def _merge(self, grid: TokenGrid, groups: "_TokenGroups", counts: np.ndarray) -> Kept:
         """Replace every group by [G] counts of clusters."""
         cells, device = grid.n // grid.shape[0], grid.tokens.device
         before = np.cumsum(counts) - counts  # clusters are numbered group after group
@@ -164,7 +161,7 @@ class _Scenes:
     similarity: np.ndarray  # [S, N] float64, mean cosine of any two frames; -inf for a single frame
 
     @classmethod
-    def find(cls, grid: TokenGrid, ratio: float, k: int) -> _Scenes:
+    def find(cls, grid: TokenGrid, ratio: float, k: int) -> "_Scenes":
         labels = make_contiguous(label_frames(grid, ratio, k))
         starts = np.flatnonzero(np.diff(labels, prepend=-1))
         lengths = np.diff(starts, append=len(labels))
@@ -198,17 +195,11 @@ class _Scenes:
         scene = np.insert(scene_of, self.starts, scenes)
         static = np.insert(np.zeros(len(frames), bool), self.starts, True)
         own = np.where(static[:, None], is_static[scene], ~is_static[scene])  # [G, N]
-        return _TokenGroups(
-            starts=self.starts,
-            scene=scene,
-            frame=np.insert(frames, self.starts, self.starts),
-            static=static,
-            sizes=own.sum(1),
-            members=np.argsort(~own, axis=1, kind="stable"),
-            group_of=np.where(
-                is_static[scene_of], np.flatnonzero(static)[scene_of, None], np.flatnonzero(~static)[:, None]
-            ),
-        )
+        members = np.argsort(~own, axis=1, kind="stable")
+        scene_group, frame_group = np.flatnonzero(static)[scene_of, None], np.flatnonzero(~static)[:, None]  # [T, 1]
+        group_of = np.where(is_static[scene_of], scene_group, frame_group)
+        frame = np.insert(frames, self.starts, self.starts)
+        return _TokenGroups(self.starts, scene, frame, static, own.sum(1), members, group_of)
 
 
 def label_frames(grid: TokenGrid, ratio: float, k: int) -> np.ndarray:

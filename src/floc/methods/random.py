@@ -1,12 +1,9 @@
 """Random selection, the baseline that every method must beat."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
 
-from floc._checks import is_int
 from floc.kept import Kept
 from floc.methods.registry import register
 from floc.tokens import TokenGrid
@@ -23,10 +20,6 @@ class Random:
 
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        if not is_int(self.seed):
-            raise ValueError(f"seed must be a whole number, got {self.seed!r}")
-
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
-        generator = torch.Generator().manual_seed(int(self.seed))
+        generator = torch.Generator().manual_seed(self.seed)
         return grid.keep(torch.randperm(grid.n, generator=generator)[:budget], nested=True)

@@ -1,11 +1,10 @@
 """The registry of compression methods: frozen dataclasses, one file each, whose fields are the options."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect
 import pkgutil
+import sys
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
@@ -15,13 +14,13 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from floc._checks import check_choice
+from floc._checks import check_choice, is_int, is_number
 from floc.methods.base import Method, SelfSizing
 
 M = TypeVar("M", bound=type)
 
 
-class Facts(NamedTuple):
+class MethodInfo(NamedTuple):
     """Static properties of a method."""
 
     paper: str  # citation in one line
@@ -32,16 +31,25 @@ class Facts(NamedTuple):
     searched: tuple[str, ...] = ()  # options that a budget determines; passing both is an error
 
 
+# type of an option -> what it takes, in words and as a test
+_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "bool": ("true or false", lambda value: isinstance(value, bool)),
+    "int": ("a whole number below 2**53", lambda value: is_int(value) and abs(value) < 2**53),
+    "float": ("a finite number", lambda value: is_number(value) and abs(value) <= sys.float_info.max),
+    "str": ("text", lambda value: isinstance(value, str)),
+    "Literal": ("text", lambda value: isinstance(value, str)),
+    "Callable": ("a function", callable),
+}
 _registry: dict[str, type] = {}
-_facts: dict[str, Facts] = {}
+_info: dict[str, MethodInfo] = {}
 
 
 def register(name: str, paper: str, kind: Literal["select", "merge"], **properties: Any) -> Callable[[M], M]:
-    """Return a class decorator that registers a method under `name`; see `Facts` for the other arguments."""
+    """Return a class decorator that registers a method under `name`; see `MethodInfo` for the other arguments."""
 
     def add(cls: M) -> M:
         _registry[name] = cls
-        _facts[name] = Facts(paper, kind, **properties)
+        _info[name] = MethodInfo(paper, kind, **properties)
         return cls
 
     return add
@@ -50,7 +58,8 @@ def register(name: str, paper: str, kind: Literal["select", "merge"], **properti
 @cache
 def _import_methods() -> None:
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        importlib.import_module(f"floc.methods.{module.name}")
+        if not module.ispkg:
+            importlib.import_module(f"floc.methods.{module.name}")
 
 
 def list_methods() -> list[str]:
@@ -68,12 +77,14 @@ def get(name: str) -> Any:
 
 def list_options(name: str) -> tuple[str, ...]:
     """List the options of a method."""
-    return _list_options(get(name))
+    return tuple(_list_options(get(name)))
 
 
 @cache
-def _list_options(method: type) -> tuple[str, ...]:  # cached: it would take longer than some methods
-    return tuple(field.name for field in fields(method) if field.init)
+def _list_options(method: type) -> dict[str, str]:  # cached: it would take longer than some methods
+    """Map each option of a method to its annotation."""
+    options = {field.name: field.type for field in fields(method) if field.init}
+    return {name: kind if isinstance(kind, str) else inspect.formatannotation(kind) for name, kind in options.items()}
 
 
 def get_defaults(name: str) -> dict[str, object]:
@@ -81,10 +92,10 @@ def get_defaults(name: str) -> dict[str, object]:
     return {field.name: field.default for field in fields(get(name)) if field.init}
 
 
-def get_facts(name: str) -> Facts:
+def get_info(name: str) -> MethodInfo:
     """Return the static properties of a method."""
     get(name)  # raises if there is none
-    return _facts[name]
+    return _info[name]
 
 
 def describe(name: str) -> str:
@@ -94,10 +105,10 @@ def describe(name: str) -> str:
 
 def format_manual(name: str) -> str:
     """Return the full description of a method as plain text."""
-    about = get_facts(name)
-    lines = [f"{name}: {about.paper}", "", _docstring(name), ""]
-    lines += [f"Kind: {about.kind}. Budget: {'exact' if about.exact else 'an upper limit'}."]
-    lines += [f"Floor: {about.floor}."] * bool(about.floor) + [f"Optional inputs: {about.needs}."] * bool(about.needs)
+    info = get_info(name)
+    budget = "exact" if info.exact else "an upper limit"
+    lines = [f"{name}: {info.paper}", "", _docstring(name), "", f"Kind: {info.kind}. Budget: {budget}."]
+    lines += [f"Floor: {info.floor}."] * bool(info.floor) + [f"Optional inputs: {info.needs}."] * bool(info.needs)
     return "\n".join([*lines, _describe_options(name, "")])
 
 
@@ -105,10 +116,10 @@ def format_markdown() -> str:
     """Generate the documentation page on all methods."""
     lines = ["| method | paper | kind | budget | floor | optional inputs |", "|---|---|---|---|---|---|"]
     for name in list_methods():
-        about = get_facts(name)
-        budget = "exact" if about.exact else "at most"
-        floor, needs = about.floor or "none", about.needs or "none"
-        lines += [f"| [{name}](#{name}) | {about.paper} | {about.kind} | {budget} | {floor} | {needs} |"]
+        info = get_info(name)
+        budget = "exact" if info.exact else "at most"
+        floor, needs = info.floor or "none", info.needs or "none"
+        lines += [f"| [{name}](#{name}) | {info.paper} | {info.kind} | {budget} | {floor} | {needs} |"]
     parts = [
         "# Methods\n\nGenerated by `floc methods --markdown`. Every method is one call, "
         '`floc.compress(tokens, ratio=1/8, method="longvu")`. Options are keyword arguments; on the command line, '
@@ -128,16 +139,23 @@ def _docstring(name: str) -> str:
 
 def _describe_options(name: str, quote: str) -> str:
     texts = [f"{quote}{key}={value!r}{quote}" for key, value in get_defaults(name).items() if key != "progress"]
-    searched = " and ".join(f"{quote}{option}{quote}" for option in get_facts(name).searched)
+    searched = " and ".join(f"{quote}{option}{quote}" for option in get_info(name).searched)
     return f"Options: {', '.join(texts) or 'none'}." + (f" A budget sets {searched}." if searched else "")
 
 
 def make(name: str, given: dict[str, object]) -> Method:
     """Create a method with the given options; raise ValueError if an option does not exist."""
-    cls = get(name)
-    for option in given:
-        check_choice(f"option of method {name!r},", option, list_options(name))
-    return cls(**{option: _to_python(value) for option, value in given.items()})
+    annotations = _list_options(get(name))
+    values = {option: _to_python(value) for option, value in given.items()}
+    for option, value in values.items():
+        check_choice(f"option of method {name!r},", option, annotations)
+        kind, _, other = annotations[option].partition(" | ")
+        kind = kind.partition("[")[0].rpartition(".")[2]  # "Callable" of "collections.abc.Callable[[float], None]"
+        if kind in _TYPES and not (value is None and other == "None"):  # methods check ranges and other types
+            expected, is_valid = _TYPES[kind]
+            if not is_valid(value):
+                raise ValueError(f"{option} must be {expected} for method {name!r}, got {repr(value)[:60]}")
+    return get(name)(**values)
 
 
 def _to_python(value: object) -> object:
@@ -154,7 +172,7 @@ def stays_on(method: Method, device: torch.device) -> bool:
     return getattr(method, "stays_on", lambda _: False)(device)
 
 
-class Spec(NamedTuple):
+class MethodSpec(NamedTuple):
     """A method and its options, parsed from text."""
 
     label: str  # the text
@@ -162,7 +180,7 @@ class Spec(NamedTuple):
     options: dict[str, Any]
 
 
-def parse(text: str) -> Spec:
+def parse(text: str) -> MethodSpec:
     """Parse and check a method with options, as written on the command line.
 
     >>> parse("floc:detail=1:block=none").options
@@ -178,7 +196,7 @@ def parse(text: str) -> Spec:
     if "progress" in given:
         raise ValueError(f"{text!r}: progress takes a function and cannot be given as text; remove it")
     make(method, given)  # raises if an option is invalid
-    return Spec(text.strip(), method, given)
+    return MethodSpec(text.strip(), method, given)
 
 
 def _parse_value(text: str) -> object:
@@ -188,6 +206,6 @@ def _parse_value(text: str) -> object:
         return text
 
 
-def runs_alone(spec: Spec) -> bool:
+def runs_alone(spec: MethodSpec) -> bool:
     """Return whether the method can run without a ratio, budget or coverage."""
     return isinstance(make(spec.method, spec.options), SelfSizing)

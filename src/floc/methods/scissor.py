@@ -3,15 +3,13 @@
 A search for a budget tries about twenty thresholds. At each, the frames have other components, and their means would
 have to be compared with each other: almost a product of all tokens with all tokens. Here this is done about once:
 
-1. Single-linkage trees give the components of the frames at any threshold (`linkage.py`).
+1. Single-linkage trees give the components of the frames at any threshold (`components.py`).
 2. A sample of tokens tells between which two thresholds the budget lies: the number of components is less than the
    sum of 1 / degree, and more than the number of tokens without neighbours.
 3. The nodes alive somewhere in this window are compared, a strip of rows at a time. Pairs joined throughout the
    window are contracted at once; pairs joined in a part of it are stored with that part. Any threshold in the window
    then needs only these few edges.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable
@@ -20,10 +18,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from floc.kept import Kept
-from floc.methods.budgets import find_parameter
-from floc.methods.components import find_components, sum_groups
-from floc.methods.linkage import FrameTrees
 from floc.methods.registry import register
+from floc.methods.shared.budgets import find_parameter
+from floc.methods.shared.components import FrameTrees, find_components, sum_groups
 from floc.representatives import TILE_BYTES, normalize
 from floc.tokens import TokenGrid
 
@@ -52,53 +49,26 @@ class Scissor:
     - Its union-find can lose members of a component at random. Here components are exact; the results are equal if it
       loses none.
     - With more than about 3230 means, it joins only the neighbours of a random sample of them. Here all are joined.
-      `epsilon`, its error tolerance (0.05 there), enables the sampling, with a `seed`. Frames are never sampled.
     - The cosine with a zero vector is 0.
     """
 
     tau: float = 0.9  # tokens with a higher cosine are joined
-    epsilon: float | None = None  # join only neighbours of a sample of ln(count) / epsilon^2 means; None: join all
-    seed: int = 0  # of that sample
-
-    def __post_init__(self) -> None:
-        if self.epsilon is not None and not self.epsilon > 0:
-            raise ValueError(f"epsilon must be above 0, or None to join all; got {self.epsilon}")
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         if budget == grid.n:
             return replace(grid.keep_all(), settings={"tau": NONE})
         trees = FrameTrees.build(grid)
-        if self._sample_size(grid.n) == grid.n:
-            window, tau = _search(trees, budget)
-            kept = _merge(grid, trees, tau, window, window)
-        else:
-            found = find_parameter(lambda tau: self._join_sample(trees, tau).count(tau), ALL, NONE, budget, steps=22)
-            assert found is not None, "below every cosine there is one component"
-            tau = found
-            kept = self._merge_at(grid, trees, tau)
-        return replace(kept, settings={"tau": tau})
+        window, tau = _search(trees, budget)
+        return replace(_merge(grid, trees, tau, window), settings={"tau": tau})
 
     def keep_by_options(self, grid: TokenGrid) -> Kept:
-        """Merge with the given threshold."""
-        return self._merge_at(grid, FrameTrees.build(grid), self.tau)
-
-    def _merge_at(self, grid: TokenGrid, trees: FrameTrees, tau: float) -> Kept:
-        window = _compare_at(trees, tau)
-        is_sampled = self._sample_size(len(window.nodes)) < len(window.nodes)
-        return _merge(grid, trees, tau, window, self._join_sample(trees, tau) if is_sampled else window)
-
-    def _join_sample(self, trees: FrameTrees, tau: float) -> _ThresholdWindow:
-        """Join only the neighbours of a sample of nodes."""
-        count = trees.count(tau)
-        drawn = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed))
-        return _compare_at(trees, tau, drawn[: self._sample_size(count)].sort().values.to(trees.rows.device))
-
-    def _sample_size(self, count: int) -> int:
-        return count if self.epsilon is None else min(count, math.ceil(math.log(count) / self.epsilon**2))
+        trees = FrameTrees.build(grid)
+        tau = min(max(self.tau, ALL), NONE)  # beyond these it makes no difference
+        return _merge(grid, trees, tau, _compare_at(trees, tau))
 
 
 @dataclass(frozen=True, eq=False)
-class _ThresholdWindow:
+class _Window:
     """The nodes joined at any threshold of an interval."""
 
     nodes: torch.Tensor  # [U] the nodes of `FrameTrees` that are alive at some threshold
@@ -112,7 +82,6 @@ class _ThresholdWindow:
     until: torch.Tensor  # [E] up to, but not at, this threshold
 
     def count(self, tau: float) -> int:
-        """Count the components."""
         is_root = self.find_components(tau) == torch.arange(len(self.nodes), device=self.nodes.device)
         return int((is_root & self.is_alive(tau)).sum())
 
@@ -137,8 +106,8 @@ def _count_edges(a: torch.Tensor, b: torch.Tensor, nodes: int) -> torch.Tensor:
     return torch.bincount(torch.cat([a, b]), minlength=nodes)
 
 
-def _compare(trees: FrameTrees, low: float, high: float, sample: torch.Tensor | None = None) -> _ThresholdWindow | None:
-    """Compare the nodes alive in [low, high], or a sample of them, with all; None if there are too many edges."""
+def _compare(trees: FrameTrees, low: float, high: float) -> _Window | None:
+    """Compare the nodes alive in [low, high]; None if there are too many edges."""
     nodes = trees.find_nodes(low, high)
     x = trees.sum_tokens(nodes)
     x /= torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1e-12)
@@ -148,15 +117,12 @@ def _compare(trees: FrameTrees, low: float, high: float, sample: torch.Tensor | 
     constant: list[torch.Tensor] = []  # [2, edges] each, joined throughout
     partial: list[tuple[torch.Tensor, ...]] = []
     step = max(1, min(STRIP, TILE_BYTES // (4 * len(x))))
-    rows = root if sample is None else sample
-    for i in range(0, len(rows), step):
-        skipped = i if sample is None else 0  # columns already compared with the rows before
-        cosine = x[rows[i : i + step]] @ x[skipped:].T
+    for i in range(0, len(x), step):
+        cosine = x[i : i + step] @ x[i:].T  # the columns before were compared with the rows before
         similar = cosine > low
-        if sample is None:
-            similar[:, :step].triu_(1)
+        similar[:, :step].triu_(1)
         a, b = similar.nonzero(as_tuple=True)
-        cosine, a, b = cosine[a, b], rows[i + a], skipped + b
+        cosine, a, b = cosine[a, b], i + a, i + b
         since = torch.maximum(death[a], death[b])
         until = torch.minimum(torch.minimum(birth[a], birth[b]), cosine)
         throughout = (since <= low) & (until > high)
@@ -167,26 +133,24 @@ def _compare(trees: FrameTrees, low: float, high: float, sample: torch.Tensor | 
         a, b = torch.stack([a, b])[:, throughout.nonzero()[:, 0]]
         degree += _count_edges(a, b, len(x))
         constant.append(torch.stack([a, b])[:, (root[a] != root[b]).nonzero()[:, 0]])
-        if i + step >= len(rows) or sum(edges.shape[1] for edges in constant) > MAX_EDGES // 4:
+        if i + step >= len(x) or sum(edges.shape[1] for edges in constant) > MAX_EDGES // 4:
             a, b = torch.cat(constant, 1)
             root = find_components(len(x), root[a], root[b])[root]
             constant = []
-    return _ThresholdWindow(
-        nodes, death, birth, root, degree, *(torch.cat(edges) for edges in zip(*partial, strict=True))
-    )
+    return _Window(nodes, death, birth, root, degree, *(torch.cat(edges) for edges in zip(*partial, strict=True)))
 
 
-def _compare_at(trees: FrameTrees, tau: float, sample: torch.Tensor | None = None) -> _ThresholdWindow:
-    window = _compare(trees, tau, tau, sample)
+def _compare_at(trees: FrameTrees, tau: float) -> _Window:
+    window = _compare(trees, tau, tau)
     assert window is not None, "at a single threshold no edge is partial"
     return window
 
 
-def _search(trees: FrameTrees, budget: int) -> tuple[_ThresholdWindow, float]:
+def _search(trees: FrameTrees, budget: int) -> tuple[_Window, float]:
     """Find the threshold with the largest count within a budget, and a window that contains it."""
     low, high = ALL, NONE  # thresholds known to be within the budget, and above it
     a, b = _guess_window(trees, budget)
-    best: tuple[_ThresholdWindow, float] | None = None
+    best: tuple[_Window, float] | None = None
     for _ in range(PASSES):
         width = 2 * max(b - a, 0.001)
         window = _compare(trees, a, b)
@@ -225,7 +189,7 @@ def _guess_window(trees: FrameTrees, budget: int) -> tuple[float, float]:
     least, _ = _bracket(trees.count, budget)  # there are no more components than nodes
     x, high = trees.rows, NONE
     for _ in range(4):
-        low, over = _bracket_sample(_compare_sample(x), len(x), budget)
+        low, over = _bracket_sample(x, budget)
         low = max(low, least)
         high = max(min(high, over), low + 0.002)
         if trees.count(high) > 0.75 * len(x):
@@ -234,16 +198,12 @@ def _guess_window(trees: FrameTrees, budget: int) -> tuple[float, float]:
     return low, min(high, NONE)
 
 
-def _compare_sample(x: torch.Tensor) -> torch.Tensor:
-    """Return the cosines of evenly spaced rows of [n, D] with all: [SAMPLE, n]."""
-    count = min(SAMPLE, len(x))
-    sample = torch.arange(count, device=x.device) * len(x) // count
+def _bracket_sample(x: torch.Tensor, budget: int) -> tuple[float, float]:
+    """Estimate thresholds at which [n, D] nodes have fewer and more components than a budget, from a sample of them."""
+    n, count = len(x), min(SAMPLE, len(x))
+    sample = torch.arange(count, device=x.device) * n // count
     norm = torch.linalg.vector_norm(x, dim=-1).clamp_min(1e-12)
-    return x[sample] @ x.T / norm[sample, None] / norm
-
-
-def _bracket_sample(cosine: torch.Tensor, n: int, budget: int) -> tuple[float, float]:
-    """Estimate thresholds at which n nodes have fewer and more components than a budget, from [SAMPLE, n] cosines."""
+    cosine = x[sample] @ x.T / norm[sample, None] / norm  # [SAMPLE, n]
 
     def upper(tau: float) -> int:
         return math.ceil(n * float((1 / (cosine > tau).sum(1).clamp_min(1)).mean()))
@@ -265,8 +225,7 @@ def _bracket(count: Callable[[float], int], budget: int) -> tuple[float, float]:
     return within, over
 
 
-def _merge(grid: TokenGrid, trees: FrameTrees, tau: float, window: _ThresholdWindow, joined: _ThresholdWindow) -> Kept:
-    """Merge at a threshold: neighbours are counted in `window`, nodes joined as in `joined`, which may be a sample."""
+def _merge(grid: TokenGrid, trees: FrameTrees, tau: float, window: _Window) -> Kept:
     _, h, w = grid.shape
     alive = window.is_alive(tau).nonzero()[:, 0]
     nodes = window.nodes[alive]
@@ -277,8 +236,7 @@ def _merge(grid: TokenGrid, trees: FrameTrees, tau: float, window: _ThresholdWin
     by_key = key.argsort()
     component = by_key.argsort()[component]
     key, size, alive = key[by_key], trees.size[nodes][by_key], alive[by_key]
-    labels = joined.find_components(tau)[alive if joined is window else by_key]
-    group = labels.unique(return_inverse=True)[1]  # [M1]
+    group = window.find_components(tau)[alive].unique(return_inverse=True)[1]  # [M1]
     count = int(group.max()) + 1
     group_key = _find_keys(window.count_neighbours(tau)[alive], group, count)  # [M2] components
     group = group_key.argsort().argsort()[group]
@@ -288,18 +246,13 @@ def _merge(grid: TokenGrid, trees: FrameTrees, tau: float, window: _ThresholdWin
     token_group = group[component]
     members = token_group.argsort(stable=True)
     means = sum_groups(trees.rows, members, torch.bincount(token_group), weight[component[members]])
-    place = _find_most_similar(trees.rows, means)
+    directions = normalize(means)
+    parts = trees.rows.split(max(1, TILE_BYTES // (4 * count)))
+    place = torch.cat([(directions @ part.T).max(0).indices for part in parts])  # [n] the most similar mean
     assigned = torch.bincount(place, minlength=count)
     added = sum_groups(trees.rows, place.argsort(stable=True), assigned)
     merged = (means + added) / (1 + assigned)[:, None]
     return grid.merge(key[group_key].cpu().numpy(), merged, place.cpu().numpy())
-
-
-def _find_most_similar(rows: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
-    """Return the mean most similar to each of [n, D] rows, the first on ties: [n]."""
-    x = normalize(means)
-    step = max(1, TILE_BYTES // (4 * len(x)))
-    return torch.cat([(x @ part.T).max(0).indices for part in rows.split(step)])
 
 
 def _find_keys(degree: torch.Tensor, group: torch.Tensor, count: int) -> torch.Tensor:

@@ -1,8 +1,5 @@
 """Spectral clustering by scikit-learn, keeping the token nearest to each cluster's mean."""
 
-from __future__ import annotations
-
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,27 +7,25 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from floc._checks import is_number
-from floc.methods import clusters
 from floc.methods.registry import register
+from floc.methods.shared import clusters
 from floc.representatives import normalize
 
 STARTS = 10  # of k-means in the embedding, scikit-learn's default
 
 
-@register("spectral", "spectral clustering in scikit-learn", "select", searched=("n_clusters",))
+@register("spectral", "spectral clustering in scikit-learn", "select")
 @dataclass(frozen=True)
 class Spectral(clusters.ClusterMethod):
     """Keep the token nearest to the mean of each spectral cluster.
 
     The clusters are those of `sklearn.cluster.SpectralClustering(k, random_state=seed)` with its defaults: affinities
-    exp(-gamma * distance^2), the first k eigenvectors by ARPACK, k-means with ten starts. `block` sets the frames
+    exp(-distance^2), the first k eigenvectors by ARPACK, k-means with ten starts. `block` sets the frames
     clustered together: 8 as in the FLoC paper; `block=None` is the whole video. Only members of a cluster can
     represent it, by distances between the clustered tokens; ties keep the lowest index.
 
-    The paper does not say how tokens are scaled. With gamma = 1 the affinities of raw tokens are almost all zero, the
-    graph is disconnected and the result depends on rounding. Tokens are therefore normalised to length 1;
-    `normalise=False` uses raw tokens, and scikit-learn warns if the graph is not connected.
+    The paper does not say how tokens are scaled. The affinities of raw tokens are almost all zero, the graph is
+    disconnected and the result depends on rounding. Tokens are therefore scaled to length 1.
 
     The two steps of scikit-learn, `spectral_embedding` and `k_means`, are called separately, so that k-means can be
     given the starting points that its own k-means++ would draw, in a fraction of the time. If it finds fewer clusters
@@ -44,33 +39,23 @@ class Spectral(clusters.ClusterMethod):
     # and 11 with all.
     threads: ClassVar[int | None] = 2
 
-    normalise: bool = True  # scale tokens to length 1
-    gamma: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (is_number(self.gamma) and 0 < self.gamma < math.inf):
-            raise ValueError(f"gamma must be a number above 0, got {self.gamma!r}")
-
     def _list_modules(self) -> tuple[str, ...]:
         return "sklearn.cluster", "sklearn.manifold"
 
     def _select(self, tokens: torch.Tensor, k: int) -> np.ndarray:
-        x = clusters.to_float32(tokens)
-        if self.normalise:
-            x = normalize(x)
+        x = normalize(clusters.to_float32(tokens))
         points = x.cpu().numpy()
         first, group = clusters.find_duplicates(points)
-        labels = group if len(first) <= k else cluster_spectrally(x, k, self.gamma, self.seed)
+        labels = group if len(first) <= k else cluster_spectrally(x, k, self.seed)
         return clusters.select_representatives(points, labels, k)
 
 
-def cluster_spectrally(x: torch.Tensor, k: int, gamma: float, seed: int) -> np.ndarray:
+def cluster_spectrally(x: torch.Tensor, k: int, seed: int) -> np.ndarray:
     """Return the cluster of each of [n, D] points, k < n: [n]."""
     from sklearn.cluster import k_means
     from sklearn.manifold import spectral_embedding
 
-    affinity = clusters.compute_squared_distances(x).mul_(-gamma).exp_().cpu().numpy()
+    affinity = clusters.compute_squared_distances(x).neg_().exp_().cpu().numpy()
     random = np.random.RandomState(seed)  # shared by both steps
     embedding = spectral_embedding(affinity, n_components=k, random_state=random, drop_first=False)
     return k_means(embedding, k, init=make_seeding(embedding), n_init=STARTS, random_state=random)[1]

@@ -1,7 +1,5 @@
 """STTM (Hyun et al., 2025): a quadtree in every frame, then groups of similar nodes over time."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -9,10 +7,10 @@ import numpy as np
 import torch
 
 from floc.kept import Kept
-from floc.methods.budgets import check_floor, find_parameter
-from floc.methods.components import find_components, sum_groups
-from floc.methods.frames import split_tiles
 from floc.methods.registry import register
+from floc.methods.shared.budgets import check_floor, find_parameter
+from floc.methods.shared.components import find_components, sum_groups
+from floc.methods.shared.frames import split_tiles
 from floc.tokens import TokenGrid
 
 GAP = 0.25  # between the two thresholds in a search; published pairs are 0 to 0.3 apart
@@ -80,9 +78,8 @@ class STTM:
         return replace(forest.merge(grid, spatial, temporal), settings=settings)
 
     def keep_by_options(self, grid: TokenGrid) -> Kept:
-        """Merge with the given thresholds."""
         forest = _Forest.build(grid, self.root_level, self.sound)
-        return forest.merge(grid, self.spatial_threshold, self.temporal_threshold)
+        return forest.merge(grid, float(self.spatial_threshold), float(self.temporal_threshold))
 
 
 def _lower(spatial: float) -> float:
@@ -98,7 +95,7 @@ class _Pyramid(NamedTuple):
     is_partial: np.ndarray  # [L, N] whether that cell has fewer than four quarters
 
     @classmethod
-    def build(cls, h: int, w: int, root_level: int) -> _Pyramid:
+    def build(cls, h: int, w: int, root_level: int) -> "_Pyramid":
         """Build the levels from the finest to the root, each cell the mean of one, two or four cells below."""
         sizes = [(h, w)]
         while 2 not in sizes[-1] and sizes[-1] != (1, 1):
@@ -131,7 +128,7 @@ class _Forest:
     sound: bool
 
     @classmethod
-    def build(cls, grid: TokenGrid, root_level: int, sound: bool) -> _Forest:
+    def build(cls, grid: TokenGrid, root_level: int, sound: bool) -> "_Forest":
         t, h, w = grid.shape
         tokens = grid.tokens.detach().float().reshape(t, h * w, -1)
         pyramid = _Pyramid.build(h, w, root_level)
@@ -146,7 +143,6 @@ class _Forest:
         return cls(tokens, scores, across, first, share.to(tokens.dtype), sound)
 
     def count(self, spatial: float, temporal: float) -> int:
-        """Count the tokens that two thresholds leave."""
         level, node = self._divide(spatial)
         return int((_is_own(node) & _is_own(self._group(level, node, temporal))).sum())
 
@@ -156,9 +152,8 @@ class _Forest:
         roots = _is_own(node) & _is_own(group)
         represents = (roots.cumsum(0) - 1)[group[node.flatten()]]  # [n]
         indices = roots.nonzero()[:, 0]
-        sizes, nodes = (
-            torch.bincount(places, minlength=len(indices)) for places in (represents, represents[_is_own(node)])
-        )
+        sizes = torch.bincount(represents, minlength=len(indices))
+        nodes = torch.bincount(represents[_is_own(node)], minlength=len(indices))
         # a group is the mean of its nodes, a node the mean of its quarters, and so on down to the tokens
         weights = self.share.gather(0, level).flatten() / nodes[represents]
         members = represents.argsort(stable=True)
@@ -216,10 +211,8 @@ class _CellCosines:
         for number, share in zip(numbers, pyramid.share, strict=True):
             mean[roots, number, slot] = share
         pairs = np.array([[(roots * q + one) * q + other for other in numbers] for one in numbers])  # [L, L, N]
-        self.layout = torch.from_numpy(layout).to(device)  # [R, m]
-        self.mean = torch.from_numpy(mean).to(device)  # [R, q, m]
-        self.pairs = torch.from_numpy(pairs).to(device)
-        self.cells = torch.from_numpy(pyramid.cells).to(device)
+        arrays = (layout, mean, pairs, pyramid.cells)  # [R, m], [R, q, m], [L, L, N], [L, N]
+        self.layout, self.mean, self.pairs, self.cells = (torch.from_numpy(array).to(device) for array in arrays)
         self.has_partial = not sound and bool(pyramid.is_partial.any())
         if self.has_partial:  # the published program uses the first cell of the frame for a missing quarter
             self.corner = self.mean[0, [int(number[0]) for number in numbers[:-1]]]  # [L - 1, m]
@@ -243,22 +236,19 @@ class _CellCosines:
             cell = self.cells[i].expand(len(quarter), -1)
             scores[i - 1] = quarter.scatter_reduce(1, cell, quarter, "amin", include_self=False).gather(1, cell)
         if self.has_partial:
-            lower = torch.minimum(scores, self._compare_corners(x, norm))
-            scores = torch.where(self.is_partial[:, None], lower, scores)
+            # the cosine of each coarser cell with the frame's first cell one level below
+            corners = self.corner @ x[:, 0]  # [t, L - 1, D]
+            products = self.mean @ (x.flatten(1, 2) @ corners.mT).unflatten(1, self.layout.shape)  # [t, R, q, L - 1]
+            lengths = norm[..., None] * torch.linalg.vector_norm(corners, dim=-1)[:, None, None]
+            with_corner = _divide_lengths(products, lengths).flatten(1, 2)
+            lower = torch.stack([with_corner[:, parent, i] for i, parent in enumerate(self.parent)])  # [L - 1, t, N]
+            scores = torch.where(self.is_partial[:, None], torch.minimum(scores, lower), scores)
         return scores, across.transpose(0, 1)
 
     def _multiply(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """Return the products of cells, [t, R, q, q], of [t, R, m, D] tokens."""
         products = torch.bmm(a.flatten(0, 1), b.flatten(0, 1).mT).unflatten(0, a.shape[:2])
         return self.mean @ products @ self.mean.mT
-
-    def _compare_corners(self, x: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
-        """Return each coarser cell's cosine with the frame's first cell one level below: [L - 1, t, N]."""
-        corners = self.corner @ x[:, 0]  # [t, L - 1, D]
-        products = self.mean @ (x.flatten(1, 2) @ corners.mT).unflatten(1, self.layout.shape)  # [t, R, q, L - 1]
-        lengths = norm[..., None] * torch.linalg.vector_norm(corners, dim=-1)[:, None, None]
-        cosine = _divide_lengths(products, lengths).flatten(1, 2)
-        return torch.stack([cosine[:, parent, i] for i, parent in enumerate(self.parent)])
 
 
 def _divide_lengths(products: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

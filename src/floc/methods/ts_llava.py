@@ -1,7 +1,5 @@
 """TS-LLaVA's sampling (Qu et al., "TS-LLaVA: Constructing Visual Tokens through Thumbnail-and-Sampling", 2024)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

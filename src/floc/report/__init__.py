@@ -1,7 +1,5 @@
 """Write a report: one HTML file that shows what each method kept of a video, and what represents the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import date
 from importlib.util import find_spec
@@ -60,17 +58,10 @@ def make(
     if opens_at is None:
         kept = comparison.results[0].kept
         opens_at = int(count_per_frame(kept[min(kept)]).argmax())
-    data = ReportData(
-        title=encoded.video.path.name,
-        facts=[*encoded.facts(), ("made", f"{date.today():%Y-%m-%d} by floc {__version__}")],
-        command=command,
-        notes=[*encoded.video.warnings, *notes, *comparison.notes],
-        times_s=encoded.times_s,
-        thumbnails=encoded.thumbnails,
-        comparison=comparison,
-        projection=projection,
-        opens_at=opens_at,
-    )
+    facts = [*encoded.facts(), ("made", f"{date.today():%Y-%m-%d} by floc {__version__}")]
+    all_notes = [*encoded.video.warnings, *notes, *comparison.notes]
+    results = (encoded.times_s, encoded.thumbnails, comparison, projection)
+    data = ReportData(encoded.video.path.name, facts, command, all_notes, *results, opens_at)
     text = render_page(data, LIMIT_BYTES).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, lambda temporary: temporary.write_bytes(text))

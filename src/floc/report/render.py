@@ -12,8 +12,6 @@ So a step is one bit per token (whether the prediction is wrong) and, for the wr
 tokens, split into byte planes. `page/data.js` decodes a method when it is first shown.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import json
@@ -59,31 +57,24 @@ def render_page(data: ReportData, limit_bytes: int = 1 << 30) -> str:
         if count != t:
             raise ValueError(f"a report of {t} frames needs as many {name}; got {count}")
     page_data = {
-        "title": data.title,
-        "facts": list(data.facts),
-        "command": data.command,
-        "notes": list(data.notes),
+        **{name: getattr(data, name) for name in ("title", "facts", "command", "notes", "opens_at")},
         "grid": [t, h, w],
         "times_s": np.round(np.asarray(data.times_s, np.float64), 3).tolist(),
         "image": {"mime": MIME, "width": data.thumbnails.width, "height": data.thumbnails.height},
-        "opens_at": data.opens_at,
         "steps": [{"label": step.label, "budget": step.budget} for step in data.comparison.steps],
         "methods": [
             {
-                "name": result.name,
-                "description": result.description,
+                **{name: getattr(result, name) for name in ("name", "description", "scatter")},
                 "steps": sorted(result.kept),
                 "rows": [{"step": step, **row._asdict()} for step, row in sorted(result.measures.items())],
-                "scatter": result.scatter,
             }
             for result in results
         ],
-        "tsne": data.projection
-        and {
-            "indices": deflate(data.projection.indices.astype("<u4")),
-            "xy": deflate(data.projection.xy.astype("<f4")),
-        },
+        "tsne": None,
     }
+    if data.projection is not None:
+        indices, xy = data.projection.indices.astype("<u4"), data.projection.xy.astype("<f4")
+        page_data["tsne"] = {"indices": deflate(indices), "xy": deflate(xy)}
     fields = {
         "title": html.escape(data.title.encode("utf-8", "replace").decode()),  # a file name may be invalid unicode
         "style": _read("page.css"),

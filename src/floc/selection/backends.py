@@ -1,12 +1,9 @@
 """Choose the backend that selects on a device, and create its engine."""
 
-from __future__ import annotations
-
 import importlib.util
 import warnings
 from functools import lru_cache
 
-import numpy as np
 import torch
 
 from floc._checks import check_choice
@@ -74,17 +71,3 @@ def _find_kernel_obstacle(device: torch.device) -> str:
 @lru_cache
 def _warn_once(message: str) -> None:
     warnings.warn(message, stacklevel=2)
-
-
-def check_headroom(weights: np.ndarray, candidates: int) -> None:
-    """Raise ValueError if a gain and a candidate index might not fit the int64 keys that backends sort by.
-
-    Similarities are below 2**15 in magnitude, so a gain is below 2**16 per unit of weight. The first pick has the
-    largest sum, so no later gain exceeds half of that range. The GPU kernels use three more bits of each key.
-    """
-    largest = float(weights.sum(dtype=np.float64)) * (1 << 18) * (1 << max(1, (candidates - 1).bit_length()))
-    if largest >= 2.0**63:
-        raise ValueError(
-            f"weights add up to {weights.sum():.3g}, too much for exact 64-bit gains with {candidates} candidates; "
-            "scale them down"
-        )

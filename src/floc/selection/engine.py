@@ -4,9 +4,7 @@ An engine computes a fixed-point similarity matrix, selects greedily on it, and 
 after every step. With that history one run holds the result for every smaller budget.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -16,25 +14,40 @@ import torch
 from floc.selection.objective import SCALE, Similarity
 
 Tick = Callable[[float], None]  # called with the multiply-adds done since the last call
+Matrices = Sequence[torch.Tensor]  # [M, N] int16 similarities of each set
+TokenSets = Sequence[tuple[torch.Tensor, np.ndarray]]  # [n, D] tokens of each set, and the [n] cluster of each token
+Choice = tuple[np.ndarray, np.ndarray, int]  # picks, gains, and the gain of the next pick
+Raises = tuple[np.ndarray, np.ndarray, np.ndarray]  # every time a pick raised a token's cover: [E] token, rank, cover
+Cosines = Callable[[np.ndarray, np.ndarray], np.ndarray]  # computes the cosines of tokens i and j of a set
 
 
 def no_tick(_: float) -> None:
     """Ignore progress."""
 
 
-class Job(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Job:
     """One set of tokens to select from."""
 
     tokens: torch.Tensor  # [n, D]
     budget: int  # 1 <= budget <= n
 
+    def __post_init__(self) -> None:
+        if self.tokens.ndim != 2 or not 1 <= self.budget <= len(self.tokens):
+            raise ValueError(f"cannot select {self.budget} of tokens of shape {list(self.tokens.shape)}")
 
-class Targets(NamedTuple):
+
+@dataclass(frozen=True, eq=False)
+class Targets:
     """What the candidates must cover if each target represents several tokens."""
 
     directions: torch.Tensor  # [N, D] float32 unit vectors
     lengths: np.ndarray  # [N] float64, the vectors' lengths; the Gaussian metric needs them
     weights: np.ndarray  # [N] int64
+
+    def __post_init__(self) -> None:
+        if len({len(self.directions), len(self.lengths), len(self.weights)}) > 1:
+            raise ValueError("every target needs one direction, one length and one weight")
 
 
 class History(NamedTuple):
@@ -47,8 +60,7 @@ class History(NamedTuple):
     def representatives(self, n: int, kept: int | np.ndarray) -> np.ndarray:
         """Return [n] int64, the rank of each token's representative; -1 if it has none.
 
-        Args:
-            kept: The number of picks to use, the first ones, or [P] bool for each pick.
+        `kept` is the number of picks to use, the first ones, or [P] bool for each pick.
         """
         last = np.full(n, -1, np.int64)
         used = self.rank < kept if isinstance(kept, int) else kept[self.rank]
@@ -67,59 +79,80 @@ class Solution:
     sigma: float | None = None  # width of the Gaussian metric
     closest: np.ndarray | None = None  # [N, r] int64 ranks of the picks most similar to each target, if weighted
 
-    def scale(self, unit: int) -> Solution:
+    def scale(self, unit: int) -> "Solution":
         """Divide the gains by `unit`, which converts fixed point to units of similarity."""
         next_gain = None if self.next_gain is None else self.next_gain / unit
         return replace(self, gains=self.gains / unit, next_gain=next_gain)
 
 
-def split_next_gain(picks: np.ndarray, gains: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray, int]:
+# Compiled code and GPU kernels do not check bounds. These checks run once before them, in every engine.
+
+
+def check_indices(name: str, indices: np.ndarray, shape: tuple[int, ...], end: int) -> None:
+    """Raise ValueError unless `indices` are int64 of this shape in [0, end)."""
+    if indices.dtype != np.int64 or indices.shape != shape:
+        raise ValueError(f"{name} must be int64 of shape {shape}, got {indices.dtype} of shape {indices.shape}")
+    if indices.size and not (indices.min() >= 0 and indices.max() < end):
+        raise ValueError(f"{name} must be in 0..{end - 1}, got {indices.min()} to {indices.max()}")
+
+
+def check_width(left: torch.Tensor, right: torch.Tensor) -> None:
+    """Raise ValueError unless rows of both have the same number of features."""
+    if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
+        raise ValueError(f"tokens must have the same features, got {list(left.shape)} and {list(right.shape)}")
+
+
+def check_matrices(matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None) -> None:
+    """Raise ValueError unless `depths[b]` picks can be made from each matrix b, and all gains fit 64 bits.
+
+    Backends sort by int64 keys of a gain and a candidate index. Similarities are below 2**15 in magnitude, so a gain is
+    below 2**16 per unit of weight. The first pick has the largest sum, so no later gain exceeds half of that range. The
+    GPU kernels use three more bits of each key.
+    """
+    for matrix, depth in zip(matrices, depths, strict=True):
+        if matrix.ndim != 2 or matrix.dtype != torch.int16 or not 1 <= depth <= len(matrix):
+            raise ValueError(f"cannot make {depth} picks from a {matrix.dtype} matrix of shape {list(matrix.shape)}")
+    if weights is None:
+        return
+    candidates, tokens = matrices[0].shape
+    if weights.dtype != np.int64 or weights.shape != (tokens,) or len(matrices) > 1 or weights.min(initial=0) < 0:
+        raise ValueError(f"weights must be one int64 of at least 0 for each of {tokens} tokens of one matrix")
+    largest = float(weights.sum(dtype=np.float64)) * (1 << 18) * (1 << max(1, (candidates - 1).bit_length()))
+    if largest >= 2.0**63:
+        total = f"weights add up to {weights.sum(dtype=np.float64):.3g}"
+        raise ValueError(f"{total}, too much for exact 64-bit gains with {candidates} candidates; scale them down")
+
+
+def split_next_gain(picks: np.ndarray, gains: np.ndarray, budget: int) -> Choice:
     """Cut `min(budget + 1, candidates)` picks and gains at the budget; also returns the gain that follows, or 0."""
     return picks[:budget], gains[:budget], int(gains[budget]) if len(gains) > budget else 0
 
 
 def build_solution(
-    selection: tuple[np.ndarray, np.ndarray, int],
-    raises: tuple[np.ndarray, np.ndarray, np.ndarray],
-    own_cover: np.ndarray,
-    similarity: Similarity,
-    sigma: float | None,
-    cosines: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    *,
-    with_cosines: bool,
-) -> Solution:
+    choice: Choice, raises: Raises, own: np.ndarray, similarity: Similarity, cosines: Cosines, *, with_cosines: bool
+) -> "Solution":
     """Build the solution for greedy's picks from one set; all engines share it.
 
-    Args:
-        selection: Picks, gains and the next gain.
-        raises: For every time a pick raised the cover of a token: [E] token, [E] rank of the pick, [E] new cover.
-        own_cover: [n] int16, the similarity of each token to itself.
-        cosines: Computes the cosines of tokens i and j of the set.
-        with_cosines: Whether the history needs cosines; those that can be read off the matrix are always included.
+    `own` is [n] int16, the similarity of each token to itself. `with_cosines` says whether the history needs cosines;
+    those that can be read off the matrix are always included.
     """
-    picks, gains, next_gain = selection
+    picks, gains, next_gain = choice
     token, rank, cover = raises
     if similarity.detail > 1:
-        picks = _replace_useless_picks(picks, gains, History(token, rank, None), len(own_cover), cosines)
+        picks = _replace_useless(picks, gains, History(token, rank, None), len(own), cosines)
     # a pick represents itself from its own turn on; if it was fully covered before, `raises` does not contain that
     rank = np.concatenate([rank, np.arange(len(picks))])
     by_rank = np.argsort(rank, kind="stable")
     token, rank = np.concatenate([token, picks])[by_rank], rank[by_rank]
     cosine = None
     if similarity.is_plain_cosine:
-        cosine = np.concatenate([cover, own_cover[picks]])[by_rank] / SCALE
+        cosine = np.concatenate([cover, own[picks]])[by_rank] / SCALE
     elif with_cosines:
         cosine = cosines(token, picks[rank])
-    return Solution(picks, gains, next_gain, History(token, rank, cosine), sigma)
+    return Solution(picks, gains, next_gain, History(token, rank, cosine))
 
 
-def _replace_useless_picks(
-    picks: np.ndarray,
-    gains: np.ndarray,
-    history: History,
-    n: int,
-    cosines: Callable[[np.ndarray, np.ndarray], np.ndarray],
-) -> np.ndarray:
+def _replace_useless(picks: np.ndarray, gains: np.ndarray, history: History, n: int, cosines: Cosines) -> np.ndarray:
     """Replace the picks that gain nothing by the tokens that are covered worst.
 
     With detail > 1 all similarities near 1 round to 1. On static video the fixed-point gains are then 0 although tokens

@@ -7,13 +7,12 @@ not depend on the order of the terms. So every backend returns the same picks an
 bit, ties included.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 SCALE = 1 << 14  # similarity 1.0 in fixed point; int16 holds [-2, 2)
 WEIGHT_SCALE = 1 << 8  # weight 1.0 in fixed point; small, so that a gain and a candidate index fit one int64
+LARGEST_DETAIL = 1e30  # fits float32; a larger one gives the same similarities, 0 and 1
 
 Metric = Literal["cosine", "gaussian"]
 METRICS: tuple[str, ...] = get_args(Metric)

@@ -1,7 +1,5 @@
 """Plain greedy facility location, written to be read: the oracle every other backend is tested against."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -1,31 +1,26 @@
 """`floc.select`: exact greedy facility location on a similarity matrix."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from floc._arrays import to_tensor
-from floc._checks import is_int
-from floc.selection.backends import check_headroom, create_engine
+from floc._arrays import Array, require_dense, to_tensor
+from floc._checks import is_int, require
+from floc._system import restore_interrupts
+from floc.selection.backends import create_engine
 from floc.selection.objective import SCALE
 
 
 class Selection(NamedTuple):
     """The picked candidates, in the order they were picked, and the gain of each."""
 
-    picks: torch.Tensor | np.ndarray  # [k] int64
-    gains: torch.Tensor | np.ndarray  # [k] int64, in units of 2**-14 of similarity x weight
+    picks: Array  # [k] int64
+    gains: Array  # [k] int64, in units of 2**-14 of similarity x weight
 
 
-def select(
-    similarity: torch.Tensor | np.ndarray,
-    k: int,
-    weights: torch.Tensor | np.ndarray | None = None,
-    backend: str = "auto",
-) -> Selection:
+@restore_interrupts()
+def select(similarity: Array, k: int, weights: Array | None = None, backend: str = "auto") -> Selection:
     """Pick the `k` candidates that together represent all tokens best, by exact greedy facility location.
 
     All backends return the same picks and gains for the same input, bit for bit. Ties go to the lowest index.
@@ -45,19 +40,17 @@ def select(
     """
     matrix = _to_fixed_point(similarity)
     m, n = matrix.shape
-    if not (is_int(k) and 1 <= k <= m):
-        raise ValueError(f"k must be a whole number in 1..{m}, the number of candidates; got {k!r}")
-    counts = None if weights is None else _check_weights(weights, m, n)
+    require(is_int(k) and 1 <= k <= m, f"k must be a whole number in 1..{m}, the number of candidates; got {k!r}")
+    counts = None if weights is None else _check_weights(weights, n)
     picks, gains = create_engine(backend, matrix.device).select([matrix], [int(k)], counts)
     if isinstance(similarity, torch.Tensor):
         return Selection(picks.to(similarity.device), gains.to(similarity.device))
     return Selection(picks.cpu().numpy(), gains.cpu().numpy())
 
 
-def _to_fixed_point(similarity: torch.Tensor | np.ndarray) -> torch.Tensor:
+def _to_fixed_point(similarity: Array) -> torch.Tensor:
     """Check the similarity matrix and convert it to [M, N] int16 fixed point."""
-    if not isinstance(similarity, (torch.Tensor, np.ndarray)):
-        raise TypeError(f"similarity must be a torch tensor or a numpy array, got {type(similarity).__name__}")
+    require_dense(similarity, "similarity")
     dtype = similarity.dtype
     is_real = dtype.kind in "fiu" if isinstance(dtype, np.dtype) else not (dtype.is_complex or dtype == torch.bool)
     if not is_real:
@@ -81,15 +74,14 @@ def _to_fixed_point(similarity: torch.Tensor | np.ndarray) -> torch.Tensor:
     return matrix.to(torch.int16)
 
 
-def _check_weights(weights: torch.Tensor | np.ndarray, m: int, n: int) -> np.ndarray:
+def _check_weights(weights: Array, n: int) -> np.ndarray:
     """Check the weights and convert them to [n] int64."""
-    if not isinstance(weights, (torch.Tensor, np.ndarray)):
-        weights = np.asarray(weights)
-    given = to_tensor(weights).detach().cpu()
-    counts = given.to(torch.int64)
-    if given.shape != (n,):
-        raise ValueError(f"weights must be [{n}], one for each token; got {list(given.shape)}")
-    if given.is_complex() or not bool((counts == given).all()) or bool((counts < 0).any()):
+    if isinstance(weights, torch.Tensor):
+        require_dense(weights, "weights")
+        weights = weights.detach().cpu().resolve_neg()
+        weights = (weights.double() if weights.is_floating_point() else weights).numpy()
+    values = np.asarray(weights)
+    require(values.shape == (n,), f"weights must be [{n}], one for each token; got {list(values.shape)}")
+    if values.dtype.kind not in "fiub" or not ((values >= 0) & (values < 2**62) & (values == np.rint(values))).all():
         raise ValueError("weights must be whole numbers >= 0, so that gains stay exact; scale and round them first")
-    check_headroom(counts.numpy(), m)
-    return counts.numpy()
+    return values.astype(np.int64)

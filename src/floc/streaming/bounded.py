@@ -1,41 +1,37 @@
 """The past of a stream with a budget: survivors that carry the sums of the tokens they represent, in bounded memory."""
 
-from __future__ import annotations
-
 import copy
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from floc._arrays import convert_like, copy_rows, take_rows, to_input_type
+from floc._checked_file import LARGEST, CheckedFile, Fields
+from floc._checks import require
 from floc._system import release_memory
 from floc.kept import Kept
 from floc.representatives import SummedRepresentation
-from floc.second_pass import SurvivorSelection, select_survivors
+from floc.second_pass import select_survivors
 from floc.selection.objective import SCALE
-from floc.streaming.past import Selector, StreamBlock
+from floc.streaming.past import SavedStream, Selector, StreamBlock, is_within
 
 DEDUPE = 1.25  # less than for `floc.compress`: every survivor of a block adds to the cost of a reduction
 # Survivors that are stored before a reduction, per survivor that remains. A reduction costs the square of their number,
 # and more room means fewer reductions: the total cost is least at 2.
 ROOM = 2.0
 
-# Survivors are columns of one length: features [M, D], sums [M, D] float32 of the normalised tokens that each
+# Survivors are columns of one length: features [M, D], sums [M, D] float32 of the normalized tokens that each
 # represents, and on the host index [M] int64 in the whole video and time_s [M] float64.
 Survivors: TypeAlias = dict[str, torch.Tensor]
-COLUMNS = ("features", "sums", "index", "time_s")
 
 
 class _SurvivorBuffer:
     """Survivors in one contiguous buffer, which grows to its limit and is then reused."""
 
     def __init__(self, survivors: Survivors, limit: int) -> None:
-        self.limit = limit
-        self.count = 0
-        self.memory = survivors
+        self.limit, self.count, self.memory = limit, 0, survivors
         self.replace(survivors)
 
     def view(self) -> Survivors:
@@ -60,16 +56,14 @@ class BoundedPast:
     """Stores survivors, which another selection reduces to the budget whenever there are too many."""
 
     def __init__(self, budget: int, dedupe: float, half_life_s: float | None) -> None:
-        self.budget = budget
-        self.dedupe = dedupe
-        self.half_life_s = half_life_s
+        self.budget = min(budget, LARGEST)  # the counts below stay exact; no stream has more tokens
+        self.dedupe, self.half_life_s = dedupe, half_life_s
         self.most = math.ceil(ROOM * budget)  # survivors that are stored before a reduction
         self.buffer: _SurvivorBuffer | None = None
-        self.frames = 0
+        self.frames = self.reductions = 0
         self.counted = 0.0  # tokens so far, less what has decayed
         self.bar = 0.0  # the smallest gain in the last reduction, less what has decayed
         self.until_s = 0.0
-        self.reductions = 0
 
     def add(self, selector: Selector, block: StreamBlock) -> None:
         """Add a complete block."""
@@ -102,60 +96,55 @@ class BoundedPast:
         flat, compared = block.flat, selector.crop(block.flat)
         n, decay = len(flat), self._compute_decay(block)
         part = n / (self.counted * decay + n)  # of all tokens, less what has decayed
-        share, most = (min(n, math.ceil(factor * self.budget * part)) for factor in (1, self.dedupe))
+        share, most = (math.ceil(min(n, factor * self.budget * part)) for factor in (1, self.dedupe))
         solution = selector.select(compared, most, with_cosines=False)
         assert solution.history is not None
         count = max(share, int(np.count_nonzero(solution.gains / SCALE > self.bar * decay)))
         cluster = solution.history.representatives(n, count)
         directions, lengths = selector.engine.sum_by_cluster([(compared, cluster)], count, unit=True)
         picks = solution.picks[:count]
-        return {
-            "features": take_rows(flat, picks),
-            "sums": directions.to(flat.device) * torch.from_numpy(lengths).to(flat.device, torch.float32)[:, None],
-            "index": torch.from_numpy(self.frames * block.cells + picks),
-            "time_s": torch.from_numpy(block.times[picks // block.cells]),
-        }
+        sums = directions.to(flat.device) * torch.from_numpy(lengths).to(flat.device, torch.float32)[:, None]
+        index, time_s = self.frames * block.cells + picks, block.times[picks // block.cells]
+        host = {"index": torch.from_numpy(index), "time_s": torch.from_numpy(time_s)}
+        return {"features": take_rows(flat, picks), "sums": sums, **host}
 
     def _limit(self) -> int:
-        return max(self.most, self.budget + math.ceil(self.dedupe * self.budget))
+        return max(self.most, self.budget + math.ceil(min(self.dedupe * self.budget, LARGEST)))
 
     def _compute_decay(self, block: StreamBlock) -> float:
         """Return the fraction of the past's weight that is left after a block."""
         if self.half_life_s is None or self.buffer is None:
             return 1.0
-        return 0.5 ** ((float(block.times[-1]) - self.until_s) / self.half_life_s)
+        # a selection that failed for lack of memory is repeated: the past has decayed already
+        return 0.5 ** (max(0.0, float(block.times[-1]) - self.until_s) / self.half_life_s)
 
-    def keep(
-        self, selector: Selector, rest: Sequence[StreamBlock], cells: tuple[int, int], numpy_dtype: np.dtype | None
-    ) -> Kept:
-        """Return the kept tokens of all blocks and of `rest`, which is not added; `cells` are rows and columns."""
+    def keep(self, selector: Selector, rest: list[StreamBlock], cells: tuple[int, int], dtype: np.dtype | None) -> Kept:
+        """Return the kept tokens of all blocks and of `rest`, which is not added.
+
+        `cells` are rows and columns, `dtype` that of the caller's numpy arrays; None for torch.
+        """
         if rest:
-            return self._copy_with(selector, rest[0]).keep(selector, rest[1:], cells, numpy_dtype)
+            return self._copy_with(selector, rest[0]).keep(selector, rest[1:], cells, dtype)
         assert self.buffer is not None
         held = self.buffer.view()
         index = held["index"].numpy()
-        selection = _select_again(selector, held, min(self.budget, len(index)))
+        count = min(self.budget, len(index))
+        selection = select_survivors(*selector[:2], held["features"], held["sums"], count)
         picked = index[selection.picks]
         places = selection.picks[np.argsort(picked)]
         kept = take_rows(held["features"], places)
-        features = to_input_type(kept, numpy_dtype)
-        return Kept.from_host(
-            features,
-            picked,
-            selection.gains,
-            (self.frames, *cells),
-            nested=True,
-            representation=SummedRepresentation(*selection.targets, self.counted, selector.crop(kept)),
-            times_s=convert_like(features, held["time_s"].numpy()[places]),
-        )
+        features, shape = to_input_type(kept, dtype), (self.frames, *cells)
+        representation = SummedRepresentation(*selection.targets, self.counted, selector.crop(kept))
+        fields = dict(times_s=convert_like(features, held["time_s"].numpy()[places]), representation=representation)
+        return Kept.from_host(features, picked, selection.gains, shape, nested=True, **fields)
 
-    def _copy_with(self, selector: Selector, block: StreamBlock) -> BoundedPast:
+    def _copy_with(self, selector: Selector, block: StreamBlock) -> "BoundedPast":
         """Return a copy of the past with one more block, without a reduction."""
         both, decay = self._select(selector, block), self._compute_decay(block)
         if self.buffer is not None:
             held = self.buffer.view()
             held["sums"] = held["sums"] * decay
-            both = {name: torch.cat([held[name], both[name]]) for name in COLUMNS}
+            both = {name: torch.cat([held[name], both[name]]) for name in held}
         past = copy.copy(self)
         past.buffer = _SurvivorBuffer(both, len(both["index"]))
         past._decay(block, decay)
@@ -164,35 +153,53 @@ class BoundedPast:
 
     def metadata(self) -> dict[str, Any]:
         """Return the JSON-serialisable part of the state to save."""
-        return {name: getattr(self, name) for name in _NUMBERS}
+        return {name: getattr(self, name) for name in ("frames", "counted", "bar", "until_s", "reductions")}
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the tensors to save; none before the first block."""
         return {} if self.buffer is None else self.buffer.view()
 
-    def restore(self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
-        for name in _NUMBERS:
-            setattr(self, name, metadata[name])
-        if self.frames:
-            held = {name: tensors[name].cpu() if name in ("index", "time_s") else tensors[name] for name in COLUMNS}
-            if len({len(column) for column in held.values()}) > 1:
-                raise ValueError("the numbers of survivors, sums, indices and times differ")
-            self.buffer = _SurvivorBuffer(held, self._limit())
-
-
-_NUMBERS = ("frames", "counted", "bar", "until_s", "reductions")  # that are saved
+    def restore(self, file: CheckedFile, metadata: Fields, saved: SavedStream) -> None:
+        """Restore a saved state; raise ValueError if no stream can have it."""
+        total = saved.frames * saved.cells
+        self.frames = metadata.integer("frames", saved.frames, saved.frames)
+        if not self.frames:
+            return
+        require(self.frames % (saved.block or 1) == 0, f"{self.frames} frames do not form blocks of {saved.block}")
+        self.counted = metadata.number("counted", saved.cells if self.half_life_s else total, total)
+        self.bar = metadata.number("bar", -2 * total, 2 * total)
+        self.until_s = metadata.number("until_s", saved.first_s, saved.last_s)
+        self.reductions = metadata.integer("reductions", 0, self.frames)
+        index = file.tensor("index", (None,), torch.int64)
+        count, most = len(index), min(total, self._limit())
+        require(1 <= count <= most, f"it must have 1 to {most} survivors, got {count}")
+        time_s = file.tensor("time_s", (count,), torch.float64)
+        sums = file.tensor("sums", (count, saved.compared), torch.float32)
+        by_index = np.argsort(index.numpy())
+        places, times = index.numpy()[by_index], time_s.numpy()[by_index]
+        require(is_within(places, total) and (np.diff(places) > 0).all(), f"index must differ and be below {total}")
+        frame = places // saved.cells
+        ascends = (np.sign(np.diff(frame)) == np.sign(np.diff(times))).all()
+        require(ascends, "time_s must ascend with the frames of index")
+        require(frame[0] > 0 or times[0] == saved.first_s, "time_s of the first frame must be the first time")
+        saved.require_order("time_s", times)
+        # a sum of normalized tokens is no longer than their number
+        weight = float(torch.linalg.vector_norm(sums.double(), dim=1).sum())
+        require(weight <= 1.01 * self.counted, f"sums of {self.counted:g} tokens have a length of {weight:g}")
+        held = {
+            "features": saved.read_features(file, count),
+            "sums": sums.to(saved.device),
+            "index": index,
+            "time_s": time_s,
+        }
+        self.buffer = _SurvivorBuffer(held, self._limit())
 
 
 def _reduce(selector: Selector, held: Survivors, count: int) -> tuple[Survivors, float]:
-    """Select `count` survivors, add the sums of the others to those of their heirs; also returns the smallest gain."""
-    selection = _select_again(selector, held, count)
-    heir = torch.from_numpy(selection.heir).to(held["sums"].device)
-    sums = held["sums"].new_zeros(count, held["sums"].shape[1]).index_add(0, heir, held["sums"])
+    """Select `count` survivors, add the sums of the others to their representatives', return also the smallest gain."""
+    selection = select_survivors(*selector[:2], held["features"], held["sums"], count)
+    representatives = torch.from_numpy(selection.representatives).to(held["sums"].device)
+    sums = held["sums"].new_zeros(count, held["sums"].shape[1]).index_add(0, representatives, held["sums"])
     by_index = np.argsort(held["index"].numpy()[selection.picks])
     remaining = {name: take_rows(held[name], selection.picks[by_index]) for name in ("features", "index", "time_s")}
     return remaining | {"sums": take_rows(sums, by_index)}, float(selection.gains.min())
-
-
-def _select_again(selector: Selector, held: Survivors, count: int) -> SurvivorSelection:
-    return select_survivors(selector.engine, selector.similarity, held["features"], held["sums"], count)

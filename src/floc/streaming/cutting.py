@@ -1,16 +1,17 @@
 """Cutting a stream into blocks: of a fixed length, or along scenes."""
 
-from __future__ import annotations
-
+import math
 from collections import deque
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from floc import scenes
+from floc._checked_file import Fields
+from floc._checks import require
 from floc.scenes import LONGEST, SHORTEST
+from floc.streaming.past import SavedStream
 
 RECENT = 1024  # frames whose breaks the median is taken over
 
@@ -39,8 +40,8 @@ class EvenCutter:
         """Return the JSON-serialisable state to save."""
         return {}
 
-    def restore(self, metadata: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
+    def restore(self, metadata: Fields, saved: SavedStream) -> None:
+        """Restore a saved state; raise ValueError if no stream can have it."""
 
 
 class SceneCutter(EvenCutter):
@@ -53,13 +54,12 @@ class SceneCutter(EvenCutter):
     def __init__(self, dim: int | None = None) -> None:
         super().__init__(LONGEST)
         self.dim = dim  # number of features to compare, the first ones; None: all
-        self.frames = 0
+        self.frames = self.cells = 0
         # differences of each waiting frame to the previous one and to the last but one
         self.apart: list[tuple[float, float]] = []
         self.recent: deque[float] = deque(maxlen=RECENT)  # breaks, not divided by the spread
-        self.total: np.ndarray | None = None  # [D] sum of all normalised tokens
+        self.total: np.ndarray | None = None  # [D] sum of all normalized tokens
         self.squares = 0.0
-        self.cells = 0
 
     def observe(self, waiting: torch.Tensor) -> None:
         latest = waiting[-3:, ..., : self.dim]
@@ -75,10 +75,9 @@ class SceneCutter(EvenCutter):
 
     def find_block(self, waiting: int) -> int:
         candidates = self._find_candidates()
-        if candidates and (waiting > max(candidates) + SHORTEST or waiting == self.capacity):
-            cuts = scenes.space_cuts(candidates, waiting, SHORTEST)
-            if cuts:
-                return cuts[0]
+        is_due = bool(candidates) and (waiting > max(candidates) + SHORTEST or waiting == self.capacity)
+        if is_due and (cuts := scenes.space_cuts(candidates, waiting, SHORTEST)):
+            return cuts[0]
         return self.capacity // 2 if waiting == self.capacity else 0
 
     def discard(self, frames: int) -> None:
@@ -90,14 +89,27 @@ class SceneCutter(EvenCutter):
 
     def metadata(self) -> dict[str, Any]:
         total = None if self.total is None else self.total.tolist()
-        return {**{name: getattr(self, name) for name in _SAVED}, "recent": [*self.recent], "total": total}
+        saved = {name: getattr(self, name) for name in ("frames", "apart", "squares", "cells")}
+        return {**saved, "recent": [*self.recent], "total": total}
 
-    def restore(self, metadata: Mapping[str, Any]) -> None:
-        for name in _SAVED:
-            setattr(self, name, metadata[name])
-        self.apart = [(one, two) for one, two in metadata["apart"]]
-        self.recent.extend(metadata["recent"])
-        self.total = None if metadata["total"] is None else np.array(metadata["total"])
+    def restore(self, metadata: Fields, saved: SavedStream) -> None:
+        frames = saved.frames + saved.waiting
+        self.frames = metadata.integer("frames", frames, frames)
+        if not frames:
+            return
+        require(saved.waiting >= SHORTEST or not saved.frames, f"{saved.waiting} frames wait, at least {SHORTEST} must")
+        self.cells = metadata.integer("cells", saved.cells, saved.cells)
+        self.squares = metadata.number("squares", 0, 1.01 * frames)
+        limit = 1.01 * frames * saved.cells
+        self.total = np.array(metadata.numbers("total", saved.compared, -limit, limit))
+        self.recent.extend(metadata.numbers("recent", min(RECENT, max(0, frames - 2)), *_DIFFERENCES))
+        apart = metadata.sequence("apart", saved.waiting)
+        for i in range(saved.waiting):
+            one, two = apart.numbers(str(i), 2, _DIFFERENCES[0], math.inf)
+            # the first two frames have no frame two before them
+            is_valid = one <= _DIFFERENCES[1] and two <= (_DIFFERENCES[1] if saved.frames + i >= 2 else math.inf)
+            require(is_valid, f"cutter.apart.{i} must be numbers from 0 to 2, got {one:g} and {two:g}")
+            self.apart.append((one, two))
 
     def _measure_breaks(self) -> np.ndarray:
         """Return [t - 1], the breaks of all waiting frames but the last, whose break depends on the next frame."""
@@ -116,4 +128,4 @@ class SceneCutter(EvenCutter):
         return scenes.find_clearest(self._measure_breaks(), (median + spread) / 2)
 
 
-_SAVED = ("frames", "apart", "squares", "cells")
+_DIFFERENCES = (-0.01, 2.01)  # range of differences 1 - cos, with rounding errors

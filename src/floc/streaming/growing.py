@@ -1,22 +1,21 @@
 """The past of a stream with a ratio: all blocks, each with its own picks."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from floc._arrays import convert_like, take_rows, to_input_type, to_numpy
+from floc._arrays import convert_like, take_rows, to_input_type
+from floc._checked_file import CheckedFile, Fields
+from floc._checks import require
 from floc.budget import Budget
 from floc.kept import Kept
 from floc.ranking import Ranking
 from floc.representatives import RankedRepresentation
 from floc.selection.engine import History, Solution
 from floc.selection.objective import SCALE
-from floc.streaming.past import Selector, StreamBlock
+from floc.streaming.past import SavedStream, Selector, StreamBlock, is_within
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +42,7 @@ class GrowingPast:
         solution = selector.select(selector.crop(block.flat), depth, with_cosines=True)
         return _PickedBlock(solution.scale(SCALE), take_rows(block.flat, solution.picks), block.times)
 
-    def keep(
-        self, selector: Selector, rest: Sequence[StreamBlock], cells: tuple[int, int], numpy_dtype: np.dtype | None
-    ) -> Kept:
+    def keep(self, selector: Selector, rest: list[StreamBlock], cells: tuple[int, int], dtype: np.dtype | None) -> Kept:
         picked = [*self.blocks, *(self._select(selector, block) for block in rest)]
         frame_tokens = cells[0] * cells[1]
         sizes = np.array([len(block.times) * frame_tokens for block in picked])
@@ -56,17 +53,11 @@ class GrowingPast:
         flat = np.concatenate([start + s.picks for start, s in zip(sizes.cumsum() - sizes, solutions, strict=True)])
         by_index = np.argsort(flat)
         places = by_index[np.searchsorted(flat[by_index], indices)]
-        features = to_input_type(take_rows(torch.cat([block.features for block in picked]), places), numpy_dtype)
+        features = to_input_type(take_rows(torch.cat([block.features for block in picked]), places), dtype)
         times = np.concatenate([block.times for block in picked])
-        return Kept.from_host(
-            features,
-            ranking.picks,
-            ranking.gains,
-            (len(times), *cells),
-            nested=True,
-            representation=RankedRepresentation(ranking, count),
-            times_s=convert_like(features, times[indices // frame_tokens]),
-        )
+        times_s, shape = convert_like(features, times[indices // frame_tokens]), (len(times), *cells)
+        fields = dict(times_s=times_s, representation=RankedRepresentation(ranking, count))
+        return Kept.from_host(features, ranking.picks, ranking.gains, shape, nested=True, **fields)
 
     def metadata(self) -> dict[str, Any]:
         return {"next_gains": [block.solution.next_gain for block in self.blocks]}
@@ -74,28 +65,62 @@ class GrowingPast:
     def tensors(self) -> dict[str, torch.Tensor]:
         if not self.blocks:
             return {}
-        rows = [_to_columns(block) for block in self.blocks]
-        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        rows = [(b.solution.picks, b.solution.gains, b.times, *(b.solution.history or ())) for b in self.blocks]
+        columns: Any = dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True))
         tensors = {name: torch.from_numpy(np.concatenate(parts)) for name, parts in columns.items()}
         tensors |= {f"{name}.lengths": torch.tensor([len(part) for part in parts]) for name, parts in columns.items()}
         return {**tensors, "features": torch.cat([block.features for block in self.blocks])}
 
-    def restore(self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, Any]) -> None:
-        if not metadata["next_gains"]:
+    def restore(self, file: CheckedFile, metadata: Fields, saved: SavedStream) -> None:
+        if saved.frames == 0:
+            metadata.numbers("next_gains", 0)
             return
-        picks, gains, token, rank, cosine, times = (
-            np.split(to_numpy(tensors[name]), np.cumsum(to_numpy(tensors[f"{name}.lengths"]))[:-1])
-            for name in ("picks", "gains", "token", "rank", "cosine", "block_times")
-        )
-        features = tensors["features"].split([len(part) for part in picks])
-        for i, (next_gain, part) in enumerate(zip(metadata["next_gains"], features, strict=True)):
-            solution = Solution(picks[i], gains[i], next_gain, History(token[i], rank[i], cosine[i]))
-            self.blocks.append(_PickedBlock(solution, part, times[i]))
+        count = len(file.tensor("picks.lengths", (None,), torch.int64))
+        next_gains = metadata.numbers("next_gains", count, 0)
+        columns = {name: _read_column(file, name, dtype, count) for name, dtype in _COLUMNS.items()}
+        times = np.concatenate(columns["block_times"])
+        require(len(times) == saved.frames, f"its blocks have {len(times)} frames, not {saved.frames}")
+        require((np.diff(times) > 0).all() and times[0] == saved.first_s, "block_times must ascend from the first time")
+        require(saved.waiting > 0 or times[-1] == saved.last_s, "block_times must end at the last time")
+        saved.require_order("block_times", times)
+        features = saved.read_features(file, sum(map(len, columns["picks"]))).split([*map(len, columns["picks"])])
+        for i in range(count):
+            picks, gains, block_times, *history = (parts[i] for parts in columns.values())
+            frames = saved.block or max(1, len(block_times))
+            require(len(block_times) == frames, f"block {i} must have {frames} frames, got {len(block_times)}")
+            solution = Solution(picks, gains, next_gains[i], History(*history))
+            _check_solution(f"block {i}", solution, frames * saved.cells, self.budget)
+            self.blocks.append(_PickedBlock(solution, features[i], block_times))
 
 
-def _to_columns(block: _PickedBlock) -> dict[str, np.ndarray]:
-    """Return the arrays of a block by the names under which they are saved."""
-    solution = block.solution
-    assert solution.history is not None
-    columns = {"picks": solution.picks, "gains": solution.gains, "block_times": block.times}
-    return columns | solution.history._asdict()  # token, rank, cosine
+# the arrays of a block, by the names under which they are saved; the last three are its history
+_COLUMNS = {"picks": torch.int64, "gains": torch.float64, "block_times": torch.float64}
+_COLUMNS |= {"token": torch.int64, "rank": torch.int64, "cosine": torch.float64}
+
+
+def _read_column(file: CheckedFile, name: str, dtype: torch.dtype, blocks: int) -> list[np.ndarray]:
+    """Read the array of all blocks, and split it into those of each."""
+    lengths = file.tensor(f"{name}.lengths", (blocks,), torch.int64).tolist()
+    require(min(lengths, default=1) >= 0, f"tensor {name}.lengths must not be negative")
+    values = file.tensor(name, (sum(lengths),), dtype).numpy()
+    return np.split(values, np.cumsum(lengths)[:-1])
+
+
+def _check_solution(name: str, solution: Solution, n: int, budget: Budget) -> None:
+    """Raise ValueError unless a block of `n` tokens can have this solution."""
+    picks, gains = solution.picks, np.append(solution.gains, solution.next_gain or 0)
+    history: Any = solution.history
+    token, rank, cosine = history
+    count = min(n, budget.count(n) + 1)
+    require(len(picks) == len(gains) - 1 == count, f"{name} must have {count} picks and gains, got {len(picks)}")
+    require(is_within(picks, n) and len(np.unique(picks)) == count, f"the picks of {name} must differ and be below {n}")
+    require(abs(gains[0]) <= n and gains[1] <= 2 * n, f"the gains of {name} must be at most {2 * n}")
+    require((np.diff(gains[1:]) <= 0).all(), f"the gains of {name} must not rise after the second pick")
+    # every token is represented from the first pick on: with that, `n` is limited by the length of the file
+    require(len(token) == len(rank) == len(cosine) >= n, f"the history of {name} must have at least {n} entries")
+    require(is_within(token, n) and is_within(rank, count), f"the history of {name} names other tokens or picks")
+    require((np.diff(rank) >= 0).all(), f"the ranks in the history of {name} must not descend")
+    require((abs(cosine) <= 1.001).all(), f"the cosines in the history of {name} must be in [-1, 1]")
+    require(len(np.unique(token[rank == 0])) == n, f"the first pick of {name} must represent every token")
+    own = np.isin(picks * count + np.arange(count), token * count + rank)
+    require(own.all(), f"every pick of {name} must represent itself")

@@ -4,8 +4,6 @@ Every segment is a kept-tokens file of the video so far. The optional state file
 read, so that another run continues with the next frame.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 import time
@@ -18,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from floc import files
+from floc._checked_file import Fields
 from floc._system import resident_bytes
 from floc.budget import Budget
 from floc.encoders.base import Encoder
@@ -26,7 +25,9 @@ from floc.streaming.stream import Stream
 from floc.video import live
 
 LATEST = "latest.safetensors"
+LAST_SEGMENT = 10**9
 RECENT = 32  # pushes over which the rate is measured
+SHORTEST_SEGMENT_S = 0.001
 UNKNOWN_STEP_S = 0.04  # gap between two runs if every frame is taken, so that the step is unknown
 
 
@@ -56,9 +57,14 @@ class StreamRecorder:
     segment_s: float = 300.0
     resumes: bool = False  # whether the stream was loaded from the state
     kept: Kept | None = None  # as last written
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("encode", "select", "write"), 0.0))
     written: list[Path] = field(default_factory=list)  # segments of this run
     is_ahead: bool = False  # whether the stream has frames that are in no segment
     warnings: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.segment_s >= SHORTEST_SEGMENT_S:  # also true for NaN
+            raise ValueError(f"a segment must have at least {SHORTEST_SEGMENT_S} seconds, got {self.segment_s:g}")
 
     @property
     def read_s(self) -> float:
@@ -96,8 +102,12 @@ class StreamRecorder:
 
         def push() -> None:
             pixels = [image for image, _ in group]
+            started = time.perf_counter()
             tokens = self.encoder(np.stack(pixels + pixels[-1:] * (group_size - len(pixels))))
+            encoded = time.perf_counter()
             self.stream.push(tokens, time_s=[group[0][1]])
+            self.seconds["encode"] += encoded - started
+            self.seconds["select"] += time.perf_counter() - encoded
             self.stream.note["read_s"] = group[-1][1]
             self.is_ahead = True
             group.clear()
@@ -131,17 +141,16 @@ class StreamRecorder:
     def _skip_read(self, frames: Iterator[tuple[np.ndarray, float]]) -> Iterator[tuple[np.ndarray, float]]:
         """Yield the frames that the stream does not have yet, with their time in the stream."""
         note, before_s = self.stream.note, self.read_s
-        name = _identify(self.source)
+        is_file = live.classify_source(self.source) == "file"  # a later run recognises it by its full path
+        name = str(Path(self.source).resolve()) if is_file else live.redact_source(self.source)
         if not self.resumes:
             note["start_s"] = 0.0
-        elif not (note["source"] == name and live.classify_source(self.source) == "file"):
+        elif not (note["source"] == name and is_file):
             # a camera does not report the length of a pause, and a new file follows the one before
             note["start_s"] = before_s + (UNKNOWN_STEP_S if self.fps is None else 1 / self.fps)
         note["source"] = name
-        for pixels, shown_s in frames:
-            time_s = note["start_s"] + shown_s
-            if time_s > before_s:
-                yield pixels, time_s
+        timed = ((pixels, note["start_s"] + shown_s) for pixels, shown_s in frames)
+        yield from (frame for frame in timed if frame[1] > before_s)
 
     def _find_segment_end(self, time_s: float) -> float:
         return (math.floor(max(0.0, time_s) / self.segment_s) + 1) * self.segment_s
@@ -150,13 +159,14 @@ class StreamRecorder:
         spent_s = pushed_at[-1] - pushed_at[0]
         frames, tokens = self.stream.frames * self.encoder.frames_per_token, self.stream.frames * cells
         pushes_per_s = (len(pushed_at) - 1) / spent_s if spent_s else 0.0
-        return StreamStatus(
-            self.read_s, frames, tokens, self.budget.count(tokens), pushes_per_s, memory_bytes=resident_bytes()
-        )
+        return StreamStatus(self.read_s, frames, tokens, self.budget.count(tokens), pushes_per_s, resident_bytes())
 
     def _write(self) -> Path:
         """Write a segment, its copy as the latest one, and the state, in this order: the state counts the segment."""
+        started = time.perf_counter()
         self.kept = self.stream.kept()
+        selected = time.perf_counter()
+        self.seconds["select"] += selected - started
         number = self.stream.note["segments"] + self.stream.note.get("first_segment", 1)  # older states start at 1
         segment = self.folder / f"segment-{number:06}.safetensors"
         if not self.written:
@@ -169,6 +179,7 @@ class StreamRecorder:
             self.stream.save(self.state)
         self.written.append(segment)
         self.is_ahead = False
+        self.seconds["write"] += time.perf_counter() - selected
         return segment
 
 
@@ -186,36 +197,40 @@ def open_recorder(
 ) -> StreamRecorder:
     """Open a recorder with a new stream of these options or, if the state file exists, with the saved one."""
     stream = Stream(ratio=None if budget.ratio is None else str(budget.ratio), budget=budget.budget, **options)
-    resumes = False
-    if state is not None and state.exists():
-        resumes, stream = True, _load_stream(state, stream, encoder, device)
+    for path in (folder / LATEST if folder.is_dir() else None, state):
+        if path is not None:
+            files.check_writable(path)
+    if resumes := state is not None and state.exists():
+        assert state is not None
+        stream = _load_stream(state, stream, encoder, device)
     else:
         stream.note = {"encoder": encoder.name, "segments": 0, "first_segment": 0}
         if before := sorted(folder.glob("segment-*.safetensors")):
             missing = "" if state is None else f", but {state}, the state to resume from, does not exist"
-            raise ValueError(
-                f"{folder} has segments already, such as {before[-1].name}{missing}; name another folder with -o, or "
-                "the state to resume from with --state"
-            )
+            remedy = "name another folder with -o, or the state to resume from with --state"
+            raise ValueError(f"{folder} has segments already, such as {before[-1].name}{missing}; {remedy}")
     return StreamRecorder(source, encoder, stream, budget, folder, state, fps, segment_s, resumes)
 
 
 def _load_stream(state: Path, wanted: Stream, encoder: Encoder, device: str | None) -> Stream:
     """Load a saved stream; raise ValueError unless its encoder and settings are those of `wanted`."""
     stream = Stream.load(state, device=device)
-    if not {"encoder", "segments", "read_s", "start_s", "source"} <= stream.note.keys():
-        raise ValueError(f"{state}: a stream that `floc stream` did not save; name another file with --state")
+    note = Fields(stream.note, "note")
+    try:
+        note.text("encoder")
+        note.text("source")
+        note.integer("segments", 0, LAST_SEGMENT)
+        if note.has("first_segment"):
+            note.integer("first_segment", 0, 1)
+        note.number("start_s")
+        note.number("read_s", least=stream.span_s[1])
+    except ValueError as error:
+        problem = f"{state}: a stream that `floc stream` did not save ({error})"
+        raise ValueError(f"{problem}; name another file with --state") from error
     saved = {"encoder": stream.note["encoder"], **stream.settings}
     given = {"encoder": encoder.name, **wanted.settings}
     if different := [name for name in given if saved[name] != given[name]]:
         before, now = (", ".join(f"{name}={each[name]!r}" for name in different) for each in (saved, given))
-        raise ValueError(
-            f"{state}: saved with {before}, and cannot resume with {now}; give the same settings, or name another file "
-            "with --state"
-        )
+        problem = f"{state}: saved with {before}, and cannot resume with {now}"
+        raise ValueError(f"{problem}; give the same settings, or name another file with --state")
     return stream
-
-
-def _identify(source: str) -> str:
-    """Return the name by which a later run recognises a source."""
-    return str(Path(source).resolve()) if live.classify_source(source) == "file" else live.redact_source(source)

@@ -4,17 +4,16 @@ With a `ratio` blocks are compressed one after another, and the number of kept t
 is exactly that of `floc.compress` with `dedupe=1` on the same frames and blocks.
 
 With a `budget` memory is bounded. Every block contributes a few survivors, fewer the longer the past is, and whenever
-there are too many, a selection among all of them keeps the budget. A survivor carries the sum of the normalised tokens
+there are too many, a selection among all of them keeps the budget. A survivor carries the sum of the normalized tokens
 it represents, which goes to its representative when it is dropped. So the past keeps its weight (see
 `floc.second_pass`); only `half_life_s` makes it decay.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,9 +21,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from floc._arrays import Array, copy_rows
-from floc._checks import check_at_least, check_choice, check_count, is_number, is_positive_int
-from floc._system import check_memory
+from floc._arrays import Array, copy_rows, require_dense
+from floc._checked_file import LARGEST, CheckedFile, Fields, open_checked
+from floc._checks import check_at_least, check_choice, check_count, is_number, is_positive_int, require, shorten
+from floc._system import check_memory, restore_interrupts
 from floc.budget import Budget
 from floc.files import write_atomic
 from floc.kept import Kept
@@ -34,10 +34,12 @@ from floc.selection.torch.engine import TorchEngine
 from floc.streaming.bounded import DEDUPE, BoundedPast
 from floc.streaming.cutting import EvenCutter, SceneCutter
 from floc.streaming.growing import GrowingPast
-from floc.streaming.past import Selector, StreamBlock
+from floc.streaming.past import SavedStream, Selector, StreamBlock, require_float32_range
 from floc.tokens import TokenGrid
 
 FORMAT = 2
+LONGEST_S = 1e300  # a longer half-life is none
+_NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
 _TIME = "time_s must be a finite number of seconds; for several frames, one per frame"
 
 
@@ -74,36 +76,27 @@ class Stream:
         check_choice("backend", backend, BACKENDS)
         by_scene = isinstance(block, str) and block == "scene"
         if not (by_scene or is_positive_int(block)):
-            raise ValueError(
-                f"block of a stream must be a whole number of frames, at least 1, or 'scene'; got {block!r}"
-            )
+            expected = "a whole number of frames, at least 1, or 'scene'"
+            raise ValueError(f"block of a stream must be {expected}; got {shorten(block)}")
         for name, given in (("dedupe", None if dedupe == 1 else dedupe), ("half_life_s", half_life_s)):
             if budget is None and given is not None:
-                raise ValueError(
-                    f"{name} needs a budget: with a ratio every block keeps its own share; got {name}={given!r}; "
-                    "leave it out, or pass budget="
-                )
+                reason = f"{name} needs a budget: with a ratio every block keeps its own share"
+                raise ValueError(f"{reason}; got {name}={shorten(given)}; leave it out, or pass budget=")
         if budget is not None and metric != "cosine":
-            raise ValueError(f"with a budget the metric must be 'cosine', whose sums can be stored; got {metric!r}")
+            raise ValueError(f"with a budget the metric must be 'cosine', whose sums are stored; got {shorten(metric)}")
         check_choice("metric", metric, METRICS)
         if dim is not None:
             check_count("dim", dim, "features")
         dedupe = DEDUPE if dedupe is None else dedupe
         check_at_least("dedupe", dedupe, 1)
         check_at_least("detail", detail, 1)
-        if half_life_s is not None and not (is_number(half_life_s) and half_life_s > 0):
-            raise ValueError(f"half_life_s must be a number of seconds above 0, or None; got {half_life_s!r}")
-        self._settings: dict[str, Any] = dict(
-            ratio=None if ratio is None else str(self._budget.ratio),
-            budget=self._budget.budget,
-            block=block if by_scene else int(block),
-            dedupe=float(dedupe) if budget is not None else None,
-            detail=float(detail),
-            metric=metric,
-            half_life_s=None if half_life_s is None else float(half_life_s),
-            dim=None if dim is None else int(dim),
-            backend=backend,
-        )
+        if half_life_s is not None and not (is_number(half_life_s) and 0 < half_life_s < LONGEST_S):
+            raise ValueError(f"half_life_s must be a number of seconds above 0, or None; got {shorten(half_life_s)}")
+        size = self._budget
+        settings: dict[str, Any] = dict(ratio=size.ratio and str(size.ratio), budget=size.budget)
+        settings |= dict(block=block if by_scene else int(block), dedupe=None if budget is None else float(dedupe))
+        settings |= dict(detail=float(detail), metric=metric, half_life_s=half_life_s and float(half_life_s))
+        self._settings = settings | dict(dim=dim and int(dim), backend=backend)
         self._similarity = Similarity(metric, detail)
         self._engine: TorchEngine | None = None
         self._cutter = SceneCutter(dim) if by_scene else EvenCutter(int(block))
@@ -115,9 +108,9 @@ class Stream:
         self._is_timed = False  # whether the caller gives times
         self._is_closed = False
         self.note: dict[str, Any] = {}  # JSON-serialisable data of the caller, saved with the stream
-        self._past: GrowingPast | BoundedPast = (
-            GrowingPast(self._budget) if budget is None else BoundedPast(int(budget), float(dedupe), half_life_s)
-        )
+        self._past: GrowingPast | BoundedPast = GrowingPast(self._budget)
+        if budget is not None:
+            self._past = BoundedPast(int(budget), float(dedupe), half_life_s)
 
     def __repr__(self) -> str:
         return f"Stream({self._budget}, {self.frames} frames so far)"
@@ -132,6 +125,12 @@ class Stream:
         """Number of frames pushed."""
         return self._frames + len(self._times)
 
+    @property
+    def span_s(self) -> tuple[float, float]:
+        """The times of the first and of the last frame."""
+        return self._first_s, self._last_s
+
+    @restore_interrupts()
     @torch.inference_mode(False)  # stored tensors are modified later, possibly outside of inference mode
     def push(self, tokens: Array, time_s: float | Sequence[float] | np.ndarray | None = None) -> None:
         """Add one or more frames. Invalid frames raise an error and leave the stream unchanged.
@@ -141,13 +140,13 @@ class Stream:
             time_s: When the frame is shown, later than the one before; for several frames, one per frame. If never
                 given, frames are counted.
         """
-        if self._is_closed:
-            raise ValueError("the stream is closed; open a new one")
+        require(not self._is_closed, "the stream is closed; open a new one")
         frames = self._check_frames(tokens)
         times = self._check_times(time_s, len(frames))
         if self._waiting is None:
             self._waiting = self._allocate(frames)
             self._numpy_dtype = tokens.dtype if isinstance(tokens, np.ndarray) else None
+        if not self.frames:
             self._first_s, self._is_timed = times[0], time_s is not None
         if len(self._times) == len(self._waiting):  # the selection from this block failed before, for lack of memory
             self._complete_blocks()
@@ -161,17 +160,17 @@ class Stream:
             self._cutter.observe(self._waiting[: place + 1])
             self._complete_blocks()
 
+    @restore_interrupts()
     def kept(self) -> Kept:
         """Return the kept tokens of all frames so far, including those of the incomplete block."""
-        if not self.frames:
-            raise ValueError("no frame was pushed yet")
+        require(self.frames > 0, "no frame was pushed yet")
         assert self._waiting is not None
         ends = itertools.accumulate(self._cutter.split_rest(len(self._times)), initial=0)
         rest = [self._get_block(slice(*span)) for span in itertools.pairwise(ends)]
         rows, columns = self._waiting.shape[1:3]
         kept = self._past.keep(self._get_selector(), rest, (rows, columns), self._numpy_dtype)
         settings = {name: value for name, value in self._settings.items() if value is not None}
-        return replace(kept, method="stream", settings=settings, span_s=(self._first_s, self._last_s))
+        return replace(kept, method="stream", settings=settings, span_s=self.span_s)
 
     def close(self) -> Kept:
         """Return the kept tokens, and accept no more frames."""
@@ -187,66 +186,74 @@ class Stream:
         if self._waiting is not None:
             tensors["room"] = self._waiting[: len(self._times)].cpu().contiguous()
         tensors["times"] = torch.tensor(self._times, dtype=torch.float64)
-        metadata = {
-            "format": FORMAT,
-            "settings": self._settings,
-            "frames": self._frames,
-            "span_s": [self._first_s, self._last_s],
-            "timed": self._is_timed,
-            "numpy_dtype": None if self._numpy_dtype is None else str(self._numpy_dtype),
-            "device": None if self._waiting is None else str(self._waiting.device),
-            "closed": self._is_closed,
-            "past": self._past.metadata(),
-            "cutter": self._cutter.metadata(),
-            "note": self.note,
-        }
+        numpy_dtype = None if self._numpy_dtype is None else str(self._numpy_dtype)
+        device = None if self._waiting is None else str(self._waiting.device)
+        metadata = {"format": FORMAT, "settings": self._settings, "frames": self._frames, "span_s": self.span_s}
+        metadata |= {"timed": self._is_timed, "numpy_dtype": numpy_dtype, "device": device, "closed": self._is_closed}
+        metadata |= {"past": self._past.metadata(), "cutter": self._cutter.metadata(), "note": self.note}
         write_atomic(Path(path), lambda temporary: save_file(tensors, temporary, {"floc-stream": json.dumps(metadata)}))
 
     @classmethod
     @torch.inference_mode(False)
-    def load(cls, path: str | Path, *, device: str | torch.device | None = None) -> Stream:
+    def load(cls, path: str | Path, *, device: str | torch.device | None = None) -> "Stream":
         """Read a saved stream, which continues exactly as the original would, by default on the same device."""
-        from safetensors import SafetensorError, safe_open
-
-        path = Path(path)
-        if not path.exists():
-            raise FileNotFoundError(f"{path}: no such file")
-        try:
-            with safe_open(path, framework="pt") as file:
-                entries = file.metadata() or {}
-                if "floc-stream" not in entries:
-                    raise ValueError("it was not written by Stream.save; read kept tokens with floc.files.read_kept")
-                metadata = json.loads(entries["floc-stream"])
-                if metadata["format"] != FORMAT:
-                    raise ValueError(f"format {metadata['format']!r}, this version of floc reads {FORMAT}")
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-            stream = cls(**{name: value for name, value in metadata["settings"].items() if value is not None})
-            stream._restore(tensors, metadata, _check_device(device or metadata["device"] or "cpu"))
-        except (SafetensorError, OSError, LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"{path}: not a readable stream of floc ({error})") from error
+        with open_checked(Path(path), "a stream saved by floc") as file:
+            if "floc-stream" not in file.entries:
+                raise ValueError("it was not written by Stream.save; read kept tokens with floc.files.read_kept")
+            metadata = file.fields("floc-stream")
+            metadata.check_format(FORMAT)
+            settings = metadata.section("settings").values
+            stream = cls(**{name: value for name, value in settings.items() if value is not None})
+            if device is None:
+                device = metadata.text("device", 20) if metadata.has("device") else "cpu"
+            stream._restore(file, metadata, _check_device(device))
         return stream
 
-    def _restore(self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, Any], device: torch.device) -> None:
-        self._past.restore({name: tensor.to(device) for name, tensor in tensors.items()}, metadata["past"])
-        self._cutter.restore(metadata["cutter"])
-        self._times = tensors["times"].tolist()
-        if "room" in tensors:
-            frames = tensors["room"].to(device)
-            if len(frames) != len(self._times):
-                raise ValueError(f"{len(frames)} waiting frames have {len(self._times)} times")
-            self._waiting = frames.new_empty(self._cutter.capacity, *frames.shape[1:])
-            self._waiting[: len(frames)] = frames
-            self._engine = create_engine(self._settings["backend"], device)
-        self._frames = metadata["frames"]
-        self._first_s, self._last_s = metadata["span_s"]
-        self._numpy_dtype = None if metadata["numpy_dtype"] is None else np.dtype(metadata["numpy_dtype"])
-        self._is_timed, self._is_closed, self.note = metadata["timed"], metadata["closed"], metadata["note"]
+    def _restore(self, file: CheckedFile, metadata: Fields, device: torch.device) -> None:
+        """Restore a saved state; raise ValueError if no stream can have it."""
+        times = file.tensor("times", (None,), torch.float64).numpy()
+        self._first_s, self._last_s = metadata.numbers("span_s", 2, -sys.float_info.max, sys.float_info.max)
+        self._is_timed, self._is_closed = metadata.flag("timed"), metadata.flag("closed")
+        self.note = metadata.section("note").values
+        past, cutter = metadata.section("past"), metadata.section("cutter")
+        frames = metadata.integer("frames", 0, LARGEST if "room" in file.names else 0)
+        if "room" not in file.names:
+            require(len(times) == 0, f"{len(times)} frames wait, but tensor room is missing")
+            return
+        waiting = file.tensor("room", (len(times), None, None, None), "float")
+        require_float32_range("room", waiting)
+        rows, columns, dim = waiting.shape[1:]
+        total, capacity = frames + len(times), self._cutter.capacity
+        is_possible = 0 < rows * columns * dim <= LARGEST
+        require(is_possible, f"frames of {rows}x{columns} tokens of {dim} features do not exist")
+        require(total * rows * columns <= LARGEST, f"{total} frames of {rows}x{columns} tokens are too many")
+        require(len(times) <= capacity, f"{len(times)} frames wait, at most {capacity} can")
+        compared = self._settings["dim"] or dim
+        require(compared <= dim, f"settings.dim is {compared}, and a token has {dim} features")
+        require(self._first_s <= self._last_s, "span_s must not end before it starts")
+        require((np.diff(times) > 0).all(), "tensor times must ascend")
+        require(len(times) == 0 or times[-1] == self._last_s, "tensor times must end at the end of span_s")
+        require(frames > 0 or len(times) == 0 or times[0] == self._first_s, "tensor times must start with span_s")
+        if not self._is_timed and total:
+            counted = np.array_equal(times, np.arange(frames, total)) and self.span_s == (0, total - 1)
+            require(counted, "times of frames without a time must be their numbers")
+        block = None if isinstance(self._settings["block"], str) else capacity
+        end_s = float(times[0]) if len(times) else math.nextafter(self._last_s, math.inf)
+        span, dtype = (*self.span_s, end_s), waiting.dtype
+        saved = SavedStream(frames, block, len(times), rows * columns, dim, compared, dtype, device, *span)
+        self._past.restore(file, past, saved)
+        self._cutter.restore(cutter, saved)
+        self._numpy_dtype = _read_numpy_dtype(metadata, waiting.dtype)
+        self._waiting = self._allocate(waiting.to(device))
+        self._waiting[: len(times)] = waiting
+        self._times, self._frames = times.tolist(), frames
 
     def _allocate(self, frames: torch.Tensor) -> torch.Tensor:
         """Allocate memory for waiting frames; raise MemoryError if a block of them could not be selected from."""
         engine, capacity = create_engine(self._settings["backend"], frames.device), self._cutter.capacity
-        n = capacity * frames.shape[1] * frames.shape[2]
-        needed = engine.bytes_needed(n, self._settings["dim"] or frames.shape[3], self._similarity)
+        n, dim = capacity * frames.shape[1] * frames.shape[2], frames.shape[3]
+        needed = engine.estimate_bytes(n, self._settings["dim"] or dim, self._similarity)
+        needed += n * dim * frames.element_size()
         check_memory(n, needed, frames.device, f"block= with fewer than {capacity} frames")
         self._engine = engine
         return frames.new_empty(capacity, *frames.shape[1:])
@@ -272,8 +279,7 @@ class Stream:
 
     def _check_frames(self, tokens: Array) -> torch.Tensor:
         """Check frames and return them as [t, H, W, D]; `push` checks later whether a single frame is finite."""
-        if not isinstance(tokens, (torch.Tensor, np.ndarray)):
-            raise TypeError(f"tokens must be a torch tensor or a numpy array, got {type(tokens).__name__}")
+        require_dense(tokens)
         if tokens.ndim not in (2, 3, 4):
             raise ValueError(f"tokens of a frame must be [H, W, D] or [N, D], got {tuple(tokens.shape)}")
         several = tokens if tokens.ndim == 4 else tokens[None] if tokens.ndim == 3 else tokens[None, None]
@@ -284,15 +290,11 @@ class Stream:
         if self._waiting is not None:
             before = self._waiting[0]
             if frames.shape[1:] != before.shape:
-                raise ValueError(
-                    f"all frames of a stream must have one shape: {tuple(frames.shape[1:])} came after "
-                    f"{tuple(before.shape)}; open another stream for it"
-                )
+                change = f"{tuple(frames.shape[1:])} came after {tuple(before.shape)}"
+                raise ValueError(f"all frames of a stream must have one shape: {change}; open another stream for it")
             if (frames.dtype, frames.device) != (before.dtype, before.device):
-                raise ValueError(
-                    f"all frames of a stream must have one dtype and device: {frames.dtype} on {frames.device} came "
-                    f"after {before.dtype} on {before.device}"
-                )
+                change = f"{frames.dtype} on {frames.device} came after {before.dtype} on {before.device}"
+                raise ValueError(f"all frames of a stream must have one dtype and device: {change}")
         return frames
 
     def _check_times(self, time_s: Any, count: int) -> list[float]:
@@ -302,25 +304,39 @@ class Stream:
         if time_s is None:
             return [float(self.frames + i) for i in range(count)]
         try:
-            given = np.atleast_1d(np.asarray(time_s, np.float64))
-        except (TypeError, ValueError):
-            raise ValueError(f"{_TIME}; got {time_s!r}") from None
+            given = np.atleast_1d(np.asarray(time_s))
+            if given.dtype.kind not in "fiuO":  # numpy would convert text and dates, too
+                raise TypeError
+            given = given.astype(np.float64)
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            raise ValueError(f"{_TIME}; got {shorten(time_s)}") from None
         if given.shape != (count,):
             raise ValueError(f"every frame needs one time: got {count} frames and times of shape {given.shape}")
         times = given.tolist()
-        for before, time in zip([self._last_s if self.frames else -math.inf, *times], times, strict=False):
+        for last, time in zip([self._last_s if self.frames else -math.inf, *times], times, strict=False):
             if not math.isfinite(time):
                 raise ValueError(f"{_TIME}; got {time!r}")
-            if not time > before:
-                raise ValueError(
-                    f"times must ascend: a frame at {time} s came after one at {before} s; push frames in order"
-                )
+            if not time > last:
+                raise ValueError(f"times must ascend: one at {time} s came after one at {last} s; push frames in order")
         return times
 
 
 def _check_device(device: str | torch.device) -> torch.device:
     """Return the device; raise ValueError if it is not available."""
     try:
-        return torch.empty(1, device=device).device
+        available = torch.empty(1, device=device).device
     except (AssertionError, RuntimeError) as error:  # torch built without CUDA raises AssertionError
         raise ValueError(f"its tokens belong on {device}, which is not available; pass device='cpu'") from error
+    require(available.type != "meta", "its tokens belong on meta, which stores no values; pass device='cpu'")
+    return available
+
+
+def _read_numpy_dtype(metadata: Fields, dtype: torch.dtype) -> np.dtype | None:
+    """Read the dtype of the caller's numpy arrays, which the saved tokens have, in any byte order."""
+    if not metadata.has("numpy_dtype"):
+        return None
+    name = metadata.text("numpy_dtype", 10)
+    native = str(dtype).removeprefix("torch.")
+    allowed = {native, str(np.dtype(native).newbyteorder("S"))} if dtype in _NUMPY_FLOATS else set()
+    require(name in allowed, f"numpy_dtype must be that of tensor room, {native}, got {name!r}")
+    return np.dtype(name)

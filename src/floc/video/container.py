@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import re
+from collections import deque
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from floc._text import redact_source
+from floc.video.boxes import check_index, check_samples
 from floc.video.sample import Ticks
 
 if TYPE_CHECKING:
@@ -20,12 +24,25 @@ if TYPE_CHECKING:
 
 # Frames to check for ordered timestamps: codecs reorder frames by at most 16 positions.
 PROBED_FRAMES = 16
+PROBED_BYTES = 64 << 20  # to find them
 # Codecs whose B-frames have no usable timestamps in AVI, which stores none.
 REORDERING_CODECS = ("h264", "hevc", "vvc")
-# Arguments of `av.open`: a playlist must not open anything but files, and tags in an unknown encoding are no error.
-OPEN_OPTIONS = {"metadata_errors": "replace", "container_options": {"protocol_whitelist": "file,crypto,data"}}
-# Decoders that render text files as images.
-TEXT_CODECS = ("ansi", "bintext", "idf", "xbin")
+# Limits on what a file may state; values outside them are errors or attacks.
+MAX_PIXELS = 1 << 25  # of a frame: 8K. A decoder holds 16 frames and more.
+MAX_PICTURE_PIXELS = 1 << 26  # of a picture, which is decoded alone
+MAX_SECONDS = 10**7  # of a video: four months
+RATES = (Fraction(1, 10**6), 10**6)  # frames per second
+ASPECTS = (Fraction(1, 16), 16)  # width of a pixel in units of its height
+# Formats that ffmpeg may read. All of them hold the video itself; playlists and lists of files would open other files.
+# Sound and subtitles are here for the error message.
+FORMATS = (
+    "mov,matroska,avi,mpegts,mpeg,flv,asf,ogg,mxf,gxf,wtv,dv,rm,nut,ivf,obu,h264,hevc,vvc,m4v,mpegvideo,mjpeg,mpjpeg,"
+    "yuv4mpegpipe,gif,apng,png_pipe,jpeg_pipe,webp_pipe,bmp_pipe,tiff_pipe,ppm_pipe,pgm_pipe,jpegxl_pipe,"
+    "mp3,flac,wav,aac,srt"
+)
+# Arguments of `av.open`; tags in an unknown encoding are no error.
+OPEN_OPTIONS: dict[str, Any] = {"metadata_errors": "replace", "options": {"max_pixels": str(MAX_PICTURE_PIXELS)}}
+OPEN_OPTIONS["container_options"] = {"protocol_whitelist": "file", "format_whitelist": FORMATS}
 
 
 @dataclass(frozen=True)
@@ -45,9 +62,10 @@ class Clock:
         """Return the display time of frame `number`, which follows a frame shown at `previous`."""
         if self.counts:
             return number * self.frame_ticks
-        if frame.pts is None or frame.pts - self.origin <= previous:
-            return previous + self.frame_ticks  # a timestamp is missing, or the clock was set back
-        return frame.pts - self.origin
+        shown = None if frame.pts is None else frame.pts - self.origin
+        if shown is None or shown <= previous or shown * self.time_base > MAX_SECONDS:
+            return previous + self.frame_ticks  # the timestamp is missing or absurd, or the clock was set back
+        return shown
 
     def seconds(self, ticks: Ticks) -> float:
         return float(ticks * self.time_base)
@@ -63,7 +81,11 @@ class Orientation:
 
     @classmethod
     def from_frame(cls, frame: av.VideoFrame) -> Orientation:
-        matrix: Any = frame.side_data.get("DISPLAYMATRIX")
+        try:
+            matrix: Any = frame.side_data.get("DISPLAYMATRIX")
+        except ValueError:  # PyAV does not know a kind of side data, such as EXIF
+            turns = round(frame.rotation / 90) % 4  # counterclockwise
+            return cls(turns % 2 == 1, mirrors_x=turns >= 2, mirrors_y=turns in (1, 2))
         if matrix is None:
             return cls()
         # a stored (x, y) is shown at (a x + c y, b x + d y)
@@ -79,7 +101,8 @@ class Orientation:
     def display_size(self, frame: av.VideoFrame, stream: av.VideoStream) -> tuple[int, int]:
         """Return the displayed (width, height) in square pixels."""
         # the sample aspect ratio is the width of a stored pixel, before rotation
-        return self.swap_size(max(1, round(frame.width * (stream.sample_aspect_ratio or 1))), frame.height)
+        aspect = _find_within(ASPECTS, stream.sample_aspect_ratio) or 1
+        return self.swap_size(max(1, round(frame.width * aspect)), frame.height)
 
     def apply(self, pixels: np.ndarray) -> np.ndarray:
         """Turn stored pixels [h, w, 3] upright."""
@@ -88,10 +111,17 @@ class Orientation:
         return pixels[::-1] if self.mirrors_y else pixels
 
 
+def _find_within(limits: tuple[Fraction, int], *values: Fraction | None) -> Fraction | None:
+    """Return the first value that is within limits, or None."""
+    return next((value for value in values if value is not None and limits[0] <= value <= limits[1]), None)
+
+
 def check_file(path: Path) -> None:
     """Raise if `path` is not a readable, non-empty regular file, before ffmpeg opens it."""
     if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file")
+        # the Path of an address has only one slash after the scheme
+        name = redact_source(re.sub(r"^([a-zA-Z]\w+):/", r"\1://", str(path)))
+        raise FileNotFoundError(f"{name}: no such file")
     if path.is_dir():
         raise ValueError(f"{path}: this is a folder; give a video file in it")
     if not path.is_file():
@@ -115,37 +145,18 @@ def open_container(path: Path) -> Iterator[InputContainer]:
     check_file(path)
     av = import_av()
     try:
+        check_samples(path)
         container = av.open(f"file:{path}", **OPEN_OPTIONS)  # without the prefix, a name may select a protocol
     except PermissionError:
         raise PermissionError(f"{path}: no permission to read this file") from None
+    except av.ArgumentError:  # not in FORMATS
+        problem = "not a video file that floc reads; playlists and other files that refer to files are not read"
+        raise ValueError(f"{path}: {problem}; give the video itself, such as an mp4, mkv or avi file") from None
     except av.FFmpegError as error:
-        _check_moov(path)
+        check_index(path)
         raise ValueError(f"{path}: not a video that ffmpeg can read ({error.strerror}); give a video file") from None
     with container:
         yield container
-
-
-def _check_moov(path: Path) -> None:
-    """Raise ValueError if an mp4 file has no complete index (moov box)."""
-    with path.open("rb") as file:
-        offset, end = 0, path.stat().st_size
-        if file.read(8)[4:] != b"ftyp":
-            return
-        while offset + 8 <= end:
-            file.seek(offset)
-            header = file.read(16)
-            size = int.from_bytes(header[:4], "big")
-            if size == 1:  # a 64-bit size follows the box name
-                size = int.from_bytes(header[8:], "big")
-            if header[4:8] == b"moov" and offset + size <= end:
-                return
-            if size < 8:  # 0: the box extends to the end of the file
-                break
-            offset += size
-    raise ValueError(
-        f"{path}: this mp4 is cut off or its recording was never finished: its index (moov) is missing, and it cannot "
-        "be read without one; copy the file again"
-    )
 
 
 def find_video_stream(container: InputContainer, name: Path | str) -> av.VideoStream:
@@ -156,45 +167,81 @@ def find_video_stream(container: InputContainer, name: Path | str) -> av.VideoSt
     streams = [stream for stream in container.streams.video if not stream.disposition & cover]
     if not streams:
         if isinstance(name, Path):
-            _check_moov(name)
-        kinds = ["cover picture" if stream.type == "video" else str(stream.type) for stream in container.streams]
+            check_index(name)
+        kinds = dict.fromkeys("cover picture" if each.type == "video" else each.type for each in container.streams)
         raise ValueError(f"{name}: there is no video in it, only {', '.join(kinds) or 'nothing'}; give a video file")
     best = container.streams.best("video")
     stream = best if best in streams else streams[0]
     if stream.codec_context is None:
         raise ValueError(f"{name}: this build of ffmpeg has no decoder for its video; convert it to h264 first")
-    if stream.codec_context.name in TEXT_CODECS:
-        raise ValueError(f"{name}: this is a text file; give a video file")
-    stream.thread_type = "AUTO"
+    limit_size(stream, name, MAX_PIXELS)
     return stream
 
 
-def read_packets(container: InputContainer, *streams: av.VideoStream) -> Generator[av.Packet, None, str]:
-    """Yield the non-empty packets of `streams`, by default all; return the reason if ffmpeg stopped early, or ""."""
-    import av
+def limit_size(stream: av.VideoStream, name: Path | str, max_pixels: int) -> None:
+    """Raise ValueError if the frames have more pixels; let the decoder refuse them if the header was wrong."""
+    width, height = stream.codec_context.width, stream.codec_context.height
+    if width * height > max_pixels:
+        problem = f"frames of {width} x {height} pixels are too large; the limit is {max_pixels:,} pixels"
+        raise ValueError(f"{name}: {problem}; make them smaller first")
+    stream.codec_context.options = {"max_pixels": str(max_pixels)}
+    stream.thread_type = "AUTO" if width * height <= MAX_PIXELS // 2 else "SLICE"  # each thread may hold a frame
 
-    try:
-        yield from (packet for packet in container.demux(*streams) if packet.size)
-    except av.FFmpegError as error:
-        return error.strerror or str(error)
-    return ""
+
+def describe_error(error: av.FFmpegError) -> str:
+    """Return why ffmpeg could not decode; for a frame above the limit of pixels it says only "Invalid argument"."""
+    text = error.strerror or "unknown error"
+    return "the frames are damaged or too large" if text == "Invalid argument" else text
 
 
-def probe(container: InputContainer, stream: av.VideoStream, name: Path | str) -> tuple[av.VideoFrame, Clock]:
-    """Decode the first frames, and return the first one and the clock that fits their timestamps."""
+class PacketReader:
+    """Iterates over the non-empty packets of some streams of a container, by default all."""
+
+    def __init__(self, container: InputContainer, *streams: av.VideoStream) -> None:
+        self._packets = container.demux(*streams)
+        self._held: deque[av.Packet] = deque()
+        self.stop_reason = ""  # why ffmpeg stopped before the end
+
+    def __iter__(self) -> Iterator[av.Packet]:
+        while self._held:
+            yield self._held.popleft()
+        yield from self._read()
+
+    def peek(self) -> Iterator[av.Packet]:
+        """Yield packets that a later iteration returns again: a live source cannot be read twice."""
+        for packet in self._read():
+            self._held.append(packet)
+            yield packet
+
+    def _read(self) -> Iterator[av.Packet]:
+        import av
+
+        try:
+            for packet in self._packets:
+                if packet.size:
+                    yield packet
+        except av.FFmpegError as error:
+            self.stop_reason = error.strerror or "unknown error"
+
+
+def probe(
+    container: InputContainer, packets: PacketReader, stream: av.VideoStream, name: Path | str
+) -> tuple[av.VideoFrame, Orientation, Clock]:
+    """Decode the first frames; return the first one, its orientation, and the clock that fits their timestamps."""
     import av
 
     first: av.VideoFrame | None = None
     stamps: list[int | None] = []
-    reason: str | None = "there is no frame in it"
-    for packet in chain(read_packets(container, stream), [None]):  # None returns the decoder's last frames
+    reason, probed_bytes = "there is no frame in it", 0
+    for packet in chain(packets.peek(), [None]):  # None returns the decoder's last frames
         try:
             for frame in stream.codec_context.decode(packet):
                 first = first or frame
                 stamps.append(frame.pts)
         except av.FFmpegError as error:
-            reason = error.strerror
-        if len(stamps) >= PROBED_FRAMES:
+            reason = describe_error(error)
+        probed_bytes += packet.size if packet else 0
+        if len(stamps) >= PROBED_FRAMES or probed_bytes > PROBED_BYTES:
             break
     if first is None:
         raise ValueError(f"{name}: its {stream.codec_context.name} video cannot be decoded ({reason}); copy it again")
@@ -204,8 +251,11 @@ def probe(container: InputContainer, stream: av.VideoStream, name: Path | str) -
         ordered = ordered and not stream.codec_context.has_b_frames
     # without timestamps, the average rate is only the demuxer's default, while the codec may know the real one
     rates = (stream.average_rate, stream.guessed_rate) if ordered else (stream.guessed_rate, stream.average_rate)
-    rate = rates[0] or rates[1] or Fraction(25)  # ffmpeg's own default
-    return first, Clock(stream.time_base or 1 / rate, rate, present[0] if ordered else 0, counts=not ordered)
+    rate = _find_within(RATES, *rates) or Fraction(25)  # ffmpeg's own default
+    clock = Clock(1 / rate, rate, 0, counts=True)
+    if stream.time_base and 0 < stream.time_base <= MAX_SECONDS:
+        clock = Clock(stream.time_base, rate, present[0] if ordered else 0, counts=not ordered)
+    return first, Orientation.from_frame(first), clock
 
 
 def read_duration(container: InputContainer, stream: av.VideoStream, clock: Clock) -> tuple[Fraction | None, bool]:
@@ -225,7 +275,7 @@ def read_duration(container: InputContainer, stream: av.VideoStream, clock: Cloc
     if container.format.name == "avi":
         # ffmpeg reduces the duration of a file that is cut off, but the header still has the original frame count
         duration_s = max(duration_s, stream.frames / clock.rate)
-    return (duration_s, whole_file) if duration_s > 0 else (None, False)
+    return (duration_s, whole_file) if 0 < duration_s <= MAX_SECONDS else (None, False)
 
 
 def _parse_duration_tag(metadata: dict[str, str]) -> Fraction | None:
@@ -235,20 +285,18 @@ def _parse_duration_tag(metadata: dict[str, str]) -> Fraction | None:
     (Fraction(125, 2), None)
     """
     tag = next((metadata[key] for key in metadata if key.startswith("DURATION")), "")
-    try:
-        hours, minutes, seconds = tag.split(":")
-        return int(hours) * 3600 + int(minutes) * 60 + Fraction(seconds)
-    except ValueError:
-        return None
+    match = re.fullmatch(r"(\d{1,4}):(\d{1,2}):(\d{1,2}(?:\.\d{1,9})?)", tag, re.ASCII)
+    return match and int(match[1]) * 3600 + int(match[2]) * 60 + Fraction(match[3])
 
 
 def scan_file(path: Path, clock: Clock) -> tuple[Fraction, int]:
     """Return a video's seconds and frame count by reading all packets without decoding them."""
     count, end = 0, clock.origin
     with open_container(path) as container:
-        for packet in read_packets(container, find_video_stream(container, path)):
+        for packet in PacketReader(container, find_video_stream(container, path)):
             count += 1
             if packet.pts is not None:
                 end = max(end, packet.pts + (packet.duration or 0))
     stamped_s = (end - clock.origin) * clock.time_base
-    return stamped_s if stamped_s > 0 and not clock.counts else count / clock.rate, count
+    is_stamped = 0 < stamped_s <= MAX_SECONDS and not clock.counts
+    return stamped_s if is_stamped else max(1, count) / clock.rate, count

@@ -10,17 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from floc._checks import is_positive_int
-from floc.video.container import Clock, Orientation, read_packets
+from floc._checks import is_positive_int, shorten
+from floc.video.container import MAX_PICTURE_PIXELS, Clock, Orientation, PacketReader, describe_error
 from floc.video.sample import Sampler, Ticks
 
 if TYPE_CHECKING:
     import av
-    from av.container import InputContainer
 
 # Packets held back beyond this are decoded even if not needed: about ten seconds of 4K.
 HELD_BYTES = 32 << 20
@@ -36,9 +36,9 @@ class FrameDecoder:
     """Decodes one pass over a video, and records what went wrong."""
 
     def __init__(
-        self, container: InputContainer, stream: av.VideoStream, clock: Clock, sampler: Sampler, skipping: bool
+        self, packets: PacketReader, stream: av.VideoStream, clock: Clock, sampler: Sampler, skipping: bool
     ) -> None:
-        self._container, self._stream, self._clock, self._sampler = container, stream, clock, sampler
+        self._reader, self._stream, self._clock, self._sampler = packets, stream, clock, sampler
         # without reliable timestamps, a frame's time is known only by counting all frames before it
         self._skipping = skipping and not clock.counts
         self._shown: Ticks = -1  # display time of the last decoded frame
@@ -46,16 +46,15 @@ class FrameDecoder:
         self._entry: int | None = None  # timestamp of the keyframe the decoder was restarted at
         self._end_s = Fraction(0)  # end of the packets read so far
         self.damaged = 0  # frames that could not be decoded completely
-        self.damage = ""  # reason for the last of them
-        self._first_damage, self._damage_s = "", 0.0  # reason for the first, and its time
+        self.damage, self._damage_s = "", 0.0  # reason for the first of them, and its time
         self._reached_end = False  # read to the end of the file, not only to the last wanted frame
         self.stop_reason = ""  # why reading stopped before the end of the video
 
-    def frames(self, whole_file: bool) -> Iterator[tuple[Ticks, av.VideoFrame]]:
-        """Yield decoded frames and their display times; read all streams if `whole_file`."""
+    def __iter__(self) -> Iterator[tuple[Ticks, av.VideoFrame]]:
+        """Yield decoded frames and their display times."""
         held: list[av.Packet] = []
         held_bytes, fresh, last_key = 0, False, -math.inf
-        for packet in self._packets(whole_file):
+        for packet in self._packets():
             waits = False
             if self._skipping and packet.pts is not None:
                 shown = packet.pts - self._clock.origin
@@ -80,17 +79,10 @@ class FrameDecoder:
         for packet in packets:
             yield from self._decode(packet)
 
-    def _packets(self, whole_file: bool) -> Iterator[av.Packet]:
+    def _packets(self) -> Iterator[av.Packet]:
         """Yield the video's packets, except an incomplete one at the end of a file that is cut off."""
         torn: av.Packet | None = None
-        packets = read_packets(self._container, *(() if whole_file else (self._stream,)))
-        while True:
-            try:
-                packet = next(packets)
-            except StopIteration as end:
-                self._reached_end = True
-                self.stop_reason = end.value or ("its last frame is incomplete" if torn else "")
-                return
+        for packet in self._reader:
             if packet.pts is not None and packet.time_base and not packet.is_corrupt:
                 self._end_s = max(self._end_s, (packet.pts + (packet.duration or 0)) * packet.time_base)
             if packet.stream_index != self._stream.index:
@@ -100,6 +92,8 @@ class FrameDecoder:
             torn = packet if packet.is_corrupt else None
             if not torn:
                 yield packet
+        self._reached_end = True
+        self.stop_reason = self._reader.stop_reason or ("its last frame is incomplete" if torn else "")
 
     def _decode(self, packet: av.Packet | None) -> Iterator[tuple[Ticks, av.VideoFrame]]:
         import av
@@ -108,7 +102,7 @@ class FrameDecoder:
         try:
             frames = self._stream.codec_context.decode(packet)
         except av.FFmpegError as error:
-            self._record_damage(error.strerror or str(error), None if packet is None else packet.pts)
+            self._record_damage(describe_error(error), None if packet is None else packet.pts)
             return
         for frame in frames:
             if self._entry is not None:
@@ -124,19 +118,17 @@ class FrameDecoder:
 
     def _record_damage(self, reason: str, stamp: int | None) -> None:
         if not self.damaged:
-            self._first_damage = reason
+            self.damage = reason
             shown = self._shown if stamp is None or self._clock.counts else stamp - self._clock.origin
             self._damage_s = self._clock.seconds(max(0, shown))
-        self.damage = reason
         self.damaged += 1
 
     def warnings(self, name: str, duration_s: float) -> Iterator[str]:
         """Yield a message for damaged frames, and one if the video ended before `duration_s`."""
         if self.damaged:
-            yield (
-                f"{name} is damaged: {format_frames(self.damaged)} could not be decoded completely, the first at "
-                f"{self._damage_s:.1f} s ({self._first_damage}); the other frames are used"
-            )
+            first = f"the first at {self._damage_s:.1f} s ({self.damage})"
+            count = format_frames(self.damaged)
+            yield f"{name} is damaged: {count} could not be decoded completely, {first}; the other frames are used"
         if self._clock.counts:
             reached_s = self._clock.seconds(max(0, self._shown) + self._clock.frame_ticks)
         else:
@@ -146,10 +138,8 @@ class FrameDecoder:
         if self._reached_end and not self.stop_reason and missing_s > max(0.5, 2 / float(self._clock.rate)):
             self.stop_reason = "the file ends there"
         if self.stop_reason:
-            yield (
-                f"{name} is damaged or cut off: decoding stopped at {reached_s:.1f} s of {duration_s:.1f} s "
-                f"({self.stop_reason}); the frames before are used"
-            )
+            place = f"{reached_s:.1f} s of {duration_s:.1f} s ({self.stop_reason})"
+            yield f"{name} is damaged or cut off: decoding stopped at {place}; the frames before are used"
 
 
 def format_frames(count: int) -> str:
@@ -168,22 +158,29 @@ def select_frames(
             if sampler.done:
                 return
         on_screen = ticks, frame
-    if on_screen:
-        ticks, frame = on_screen
-        if sampler.wants(until=ticks + (frame.duration or clock.frame_ticks)):
-            yield on_screen
+    if on_screen and sampler.wants(until=ticks + (frame.duration if frame.duration > 0 else clock.frame_ticks)):
+        yield on_screen
 
 
 def resolve_size(size: FrameSize | None, source: tuple[int, int]) -> tuple[int, int]:
     """Return the (width, height) of the output frames for a video of size `source`."""
-    width, height = source if size is None else size(*source)
-    if not (is_positive_int(width) and is_positive_int(height)):
-        raise ValueError(f"size= must return a width and a height of at least 1, got {width!r} x {height!r}")
+    if size is not None and not callable(size):
+        raise ValueError(f"size= must be a function from (width, height) to (width, height), got {shorten(size)}")
+    wanted = source if size is None else size(*source)
+    if not isinstance(wanted, tuple | list) or len(wanted) != 2 or not all(map(is_positive_int, wanted)):
+        raise ValueError(f"size= must return a width and a height of at least 1, got {shorten(wanted)}")
+    width, height = wanted
+    if width * height > MAX_PICTURE_PIXELS:
+        problem = f"frames of {width} x {height} pixels are too large, the limit is {MAX_PICTURE_PIXELS:,} pixels"
+        raise ValueError(f"{problem}; choose a smaller size=, or a video that is less narrow")
     return int(width), int(height)
 
 
-def make_converter(orientation: Orientation, width: int, height: int) -> Callable[[av.VideoFrame], np.ndarray]:
-    """Return a function from a decoded frame to upright [height, width, 3] uint8 RGB."""
+def make_converter(
+    orientation: Orientation, width: int, height: int, name: Path | str
+) -> Callable[[av.VideoFrame], np.ndarray]:
+    """Return a function from a decoded frame to upright [height, width, 3] uint8 RGB. Errors start with `name`."""
+    import av
     from av.video.reformatter import Interpolation, VideoReformatter
 
     reformatter = VideoReformatter()
@@ -193,7 +190,12 @@ def make_converter(orientation: Orientation, width: int, height: int) -> Callabl
         # decide per frame: a video may change its size, while the output size is fixed
         shrinks = stored_width < frame.width or stored_height < frame.height
         interpolation = Interpolation.AREA if shrinks else Interpolation.BILINEAR
-        rgb = reformatter.reformat(frame, stored_width, stored_height, "rgb24", interpolation=interpolation)
+        try:
+            rgb = reformatter.reformat(frame, stored_width, stored_height, "rgb24", interpolation=interpolation)
+        except (av.FFmpegError, ValueError) as error:
+            source, reason = f"{frame.width} x {frame.height} pixels", getattr(error, "strerror", error)
+            problem = f"{source}, {frame.format.name}, cannot be converted to {stored_width} x {stored_height} RGB"
+            raise ValueError(f"{name}: a frame of {problem} ({reason}); crop or convert the video first") from None
         return orientation.apply(rgb.to_ndarray())
 
     return convert

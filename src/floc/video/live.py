@@ -13,12 +13,13 @@ from fractions import Fraction
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlsplit
 
 import numpy as np
 
 from floc._checks import check_choice
-from floc.video.container import OPEN_OPTIONS, Orientation, check_file, find_video_stream, import_av, probe
+from floc._text import redact_source
+from floc.video.boxes import check_samples
+from floc.video.container import FORMATS, OPEN_OPTIONS, PacketReader, check_file, find_video_stream, import_av, probe
 from floc.video.decode import FrameDecoder, FrameSize, format_frames, make_converter, resolve_size, select_frames
 from floc.video.read import check_sampling, read
 from floc.video.sample import ROUNDING_S, Sampler, Ticks
@@ -30,15 +31,14 @@ TIMEOUT_S = 10.0  # to open a URL or a device, and for each packet
 PATIENCE_S = 10.0  # to wait for a file to grow
 POLL_S = 0.1  # between two checks of a growing file
 # Protocols that ffmpeg may open for a URL; no local files, since a remote playlist must not read them.
-PROTOCOLS = {
-    **dict.fromkeys(("rtsp", "rtsps"), "rtsp,rtp,tcp,udp,tls"),
-    **dict.fromkeys(("http", "https"), "http,https,httpproxy,tcp,tls,crypto,data"),
-}
+PROTOCOLS = dict.fromkeys(("rtsp", "rtsps"), "rtsp,rtp,tcp,udp,tls")
+PROTOCOLS |= dict.fromkeys(("http", "https"), "http,https,httpproxy,tcp,tls,crypto,data")
 OPEN_HINTS = {
     "file": "to follow a file, use a container that is readable while it is written: MPEG-TS or Matroska",
     "device": "check that it is a camera and that no other program has it open",
     "address": "check the address, and that the camera can be reached from this machine",
 }
+Stopped = Callable[[], bool]  # polled regularly; True stops the reading
 
 
 def classify_source(source: str) -> Literal["address", "device", "file"]:
@@ -52,32 +52,21 @@ def classify_source(source: str) -> Literal["address", "device", "file"]:
     return "device" if source.startswith("/dev/video") or Path(source).is_char_device() else "file"
 
 
-def redact_source(source: str) -> str:
-    """Remove user, password and query from an address, for display and logs.
-
-    >>> redact_source("rtsp://admin:secret@10.0.0.7:554/main?token=1"), redact_source("talk.mp4")
-    ('rtsp://10.0.0.7:554/main', 'talk.mp4')
-    """
-    if classify_source(source) != "address":
-        return source
-    address = urlsplit(source)
-    return f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
-
-
 def build_open_options(source: str) -> dict[str, Any]:
     """Return the arguments of `av.open` for a device or an address.
 
     >>> build_open_options("/dev/video0")["format"]
     'v4l2'
     """
-    options = {"file": source, "mode": "r", "metadata_errors": "replace", "timeout": (TIMEOUT_S, TIMEOUT_S)}
+    options = {**OPEN_OPTIONS, "file": source, "timeout": (TIMEOUT_S, TIMEOUT_S)}
     if classify_source(source) == "device":
-        return {**options, "format": "v4l2"}
-    scheme = urlsplit(source).scheme.lower()
+        return {**options, "format": "v4l2", "container_options": {}}
+    scheme = source.partition("://")[0].lower()
     check_choice("address", scheme, list(PROTOCOLS))
+    limits = {"protocol_whitelist": PROTOCOLS[scheme], "format_whitelist": f"{FORMATS},hls,rtsp"}
     # over UDP, a lost packet breaks the picture until the next keyframe
     transport = {"rtsp_transport": "tcp"} if scheme.startswith("rtsp") else {}
-    return {**options, "container_options": {"protocol_whitelist": PROTOCOLS[scheme], **transport}}
+    return {**options, "container_options": {**limits, **transport}}
 
 
 def check_source(source: str, *, follow: bool) -> None:
@@ -91,7 +80,7 @@ def check_source(source: str, *, follow: bool) -> None:
     elif not (follow and Path(source).is_file()):  # a growing file may still be empty
         check_file(Path(source))
     if follow and kind != "file":
-        raise ValueError(f"{redact_source(source)}: --follow is for files; remove it, since {kind}s do not end")
+        raise ValueError(f"{redact_source(source)}: --follow is for files; remove it, since this {kind} does not end")
 
 
 def read_frames(
@@ -101,7 +90,7 @@ def read_frames(
     size: FrameSize,
     follow: bool = False,
     patience_s: float = PATIENCE_S,
-    stopped: Callable[[], bool] = lambda: False,
+    stopped: Stopped = lambda: False,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Iterator[tuple[np.ndarray, float]]:
     """Yield frames as [height, width, 3] uint8 RGB, with their seconds from the first frame.
@@ -126,21 +115,23 @@ def read_frames(
         return
     try:
         with _open(source, patience_s, stopped) as container:
-            yield from _decode(_ReplayableContainer(container), redact_source(source), fps, size, stopped, warn)
+            yield from _decode(container, redact_source(source), fps, size, stopped, warn)
     except (OSError, ValueError):
         if not stopped():  # a source that was stopped early may be too short to read, which is no error
             raise
 
 
 @contextmanager
-def _open(source: str, patience_s: float, stopped: Callable[[], bool]) -> Iterator[av.container.InputContainer]:
+def _open(source: str, patience_s: float, stopped: Stopped) -> Iterator[av.container.InputContainer]:
     av = import_av()
     kind = classify_source(source)
     with ExitStack() as resources:
         options: dict[str, Any] = {**OPEN_OPTIONS} if kind == "file" else build_open_options(source)
         if kind == "file":
+            check_samples(Path(source))
             file = resources.enter_context(Path(source).open("rb", buffering=0))
-            options["file"] = _GrowingFile(file, patience_s, stopped)
+            options["file"] = growing = _GrowingFile(file, patience_s, stopped)
+            resources.callback(growing.raise_error)
         try:
             container = resources.enter_context(av.open(**options))
         except av.FFmpegError as error:
@@ -152,58 +143,42 @@ def _open(source: str, patience_s: float, stopped: Callable[[], bool]) -> Iterat
 class _GrowingFile:
     """A file whose reads wait at the end for more data."""
 
-    def __init__(self, file: FileIO, patience_s: float, stopped: Callable[[], bool]) -> None:
+    def __init__(self, file: FileIO, patience_s: float, stopped: Stopped) -> None:
         self._file, self._patience_s, self._stopped = file, patience_s, stopped
         self._ended = False  # permanent, since ffmpeg reads again after the end
+        self._error: BaseException | None = None
 
     def read(self, size: int) -> bytes:
         deadline = time.monotonic() + self._patience_s
-        while not self._ended:
-            if data := self._file.read(size):
-                return data
-            self._ended = self._stopped() or time.monotonic() >= deadline
-            if not self._ended:
-                time.sleep(POLL_S)
+        try:
+            while not self._ended:
+                if data := self._file.read(size):
+                    return data
+                self._ended = self._stopped() or time.monotonic() >= deadline
+                if not self._ended:
+                    time.sleep(POLL_S)
+        except BaseException as error:  # ffmpeg calls this function and would ignore an interrupt
+            self._ended, self._error = True, error
         return b""
 
-
-class _ReplayableContainer:
-    """A container whose first packets can be read twice: once to probe the stream, then to decode it."""
-
-    def __init__(self, container: av.container.InputContainer) -> None:
-        self.format, self.streams = container.format, container.streams
-        self._container = container
-        self._packets: Iterator[av.Packet] | None = None
-        self._probed: list[av.Packet] = []
-
-    def demux(self, *streams: av.VideoStream) -> Iterator[av.Packet]:
-        if self._packets is None:
-            self._packets = self._container.demux(*streams)
-            for packet in self._packets:
-                self._probed.append(packet)
-                yield packet
-        else:
-            probed, self._probed = self._probed, []
-            yield from probed
-            yield from self._packets
+    def raise_error(self) -> None:
+        """Raise the error or interrupt that ended a read."""
+        if self._error is not None:
+            raise self._error
 
 
 def _decode(
-    container: Any,
-    name: str,
-    fps: float | None,
-    size: FrameSize,
-    stopped: Callable[[], bool],
-    warn: Callable[[str], None],
+    container: Any, name: str, fps: float | None, size: FrameSize, stopped: Stopped, warn: Callable[[str], None]
 ) -> Iterator[tuple[np.ndarray, float]]:
     stream = find_video_stream(container, name)
-    first, clock = probe(container, stream, name)
+    packets = PacketReader(container, stream)
+    first, orientation, clock = probe(container, packets, stream, name)
     stream.codec_context.flush_buffers()
-    orientation = Orientation.from_frame(first)
-    convert = make_converter(orientation, *resolve_size(size, orientation.display_size(first, stream)))
-    step = None if fps is None else 1 / Fraction(fps) / clock.time_base
+    width, height = resolve_size(size, orientation.display_size(first, stream))
+    convert = make_converter(orientation, width, height, name)
+    step = None if fps is None else 1 / Fraction(float(fps)) / clock.time_base
     sampler = Sampler(step, ROUNDING_S / clock.time_base, None)
-    decoder = FrameDecoder(container, stream, clock, sampler, skipping=False)
+    decoder = FrameDecoder(packets, stream, clock, sampler, skipping=False)
     reported = 0  # damaged frames that were warned about
 
     def report_damage(minimum: int) -> None:
@@ -213,7 +188,7 @@ def _decode(
             warn(f"{name}: {format_frames(reported)} damaged and skipped so far ({decoder.damage})")
 
     def intact_frames() -> Iterator[tuple[Ticks, av.VideoFrame]]:
-        for ticks, frame in decoder.frames(whole_file=False):
+        for ticks, frame in decoder:
             report_damage(max(1, 2 * reported))  # only when the count doubles, to limit the output
             if not frame.is_corrupt:
                 yield ticks, frame

@@ -18,14 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from floc._checks import check_count, is_number, is_positive_int
+from floc._checks import check_count, is_number, is_positive_int, shorten
 from floc.tokens import Frames
-from floc.video.container import Clock, Orientation, find_video_stream, open_container, probe, read_duration, scan_file
+from floc.video.container import PacketReader, find_video_stream, open_container, probe, read_duration, scan_file
 from floc.video.decode import FalseKeyframeError, FrameDecoder, FrameSize, make_converter, resolve_size, select_frames
 from floc.video.sample import ALL_TARGETS, ROUNDING_S, Sampler, Ticks, compute_step, count_samples
 
 if TYPE_CHECKING:
     import av
+
+    from floc.video.container import Clock, Orientation
+
+FPS_LIMITS = (1e-12, 1e6)
+BATCH_BYTES = 1 << 30
 
 
 def read(
@@ -39,48 +44,38 @@ def read(
     """Open a video, check that it can be read, and plan the sampling.
 
     Args:
-        path: a file in any container and codec that ffmpeg reads.
+        path: a video file that holds its frames, such as mp4, mov, mkv, webm, avi or ts, in any codec of ffmpeg.
         fps: frames to sample per second of video. Each sample is the frame on screen at that time, and no frame is
             returned twice. None takes every frame.
         max_frames: maximum number of frames; if there would be more, they are spread evenly over the whole video.
             None for no limit.
         size: maps (width, height) of the upright video, in square pixels, to (width, height) of the frames to return.
-        batch: frames in each `Frames`; the last batch may be shorter.
+        batch: frames in each `Frames`. The last batch may be shorter; all are if they would take more than 1 GiB.
     """
     check_sampling(fps, max_frames, batch)
+    # numpy numbers would overflow in fractions
+    fps = fps if fps is None or isinstance(fps, int | Fraction) else float(fps)
+    max_frames = None if max_frames is None else int(max_frames)
     path = Path(path)
     with open_container(path) as container:
         stream = find_video_stream(container, path)
-        frame, clock = probe(container, stream, path)
-        orientation = Orientation.from_frame(frame)
+        frame, orientation, clock = probe(container, PacketReader(container, stream), stream, path)
         source = orientation.display_size(frame, stream)
         duration_s, whole_file = read_duration(container, stream, clock)
-        count = stream.frames or None
-        codec = stream.codec_context.name
+        count = stream.frames if stream.frames > 0 else None
+        codec, rotation = stream.codec_context.name, round(-frame.rotation / 90) % 4 * 90
     if duration_s is None or (count is None and (fps is None or fps > clock.rate)):
         scanned_s, count = scan_file(path, clock)
         duration_s = scanned_s if duration_s is None else duration_s
     step = compute_step(fps, max_frames, duration_s, count)
     width, height = resolve_size(size, source)
-    return Video(
-        path=path,
-        width=width,
-        height=height,
-        source_width=source[0],
-        source_height=source[1],
-        duration_s=float(duration_s),
-        native_fps=float(clock.rate),
-        codec=codec,
-        rotation=round(-frame.rotation / 90) % 4 * 90,
-        planned=count_samples(step, max_frames, duration_s, count),
-        fps=fps,
-        max_frames=max_frames,
-        batch=batch,
-        _step_s=step,
-        _orientation=orientation,
-        _clock=clock,
-        _whole_file=whole_file,
-    )
+    # a frame takes at least a byte of the file, whatever the header states
+    planned = min(path.stat().st_size, count_samples(step, max_frames, duration_s, count))
+    batch = min(batch, max(1, BATCH_BYTES // (3 * width * height)))
+    coding: dict[str, Any] = dict(codec=codec, rotation=rotation, _orientation=orientation, _clock=clock)
+    sampling: dict[str, Any] = dict(planned=planned, fps=fps, max_frames=max_frames, batch=batch, _step_s=step)
+    length: dict[str, Any] = dict(duration_s=float(duration_s), native_fps=float(clock.rate), _whole_file=whole_file)
+    return Video(path, width, height, source[0], source[1], **length, **coding, **sampling)
 
 
 @dataclass
@@ -118,23 +113,20 @@ class Video:
         """
         if self._step_s is None:
             raise ValueError("cannot split a video that is read with fps=None; call read with a number for fps")
-        if not (0 <= start_s < end_s and start_s < self.duration_s):  # false for NaN
-            raise ValueError(
-                f"{start_s:g} s to {end_s:g} s is not a part of a video of {self.duration_s:g} s; "
-                "give 0 <= start < end, and a start before the end of the video"
-            )
+        if not (is_number(start_s) and is_number(end_s) and 0 <= start_s < end_s and start_s < self.duration_s):
+            problem = f"{shorten(start_s)} s to {shorten(end_s)} s is not a part of a video of {self.duration_s:g} s"
+            raise ValueError(f"{problem}; give 0 <= start < end, and a start before the end of the video")
         total = count_samples(self._step_s, None, Fraction(self.duration_s), None)
-        first, last = (
-            min(total, math.ceil(Fraction(time_s) / self._step_s)) for time_s in (start_s, min(end_s, self.duration_s))
-        )
+        times_s = (Fraction(float(start_s)), Fraction(float(min(end_s, self.duration_s))))
+        first, last = (min(total, math.ceil(time_s / self._step_s)) for time_s in times_s)
         # the last part includes any frames after the stated end
         targets = range(first, last if end_s < self.duration_s else ALL_TARGETS.stop)
-        return replace(self, planned=last - first, _targets=targets, warnings=[], frames=None)
+        return replace(self, planned=min(self.planned, last - first), _targets=targets, warnings=[], frames=None)
 
     def __iter__(self) -> Iterator[Frames]:
         self.warnings, self.frames = [], None
         count = 0
-        convert = make_converter(self._orientation, self.width, self.height)
+        convert = make_converter(self._orientation, self.width, self.height, self.path)
         for ticks, frame in self._sample():
             place = count % self.batch
             if place == 0:
@@ -158,21 +150,11 @@ class Video:
 
     def describe(self) -> dict[str, Any]:
         """Return JSON-serialisable metadata of the video and its sampling."""
-        return {
-            "name": self.path.name,
-            "duration_s": self.duration_s,
-            "width": self.source_width,
-            "height": self.source_height,
-            "codec": self.codec,
-            "native_fps": self.native_fps,
-            "rotation": self.rotation,
-            "fps": self.fps,
-            "max_frames": self.max_frames,
-            "frames": self.planned if self.frames is None else self.frames,
-            "frame_width": self.width,
-            "frame_height": self.height,
-            "warnings": list(self.warnings),
-        }
+        count = self.planned if self.frames is None else self.frames
+        size = dict(name=self.path.name, duration_s=self.duration_s, width=self.source_width, height=self.source_height)
+        coding = {name: getattr(self, name) for name in ("codec", "native_fps", "rotation", "fps", "max_frames")}
+        frames = dict(frames=count, frame_width=self.width, frame_height=self.height, warnings=list(self.warnings))
+        return {**size, **coding, **frames}
 
     def _sample(self) -> Iterator[tuple[Ticks, av.VideoFrame]]:
         """Yield the sampled frames and their display times."""
@@ -195,8 +177,9 @@ class Video:
         sampler = Sampler(step, rounding, limit, targets)
         with open_container(self.path) as container:
             stream = find_video_stream(container, self.path)
-            decoder = FrameDecoder(container, stream, self._clock, sampler, skipping)
-            for ticks, frame in select_frames(decoder.frames(self._whole_file), sampler, self._clock):
+            packets = PacketReader(container, *(() if self._whole_file else (stream,)))
+            decoder = FrameDecoder(packets, stream, self._clock, sampler, skipping)
+            for ticks, frame in select_frames(decoder, sampler, self._clock):
                 # a frame on screen at an earlier target belongs to the part before
                 if step is None or not targets.start or ticks > (targets.start - 1) * step + rounding:
                     yield ticks, frame
@@ -205,8 +188,10 @@ class Video:
 
 def check_sampling(fps: float | None, max_frames: int | None = None, batch: int = 1) -> None:
     """Raise ValueError if a sampling option is invalid."""
-    if fps is not None and not (is_number(fps) and 0 < fps < math.inf):
-        raise ValueError(f"fps must be a number above 0, the frames per second, or None for all; got {fps!r}")
+    if fps is not None and not (is_number(fps) and FPS_LIMITS[0] <= fps <= FPS_LIMITS[1]):
+        allowed = "a number above 0, from 1e-12 to 1e6, the frames per second, or None for all"
+        raise ValueError(f"fps must be {allowed}; got {shorten(fps)}")
     if max_frames is not None and not is_positive_int(max_frames):
-        raise ValueError(f"max_frames must be a whole number, at least 1, or None for no limit; got {max_frames!r}")
+        allowed = "a whole number, at least 1, or None for no limit"
+        raise ValueError(f"max_frames must be {allowed}; got {shorten(max_frames)}")
     check_count("batch", batch, "frames")

@@ -4,8 +4,6 @@ Times are ticks, the unit of a stream's timestamps, counted from the first frame
 in floats, 3 frames of a tenth of a second are not 0.3 s, and the sampler would miss a frame.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from fractions import Fraction

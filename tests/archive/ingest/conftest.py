@@ -6,7 +6,7 @@ import pytest
 
 
 @pytest.fixture(scope="package")
-def make_tokens(tmp_path_factory) -> Path:
+def film(tmp_path_factory) -> Path:
     """A video of 150 seconds."""
     from tests.archive.films import make_film
 

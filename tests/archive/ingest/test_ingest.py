@@ -19,11 +19,9 @@ pytest.importorskip("av", reason="PyAV is not installed: pip install 'floc-video
 
 
 from floc.archive import Store, StoreError
-from floc.archive.ingest import local
 from floc.archive.ingest.ingest import _require_same_weights, ingest
 from floc.archive.ingest.job import IngestJob, IngestOptions, VideoFile
 from floc.archive.ingest.ledger import IngestStatus, build_failed_video
-from floc.archive.ingest.local import MAX_TRIES
 from floc.captured.identity import Identity
 from tests.archive.films import FILMS, OPTIONS, assert_ingested_once, make_film, make_films
 
@@ -146,52 +144,6 @@ def test_store_error_stops_the_ingest(tmp_path: Path, monkeypatch) -> None:
         ingest([tmp_path / "a.mkv"], tmp_path / "store", workers=1, **OPTIONS)
     monkeypatch.undo()
     assert Store(tmp_path / "store").videos() == []
-
-
-@pytest.mark.parametrize("deaths", [MAX_TRIES - 1, MAX_TRIES])
-def test_worker_killed_before_its_encoder_is_loaded(tmp_path: Path, monkeypatch, deaths: int) -> None:
-    make_film(tmp_path / "a.mkv", 3, seed=0)
-    started: list[int] = []
-
-    class DyingWorker(local._WorkerProcess):
-        def __init__(self, *arguments) -> None:
-            super().__init__(*arguments)
-            if len(started) < deaths:
-                self.process.kill()
-            started.append(deaths)
-
-    monkeypatch.setattr(local, "_WorkerProcess", DyingWorker)
-    if deaths < MAX_TRIES:
-        assert ingest([tmp_path / "a.mkv"], tmp_path / "store", workers=1, **OPTIONS).done == 1
-        return
-    with pytest.raises(RuntimeError, match="could not be loaded: its process was ended by SIGKILL"):
-        ingest([tmp_path / "a.mkv"], tmp_path / "store", workers=1, **OPTIONS)
-
-
-@pytest.mark.parametrize(
-    ("device", "workers", "devices"),
-    [
-        (None, None, ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]),
-        (None, 1, ["cuda:0"]),
-        ("cuda:1", None, ["cuda:1", "cuda:1"]),
-        ("cpu", 2, ["cpu", "cpu"]),
-    ],
-)
-def test_devices_of_workers(monkeypatch, device: str | None, workers: int | None, devices: list[str]) -> None:
-    """A named GPU gets two workers, not one per core."""
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    monkeypatch.setattr(local.os, "sched_getaffinity", lambda pid: range(8))
-    engine = local.LocalWorkers(IngestOptions("mobilenet", ratio="1/4", device=device), "store", workers)
-    assert [options.device for options in engine.options] == devices
-
-
-def test_workers_get_the_absolute_path_of_the_store(tmp_path: Path, monkeypatch) -> None:
-    make_film(tmp_path / "a.mkv", 3, seed=0)
-    monkeypatch.chdir(tmp_path)
-    jobs: list[IngestJob] = []
-    monkeypatch.setattr(local.LocalWorkers, "run", lambda engine, files, ledger: iter(jobs.append(ledger.job) or ()))
-    ingest(["a.mkv"], "store", workers=1, **OPTIONS)
-    assert jobs[0].store == str(tmp_path / "store")
 
 
 def test_rejects_other_weights_of_the_same_model(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ pytest.importorskip("av", reason="PyAV is not installed: pip install 'floc-video
 from floc.archive import Store
 from floc.archive.ingest import worker as worker_module
 from floc.archive.ingest.ingest import find_ingested
-from floc.archive.ingest.job import PieceWritten, SpanFinished, VideoFailed, VideoPlan, VideoSkipped
+from floc.archive.ingest.job import PieceWritten, SpanFinished, VideoFailed, VideoFile, VideoPlan, VideoSkipped
 from floc.archive.ingest.sources import find_videos
-from floc.archive.ingest.worker import Worker, plan_video
+from floc.archive.ingest.worker import Worker, plan_video, report_failure
 from tests.archive.films import make_film
 from tests.archive.ingest.running import (
     OPTIONS,
@@ -135,3 +135,27 @@ def test_incomplete_video_fails_at_the_end(worker: Worker, film: Path) -> None:
     ledger.finish()
     assert (ledger.status.failed, ledger.status.left) == (1, 0)
     assert "some pieces are missing" in ledger.status.failures[0][1]
+
+
+def test_video_that_cannot_be_stored_fails_alone(worker: Worker, tmp_path: Path) -> None:
+    make_film(tmp_path / "good.mkv", 3, seed=0)
+    make_film(tmp_path / "bad.mkv", 3, seed=1)
+    good, bad = (collect_events(worker, *find_videos([tmp_path / name])) for name in ("good.mkv", "bad.mkv"))
+    assert isinstance(bad[0], VideoPlan)
+    ledger = record_events(worker, [replace(bad[0], duration_s=1e300), *bad[1:], *good], 2)
+    assert (ledger.status.done, ledger.status.failed) == (1, 1)
+    assert "duration_s must be a number" in ledger.status.failures[0][1]
+    assert sorted(video.status for video in ledger.store.videos()) == ["done", "failed"]
+
+
+def test_secrets_and_odd_names_are_not_stored(worker: Worker) -> None:
+    names = ["s3://KEY:SECRET@bucket/a.mp4", "/films/caf\udce9.mp4", "/films/" + "\udce9" * 4000]
+    failures = [VideoFailed(VideoFile(name, 1, 0.0), f"OSError: {name[:99]}") for name in names]
+    failures[0] = report_failure(failures[0].file, OSError(f"cannot open '{names[0]}'"))
+    ledger = record_events(worker, failures, 3)
+    stored = ledger.store.videos("failed")
+    assert {"s3://bucket/a.mp4", r"/films/caf\udce9.mp4"} <= {video.uri for video in stored}
+    assert len(stored) == 3
+    for text in (str(stored), str(ledger.status.summary())):
+        assert "SECRET" not in text
+        text.encode()

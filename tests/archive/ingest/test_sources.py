@@ -13,7 +13,8 @@ pytest.importorskip("lance", reason="Lance is not installed: pip install 'floc-v
 from floc.archive import StoreError
 from floc.archive.ingest import sources
 from floc.archive.ingest.job import VideoFile
-from floc.archive.ingest.sources import fetch_file, find_videos, hash_file, refresh_file
+from floc.archive.ingest.sources import fetch_file, find_videos, refresh_file
+from floc.archive.schema import hash_file
 
 
 @pytest.fixture
@@ -98,9 +99,29 @@ def test_rejects_a_changed_remote_file(folder: Path) -> None:
 def test_broken_links_are_listed_and_pipes_are_not(folder: Path) -> None:
     (folder / "link.mp4").symlink_to(folder / "gone.mp4")
     os.mkfifo(folder / "pipe.mp4")
-    files = find_videos([folder])
+    warnings: list[tuple[str, str]] = []
+    files = find_videos([folder], lambda *warning: warnings.append(warning))
     assert [Path(file.uri).name for file in files] == ["b.mp4", "a.MKV", "link.mp4"]
     assert files[2].size == 0
+    assert warnings == [(str(folder / "pipe.mp4"), "skipped, since it is not a regular file")]
+    for read in (
+        lambda: find_videos([folder / "pipe.mp4"]),
+        lambda: refresh_file(VideoFile(str(folder / "pipe.mp4"), 0, 0)),
+    ):
+        with pytest.raises(ValueError, match="not a regular file"):
+            read()
+
+
+@pytest.mark.parametrize("uri", ["s3://KEY:SECRET@bucket/a", "odd://KEY:SECRET@bucket/a", "s3://KEY:SEC/RET@bucket/a"])
+def test_secrets_of_an_address_are_not_shown(monkeypatch, uri: str) -> None:
+    def fail(given: str) -> None:
+        raise OSError(f"Cannot parse URI: '{given}' at position 3")
+
+    monkeypatch.setattr(sources.fs, "FileSystem", type("FileSystem", (), {"from_uri": staticmethod(fail)}))
+    with pytest.raises(ValueError, match="bucket/a: this URI cannot be read") as caught:
+        find_videos([uri])
+    assert "SEC" not in str(caught.value)
+    assert caught.value.__cause__ is None
 
 
 def test_rejects_a_folder_that_cannot_be_read(folder: Path, monkeypatch) -> None:

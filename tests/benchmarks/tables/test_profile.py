@@ -67,7 +67,6 @@ def test_total_adds_compression_and_llm():
     assert others == [
         ["sttm", "10", "0.5", "0.07", "2.00x (1.50 to 3.00)", "2", "0.17", "3", *llm, "0.75", "1.77"],
         ["kmeans", "10", "0.75", "12.3", "", "~1", "82", "", *llm, "1", "14"],
-        ["spectral", "not run", "", "8.12", "", "", "82", "", "", "1.7", "", "18", "", "9.82"],
     ]
     assert "Not run: spectral: no scikit-learn." in text
 

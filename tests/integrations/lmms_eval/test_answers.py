@@ -15,8 +15,9 @@ import pytest
 lmms_eval = pytest.importorskip("lmms_eval", reason="needs lmms-eval: run make test-lmms")
 pytestmark = [pytest.mark.lmms, pytest.mark.filterwarnings("ignore")]  # other packages' warnings
 
-from floc.evaluation import PlanOptions, ResultFolder, plan_grid, run_cells  # noqa: E402
-from floc.evaluation.results import score_answers  # noqa: E402
+from floc.evaluation.plan import PlanOptions, plan_grid  # noqa: E402
+from floc.evaluation.results import ResultFolder, score_answers  # noqa: E402
+from floc.evaluation.runner import execute_runs  # noqa: E402
 from floc.evaluation.tasks import TASKS, Task  # noqa: E402
 from tests.integrations.lmms_eval.process import STAND_INS, needs_stand_in  # noqa: E402
 
@@ -127,7 +128,7 @@ def test_datasets_and_metrics_match_lmms_eval(name: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ["", "raise RuntimeError('no score today')"])
-def test_runs_a_cell_with_lmms_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+def test_executes_a_run_with_lmms_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     if needs_stand_in("torchvision"):
         monkeypatch.setenv("PYTHONPATH", str(STAND_INS / "torchvision"), prepend=os.pathsep)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
@@ -144,14 +145,14 @@ def test_runs_a_cell_with_lmms_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (task / "floc_toy.yaml").write_text(YAML.format(questions=task / "questions.jsonl"))
     (task / "functions.py").write_text(FUNCTIONS.replace("{fault}", fault))
 
-    def command(cell, folder, gpus) -> list[str]:  # a model that always answers A
-        model = ["--model", "dummy", "--model_args", "response=A,pretrained=org/some", "--tasks", cell.task]
+    def command(run, folder, gpus) -> list[str]:  # a model that always answers A
+        model = ["--model", "dummy", "--model_args", "response=A,pretrained=org/some", "--tasks", run.task]
         paths = ["--include_path", str(task), "--output_path", str(folder), "--log_samples", "--batch_size", "1"]
         return [sys.executable, "-m", "lmms_eval", *model, *paths]
 
     folder = ResultFolder(tmp_path / "eval")
-    cells = plan_grid(PlanOptions(methods=["full"], tasks=["floc_toy"]))
-    status = run_cells(cells, folder, command)
+    runs = plan_grid(PlanOptions(methods=["full"], tasks=["floc_toy"]))
+    status = execute_runs(runs, folder, command)
     if fault:
         assert status.failed == 1
         assert "RuntimeError: no score today" in folder.read_failures()[0]["failure"]

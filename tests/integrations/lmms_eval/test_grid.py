@@ -31,12 +31,12 @@ def test_grid_runs_and_resumes(name: str, tmp_path: Path) -> None:
     output = run(*command, "--methods", "full,floc", kind=MODELS[name], home=tmp_path / "hub")
     report = json.loads((tmp_path / "out/report.json").read_text())
     assert report["failed"] == [], output
-    cells = {each["method"]: each for each in report["cells"]}
-    assert set(cells) == {"full", "floc"}
-    for method, cell in cells.items():
-        assert cell["questions"] == 4
-        assert 0 <= cell["score"] <= 100
-        selection = cell["selection"]
+    runs = {each["method"]: each for each in report["runs"]}
+    assert set(runs) == {"full", "floc"}
+    for method, result in runs.items():
+        assert result["questions"] == 4
+        assert 0 <= result["score"] <= 100
+        selection = result["selection"]
         assert selection["samples"] == 4
         assert selection["kept"] == pytest.approx(selection["tokens"] / (1 if method == "full" else 8), abs=1)
         assert 0 < selection["coverage"] <= 1.001

@@ -128,7 +128,7 @@ def test_clean_detaches_from_the_model() -> None:
     [
         ({"ratio": "1/4", "batch_size": 2}, "batch_size must be 1, so that every sample is measured; got 2"),
         ({"ratio": "1/4", "batch_size": "auto"}, "got 'auto'"),
-        ({"ratio": "1/4", "max_frmaes": 8}, "unknown model argument 'max_frmaes': did you mean 'max_frames'"),
+        ({"ratio": "1/4", "max_frmaes": 8}, "unknown model argument 'max_frmaes'; did you mean 'max_frames'"),
         ({}, "exactly one of"),
     ],
 )

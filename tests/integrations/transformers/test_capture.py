@@ -1,4 +1,4 @@
-"""`floc.capture` from prepared inputs, frames and files, in one segment or several."""
+"""`floc.capture` from prepared inputs, frames and files, in one piece or several."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import floc
-from floc.captured import segments
+from floc.captured import pieces
 from floc.tokens import Frames
 from tests.integrations.transformers.helpers import CLOSE, RATIO, create_prompt, record_bare_call
 from tests.integrations.transformers.zoo import Image, Text, Video, prompt, side, transformers, without_pixels
@@ -43,17 +43,17 @@ def create_frames(frames: int, width: int = 24, height: int = 16) -> list[Frames
 
 @pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl", "llava_onevision"])
 @pytest.mark.parametrize("budget", [{"ratio": RATIO}, {"budget": 31, "dedupe": 1}, {"coverage": 0.9}])
-def test_long_video_is_compressed_in_segments(kind: str, budget: dict[str, Any], models, monkeypatch) -> None:
+def test_long_video_is_compressed_in_pieces(kind: str, budget: dict[str, Any], models, monkeypatch) -> None:
     bare, example = models[kind, "sdpa"], create_prompt(kind, slices=37)
     call = record_bare_call(bare, example.inputs)
     (clip,) = example.clips
     tokens = call["inputs_embeds"][0, clip.places].view(*clip.shape, -1)
     cells = int(np.prod(side(kind)))
-    monkeypatch.setattr(segments, "SEGMENT_TOKENS", 64)
-    monkeypatch.setattr(segments, "SEGMENT_FRAMES", 2)
+    monkeypatch.setattr(pieces, "PIECE_TOKENS", 64)
+    monkeypatch.setattr(pieces, "PIECE_FRAMES", 2)
     video = floc.capture(bare, example.inputs, **budget)
     # by hand: each part of the video with its share
-    step = segments.segment_frames(cells, 37)
+    step = pieces.count_piece_frames(cells, 37)
     assert step * cells <= 64
     spent, expected = 0, []
     for start in range(0, 37, step):
@@ -67,7 +67,7 @@ def test_long_video_is_compressed_in_segments(kind: str, budget: dict[str, Any],
     assert video.indices.tolist() == expected
     assert len(video) == {"ratio": round(37 * cells / 4), "budget": 31, "coverage": len(video)}[next(iter(budget))]
     torch.testing.assert_close(video.features, tokens.reshape(-1, tokens.shape[-1])[video.indices], **CLOSE)
-    # a prefix has its share of every segment
+    # a prefix has its share of every piece
     smaller = video.at(budget=len(video) // 2)
     shares = np.bincount(smaller.indices.numpy() // (cells * step), minlength=37 // step)
     assert shares.min() > 0
@@ -80,7 +80,7 @@ def test_long_video_is_compressed_in_segments(kind: str, budget: dict[str, Any],
 def test_long_video_with_a_budget_equals_a_stream(kind: str, block: Any, models, monkeypatch) -> None:
     bare, example = models[kind, "sdpa"], create_prompt(kind, slices=37)
     everything = floc.capture(bare, example.inputs, ratio=1)
-    monkeypatch.setattr(segments, "SEGMENT_TOKENS", 64)
+    monkeypatch.setattr(pieces, "PIECE_TOKENS", 64)
     video = floc.capture(bare, example.inputs, budget=31, block=block)
     stream = floc.Stream(budget=31, block=block, dedupe=2)
     stream.push(everything.features.view(*everything.shape, -1))
@@ -208,7 +208,7 @@ def test_rejects_an_image_beside_frames_passed_as_images(kind: str, models) -> N
 
 
 def test_rejects_families_without_frame_preparation(models, folder: Path) -> None:
-    with pytest.raises(ValueError, match=r"'cosmos3_omni'; pass the inputs"):
+    with pytest.raises(ValueError, match=r"'cosmos3_omni' \(supported types: .*\); pass the inputs"):
         floc.capture(models["cosmos3_omni", "sdpa"], create_frames(3), ratio=RATIO, source=str(folder))
 
 

@@ -171,7 +171,7 @@ def test_chunked_prefill_with_timestamps(studio: Studio) -> None:
 def test_large_positions_with_timestamps(studio: Studio) -> None:
     """In bfloat16, next to a video that is kept whole."""
     job = ["Here: ", ["video", 4, 16, 16, 2.0], ["video", 128, 32, 32, 2.0], "?"]
-    engine = dict(dtype="bfloat16", max_model_len=2048, additional_config={"floc": {"tokens": 60}})
+    engine = dict(dtype="bfloat16", max_model_len=2048, additional_config={"floc": {"budget": 60}})
     answers = studio.ask("late", "qwen3_vl", {"late": job}, **engine)
     (line,) = answers.kept  # a video with few tokens is kept whole and not recorded
     assert line["shape"] == [64, 4, 4]
@@ -314,8 +314,8 @@ for more in json.loads(sys.argv[1]):
 def test_rejects_unsupported_engines(studio: Studio) -> None:
     base = {"model": str(studio.model("qwen2_5_vl")), "video_pruning_rate": 0.875}
     cases = [
-        ({**base, "additional_config": {"floc": {"tokens": 64}}}, "but floc has tokens=64; give one"),
-        ({**base, "additional_config": {"floc": {"bloc": 8}}}, "unknown setting 'bloc': did you mean 'block'"),
+        ({**base, "additional_config": {"floc": {"budget": 64}}}, "but floc has budget=64; give one"),
+        ({**base, "additional_config": {"floc": {"bloc": 8}}}, "unknown setting 'bloc'; did you mean 'block'"),
         (
             {**base, "pipeline_parallel_size": 2},
             "--pipeline-parallel-size 2: vLLM gives the positions of kept tokens to the first stage",

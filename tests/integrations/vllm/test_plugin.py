@@ -108,7 +108,7 @@ def test_environment_variable_switches_on(fake: Any, monkeypatch: pytest.MonkeyP
         fake.evs.compute_retention_mask()
 
 
-@pytest.mark.parametrize(("given", "kept"), [({"ratio": "1/4"}, 250), ({"tokens": 64}, 64)])
+@pytest.mark.parametrize(("given", "kept"), [({"ratio": "1/4"}, 250), ({"budget": 64}, 64)])
 def test_reads_settings_from_arguments(given: dict, kept: int, fake: Any) -> None:
     register()
     arguments = fake.arguments(floc={**given, "block": 16})
@@ -202,8 +202,8 @@ def test_process_without_arguments_uses_the_rate(fake: Any, monkeypatch: pytest.
             dict(rate=0.5, floc={"record": "/nowhere/kept.jsonl"}),
             "cannot write its record to /nowhere/kept.jsonl: No such file",
         ),
-        (dict(floc={}), "no token count for floc: add ratio or tokens"),
-        (dict(floc={"block": 16}), "no token count for floc: add ratio or tokens"),
+        (dict(floc={}), "no token count for floc: add ratio or budget"),
+        (dict(floc={"block": 16}), "no token count for floc: add ratio or budget"),
         (dict(rate=0.5, floc={"ratio": "1/8"}), "keeps 1/2 of the tokens, but floc has ratio=1/8"),
     ],
 )

@@ -29,7 +29,7 @@ def test_indices_equal_compress(method: str, tokens: np.ndarray) -> None:
 def test_passes_options_to_method(tokens: np.ndarray) -> None:
     embeds = torch.from_numpy(tokens)
     options = dict(block=16, dedupe=1, detail=1)
-    indices = select_indices(embeds.flatten(0, 2), tuple(embeds.shape[:3]), Settings(tokens=50, options=options))
+    indices = select_indices(embeds.flatten(0, 2), tuple(embeds.shape[:3]), Settings(budget=50, options=options))
     expected = floc.compress(embeds, budget=50, **options).indices.tolist()
     assert indices.tolist() == expected
     assert expected != floc.compress(embeds, budget=50).indices.tolist()
@@ -50,7 +50,7 @@ EXTREMES = {
 @pytest.mark.parametrize("count", [1, 7, 239])
 @pytest.mark.parametrize("embeds", EXTREMES.values(), ids=EXTREMES)
 def test_keeps_exact_count(embeds: torch.Tensor, count: int, method: str) -> None:
-    indices = select_indices(embeds, (10, 4, 6), Settings(tokens=count, method=method))
+    indices = select_indices(embeds, (10, 4, 6), Settings(budget=count, method=method))
     assert len({*indices.tolist()}) == count
     assert indices.tolist() == sorted(indices.tolist())
 
@@ -58,16 +58,16 @@ def test_keeps_exact_count(embeds: torch.Tensor, count: int, method: str) -> Non
 def test_spaces_tokens_evenly_if_not_finite(caplog: pytest.LogCaptureFixture) -> None:
     embeds = torch.eye(12)
     embeds[5, 5] = torch.inf
-    assert select_indices(embeds, (3, 2, 2), Settings(tokens=3)).tolist() == [0, 4, 8]
+    assert select_indices(embeds, (3, 2, 2), Settings(budget=3)).tolist() == [0, 4, 8]
     assert "not finite" in caplog.text
 
 
 def test_keeps_all_tokens_of_short_video() -> None:
-    assert select_indices(torch.eye(12), (3, 2, 2), Settings(tokens=99)).tolist() == [*range(12)]
+    assert select_indices(torch.eye(12), (3, 2, 2), Settings(budget=99)).tolist() == [*range(12)]
 
 
 def test_unwritable_record_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert len(select_indices(torch.eye(12), (3, 2, 2), Settings(tokens=3, record=str(tmp_path)))) == 3
+    assert len(select_indices(torch.eye(12), (3, 2, 2), Settings(budget=3, record=str(tmp_path)))) == 3
     assert f"could not write its record to {tmp_path}" in caplog.text
 
 
@@ -92,7 +92,7 @@ def count_compiled():
     functions = [value for module in modules for value in vars(module).values()]
     return [len(function.signatures) for function in functions if hasattr(function, "signatures")]
 
-settings = Settings(tokens=300)
+settings = Settings(budget=300)
 warm_up(settings, 16, torch.bfloat16, torch.device("cpu"))
 before = count_compiled()
 select_indices(torch.randn(64 * 64, 16).bfloat16(), (64, 8, 8), settings)
@@ -111,7 +111,7 @@ def test_warm_up_writes_no_record(tmp_path: Path) -> None:
 
 
 def test_record_has_a_line_per_video(tmp_path: Path) -> None:
-    settings = Settings(tokens=3, record=str(tmp_path / "kept.jsonl"))
+    settings = Settings(budget=3, record=str(tmp_path / "kept.jsonl"))
     videos = [torch.eye(12), torch.eye(8)]
     kept = [select_indices(video, (len(video) // 4, 2, 2), settings).tolist() for video in videos]
     lines = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]

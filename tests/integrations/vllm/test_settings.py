@@ -19,10 +19,9 @@ def test_rate_keeps_the_complementary_ratio(rate: float, tokens: int) -> None:
 
 @pytest.mark.parametrize("budget", [dict(ratio="1/8"), dict(ratio=0.3), dict(budget=64)])
 def test_count_equals_recipe(budget: dict) -> None:
-    given = {"tokens" if name == "budget" else name: value for name, value in budget.items()}
     recipe = Recipe(**budget)
     for tokens in (1, 63, 64, 65, 1000):
-        assert Settings.from_dict(given).count(tokens) == recipe.count(tokens) == recipe.count_so_far(tokens, tokens)
+        assert Settings.from_dict(budget).count(tokens) == recipe.count(tokens) == recipe.count_so_far(tokens, tokens)
 
 
 def test_other_keys_are_method_options() -> None:
@@ -35,10 +34,10 @@ def test_other_keys_are_method_options() -> None:
     ("given", "message"),
     [
         ({"ratio": 2}, r"ratio must be in \(0, 1\]"),
-        ({"ratio": "1/8", "tokens": 4}, "exactly one of"),
-        ({"tokens": 0}, "at least 1"),
+        ({"ratio": "1/8", "budget": 4}, "exactly one of"),
+        ({"budget": 0}, "at least 1"),
         ({"coverage": 0.9}, "unknown setting 'coverage'"),
-        ({"bloc": 32}, "unknown setting 'bloc': did you mean 'block'"),
+        ({"bloc": 32}, "unknown setting 'bloc'; did you mean 'block'"),
         ({"method": "flok"}, "unknown method 'flok'"),
         ({"method": "pooling"}, "'pooling' merges tokens; use one of .*divprune.*floc"),
         ({"method": "longvu"}, "'longvu' keeps at least the first frame of every 8"),
@@ -57,7 +56,7 @@ def test_rejects_record_that_is_no_path() -> None:
         Settings.from_dict({"ratio": "1/8", "record": 5})
 
 
-@pytest.mark.parametrize("given", [{"tokens": 512}, {"ratio": "1/4"}])
+@pytest.mark.parametrize("given", [{"budget": 512}, {"ratio": "1/4"}])
 def test_rejects_rate_that_contradicts_the_count(given: dict) -> None:
     with pytest.raises(ValueError, match=r"--video-pruning-rate 0.875 keeps 1/8 of the tokens, but floc has"):
         Settings.from_dict(given).with_rate(0.875)
@@ -68,7 +67,7 @@ def test_accepts_rate_that_equals_the_ratio() -> None:
 
 
 def test_salt_differs_by_settings_and_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = [{"ratio": "1/8"}, {"ratio": "1/4"}, {"tokens": 8}, {"ratio": "1/8", "method": "random"}]
+    given = [{"ratio": "1/8"}, {"ratio": "1/4"}, {"budget": 8}, {"ratio": "1/8", "method": "random"}]
     given += [{"ratio": "1/8", "block": 16}, {"ratio": "1/8", "block": 16, "detail": 1}]
     salts = [Settings.from_dict(each).salt for each in given]
     assert len({*salts}) == len(salts)

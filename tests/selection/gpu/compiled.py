@@ -65,7 +65,7 @@ def describe_greedy(module: Any, sizes: tuple[int, int, int], types: dict[str, s
     """Return kernel, arguments, warps and stages of a greedy kernel, as it is launched."""
     kernel = greedy_kernel(module)
     shape = module.choose_shape(*sizes)
-    constants = dict(WEIGHTED=False, STOPS=False, FIRSTS=False) | flags
+    constants = dict(WEIGHTED=False, STOPS=False) | flags
     return kernel, {**types, **constants, **shape}, shape["num_warps"], 3
 
 
@@ -96,7 +96,7 @@ EVERYWHERE = {
         8,
         3,
     ),
-    "few: five": describe_greedy(greedy_few_programs, (1920, 1920, 5), GREEDY | FEW, STOPS=True, FIRSTS=True),
+    "few: five": describe_greedy(greedy_few_programs, (1920, 1920, 5), GREEDY | FEW, STOPS=True),
     "few: one": describe_greedy(greedy_few_programs, (1920, 1920, 1), GREEDY | FEW),
     "few: one, 4,000 tokens": describe_greedy(greedy_few_programs, (4000, 4000, 1), GREEDY | FEW),
     "many: sixteen": describe_greedy(greedy_many_programs, (4320, 4320, 16), GREEDY | MANY, STOPS=True),

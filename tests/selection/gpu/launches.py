@@ -10,7 +10,6 @@ import torch
 
 from floc.selection.gpu import greedy
 from floc.selection.gpu.greedy import Programs
-from floc.selection.gpu.greedy_steps import StopRule
 from floc.selection.gpu.sets import Sets
 
 KERNELS: tuple[Literal["few", "many"], ...] = ("few", "many")
@@ -70,7 +69,7 @@ def select_sets(
     """Return for each set its picks, gains, and the number of picks made before gains ended."""
     memory, sets = lay_out(matrices, depths, device, symmetric=symmetric)
     all_weights = None if weights is None else torch.from_numpy(np.concatenate(weights)).to(device)
-    found = greedy.greedy(memory, sets, all_weights, spread=1 << 16, programs=programs, stop=StopRule(stop_count))
+    found = greedy.greedy(memory, sets, all_weights, spread=1 << 16, programs=programs, stop_count=stop_count)
     greedy.fill_up(found, sets)
     picks, gains = found.picks.cpu().numpy(), found.gains.cpu().numpy()
     ends = np.cumsum(depths)

@@ -10,7 +10,7 @@ from floc.selection.gpu import clusters
 from floc.selection.gpu.greedy_steps import Picks
 from floc.selection.gpu.similarity import Rows
 from tests.selection.gpu.launches import MARKS, lay_out
-from tests.selection.matrices import make_matrix, normalise
+from tests.selection.matrices import make_matrix, normalize
 
 pytestmark = MARKS
 FORMATS = [torch.float16, torch.bfloat16, torch.float32]
@@ -53,7 +53,7 @@ def test_sums_of_unit_rows(dtype: torch.dtype, dim: int, device: torch.device) -
     tokens = make_rows(19, dim, dtype, device)
     cluster = np.array([0, 1, 2, 3] * 4 + [0, 0, 0])
     want = np.zeros((4, dim))
-    np.add.at(want, cluster, normalise(tokens.double().cpu().numpy()))
+    np.add.at(want, cluster, normalize(tokens.double().cpu().numpy()))
     got = clusters.sum_clusters(Rows.measure(tokens), to_device(device, cluster, torch.int64), 4, torch.float32)
     np.testing.assert_allclose(got.cpu().numpy(), want, atol=2e-6)
     half = clusters.sum_clusters(Rows.measure(tokens), to_device(device, cluster, torch.int64), 4, torch.float16)
@@ -66,7 +66,7 @@ def test_sums_of_very_small_and_very_large_rows(scale: float, device: torch.devi
     got = clusters.sum_clusters(
         Rows.measure(tokens), torch.zeros(7, dtype=torch.int64, device=device), 1, torch.float32
     )
-    np.testing.assert_allclose(got[0].cpu().numpy(), normalise(tokens.double().cpu().numpy()).sum(0), atol=2e-6)
+    np.testing.assert_allclose(got[0].cpu().numpy(), normalize(tokens.double().cpu().numpy()).sum(0), atol=2e-6)
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
@@ -77,7 +77,7 @@ def test_gathered_rows_keep_their_direction(dtype: torch.dtype, to: torch.dtype,
     got = clusters.gather_rows(Rows.measure(tokens), to_device(device, places, torch.int64), to)
     assert got.values.dtype == to
     values = got.values.double().cpu().numpy()
-    want = normalise(tokens.double().cpu().numpy())[places]
+    want = normalize(tokens.double().cpu().numpy())[places]
     np.testing.assert_allclose(values * got.scale.double().cpu().numpy()[:, None], want, atol=2**-11)
     lengths = np.linalg.norm(np.delete(values, [2, 3], axis=0), axis=1)
     assert ((lengths > 0.499) & (lengths < 1.001)).all()
@@ -91,7 +91,7 @@ def test_gathered_rows_of_extreme_lengths(device: torch.device) -> None:
     got = clusters.gather_rows(Rows.measure(tokens), torch.arange(8, device=device), torch.float16)
     np.testing.assert_allclose(
         got.values.double().cpu().numpy() * got.scale.double().cpu().numpy()[:, None],
-        normalise(tokens.double().cpu().numpy()),
+        normalize(tokens.double().cpu().numpy()),
         atol=2**-11,
     )
 
@@ -119,7 +119,7 @@ def test_order_is_worst_covered_first(stop_count: int, needed: list[bool], devic
     )
     want = []
     for values, first, places, is_needed in zip(tokens, firsts, representatives, needed, strict=True):
-        unit = normalise(values.cpu().numpy())
+        unit = normalize(values.cpu().numpy())
         cosine = (unit * unit[places - first]).sum(1)
         cosine[places - first == np.arange(len(values))] = 1
         cosine = np.where(cosine > 0, cosine, 2)  # a zero token is last

@@ -79,11 +79,11 @@ def test_window_matrices_fit_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("floc.selection.gpu.engine.LIMIT_BYTES", limit_bytes)
     sizes = np.full(50, 200)
     survivors = 1000
-    window_blocks = GpuEngine().survivors_together(sizes, survivors) / (survivors / len(sizes))
+    window_blocks = GpuEngine().limit_survivors(sizes, survivors) / (survivors / len(sizes))
     assert 0.9 * limit_bytes < window_blocks * 2 * 200**2 <= limit_bytes
 
 
 def test_bytes_needed_includes_the_transpose() -> None:
     n = 1000
-    assert GpuEngine().bytes_needed(n, 8, Similarity(), weighted=True) >= 2 * 2 * n * n
-    assert GpuEngine().bytes_needed(n, 8, Similarity("gaussian")) >= 2 * 2 * n * n
+    assert GpuEngine().estimate_bytes(n, 8, Similarity(), weighted=True) >= 2 * 2 * n * n
+    assert GpuEngine().estimate_bytes(n, 8, Similarity("gaussian")) >= 2 * 2 * n * n

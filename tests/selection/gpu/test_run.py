@@ -12,7 +12,7 @@ from floc import Kept
 from floc.selection.gpu import engine, run
 from floc.selection.objective import SCALE
 from tests.selection.gpu.launches import MARKS
-from tests.selection.matrices import normalise
+from tests.selection.matrices import normalize
 
 pytestmark = MARKS
 
@@ -39,7 +39,7 @@ def assert_same_selection(got: Kept, want: Kept) -> None:
 
 def assert_represented_by_the_closest(kept: Kept, tokens: torch.Tensor, groups: list[int]) -> None:
     """Assert that each token is represented by the closest kept token of its group, and a kept token by itself."""
-    rows = normalise(tokens.double().cpu().numpy().reshape(N, -1))
+    rows = normalize(tokens.double().cpu().numpy().reshape(N, -1))
     indices, represents = (np.asarray(torch.as_tensor(array).cpu()) for array in (kept.indices, kept.represents))
     np.testing.assert_array_equal(represents[indices], np.arange(len(indices)))
     group = np.repeat(np.arange(len(groups)), groups)
@@ -284,3 +284,11 @@ def test_coverage_target_reports_tokens_that_are_not_finite_at_once(tokens: torc
 def test_rejects_tokens_too_small_for_float32(tokens: torch.Tensor, device: torch.device) -> None:
     with pytest.raises(ValueError, match="too small for float32"):
         floc.compress(tokens.to(device).double() * 1e-50, budget=5, block=BLOCK, dedupe=1, backend="gpu")
+
+
+@pytest.mark.parametrize(("sizes", "budget"), [((4, 5), 2), ((4, 7), 2), ((10, 0), 2), ((5, 5), 0), ((5, 5), 11)])
+def test_sizes_and_budgets_that_do_not_fit_are_refused(sizes: tuple[int, int], budget: int) -> None:
+    with pytest.raises(ValueError, match=f"cannot select {budget} of 10 tokens in blocks of"):
+        run.rank_in_blocks(torch.ones(10, 4), sizes, budget, 2.0)
+    with pytest.raises(ValueError, match=f"cannot select {budget} of 10 tokens in blocks of"):
+        run.rank_in_two_passes(torch.ones(10, 4), sizes, [(range(2), 6)], budget, 2.0)

@@ -1,17 +1,17 @@
 """Ingest many videos into a store: find them, skip those that are done, and run an engine on the others."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from floc._checks import is_positive_int
+from floc._checks import is_positive_int, require
+from floc._text import redact_source
 from floc.archive.ingest.job import IngestJob, IngestOptions, VideoFile
-from floc.archive.ingest.ledger import IngestStatus, Ledger, escape_surrogates
+from floc.archive.ingest.ledger import IngestStatus, Ledger, name_file
 from floc.archive.ingest.local import LocalWorkers
 from floc.archive.ingest.sources import find_videos
+from floc.archive.locks import FolderLock
 from floc.archive.schema import StoredVideo
 from floc.archive.store import Store
 
@@ -49,15 +49,15 @@ def ingest(
         address: of the Ray cluster, "auto" for the cluster of this machine; None starts a new one.
         show: called repeatedly with the status.
     """
-    if engine not in ("local", "ray"):
-        raise ValueError(f"engine must be 'local' or 'ray', got {engine!r}")
+    require(engine in ("local", "ray"), f"engine must be 'local' or 'ray', got {engine!r}")
     if workers is not None and not is_positive_int(workers):
         raise ValueError(f"workers must be a whole number, at least 1; got {workers!r}")
     if engine == "local" and address is not None:
         raise ValueError(f"address {address!r} is for a Ray cluster; pass engine='ray' with it")
     text = None if ratio is None else str(ratio)
     ingest_options = IngestOptions(encoder, text, coverage, method, options, fps, device)
-    files = find_videos(sources)
+    warnings: list[tuple[str, str]] = []
+    files = find_videos(sources, lambda uri, warning: warnings.append((name_file(uri), warning)))
     target = Store(store, create=True)
     if engine == "ray":
         from floc.archive.ingest.ray_cluster import RayCluster
@@ -65,13 +65,13 @@ def ingest(
         running: LocalWorkers | RayCluster = RayCluster(ingest_options, target.path, workers, address)
     else:
         running = LocalWorkers(ingest_options, target.path, workers)
-    with running:
+    with running, FolderLock(target.path):  # `compact` must not delete what workers have written
         job = running.start()
         ledger = Ledger(target, job, len(files))
         done = target.videos("done")
         _require_same_weights(job, done)
         skipped = set(find_ingested(done, job, files))
-        ledger.status.skipped = len(skipped)
+        ledger.status.skipped, ledger.status.warnings = len(skipped), warnings
         # in random order, so that two ingests into one store mostly find each other's videos done
         remaining = [file for file in files if file not in skipped]
         random.shuffle(remaining)
@@ -88,13 +88,10 @@ def ingest(
 
 def find_ingested(done: Iterable[StoredVideo], job: IngestJob, files: Iterable[VideoFile]) -> list[VideoFile]:
     """Return the files whose name, size and modification time are those of a video that is done for the same job."""
-    options = job.options.as_dict()
-    known = {
-        (video.uri, video.size, video.modified_s)
-        for video in done
-        if video.encoder == job.options.encoder and dict(video.options) == options and video.model == job.model
-    }
-    return [file for file in files if (escape_surrogates(file.uri), file.size, file.modified_s) in known]
+    wanted = job.options.encoder, job.options.as_dict(), job.model
+    same = [video for video in done if (video.encoder, dict(video.options), video.model) == wanted]
+    known = {(redact_source(video.uri), video.size, video.modified_s) for video in same}
+    return [file for file in files if (name_file(file.uri), file.size, file.modified_s) in known]
 
 
 def _require_same_weights(job: IngestJob, videos: Iterable[StoredVideo]) -> None:

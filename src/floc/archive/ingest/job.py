@@ -1,13 +1,12 @@
 """The job of an ingest, and the events that its workers report. All are small and can be sent between processes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 from floc import encoders
+from floc.archive.ingest.sources import VideoFile
 from floc.archive.schema import StoredPiece
 from floc.captured.identity import Identity
 from floc.captured.recipe import Recipe
@@ -57,15 +56,6 @@ class IngestJob:
     options: IngestOptions
     store: str  # path or URI
     model: Identity  # of the encoder
-
-
-@dataclass(frozen=True)
-class VideoFile:
-    """A video file, local or in object storage."""
-
-    uri: str
-    size: int  # bytes
-    modified_s: float
 
 
 @dataclass(frozen=True)

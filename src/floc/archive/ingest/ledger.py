@@ -1,7 +1,5 @@
 """Record the events of an ingest. Events arrive in any order; complete videos are committed several at a time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -9,18 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from floc._checks import require
+from floc._text import redact_source
 from floc._version import __version__
-from floc.archive.ingest.job import (
-    IngestEvent,
-    IngestJob,
-    PieceWritten,
-    SpanFinished,
-    VideoFailed,
-    VideoFile,
-    VideoPlan,
-    VideoSkipped,
-)
-from floc.archive.schema import StoredPiece, StoredVideo, video_id
+from floc.archive.ingest.job import IngestEvent, IngestJob, PieceWritten, SpanFinished, VideoFailed, VideoPlan
+from floc.archive.ingest.sources import VideoFile
+from floc.archive.schema import MAX_TEXT, StoredPiece, StoredVideo, check_video, escape_surrogates, video_id
 from floc.archive.store import Store
 
 COMMIT_INTERVAL_S = 2.0  # so that the store does not get a version for every piece
@@ -102,14 +94,14 @@ class Ledger:
 
     def add(self, event: IngestEvent) -> None:
         """Record an event of a worker."""
-        if isinstance(event, VideoSkipped):
-            self.status.skipped += 1
+        if isinstance(event, VideoPlan):
+            self._add_plan(event)
+        elif isinstance(event, PieceWritten | SpanFinished):
+            self._add_progress(event)
         elif isinstance(event, VideoFailed):
             self._add_failure(event)
-        elif isinstance(event, VideoPlan):
-            self._add_plan(event)
         else:
-            self._add_progress(event)
+            self.status.skipped += 1
         if time.monotonic() - self._committed > COMMIT_INTERVAL_S:
             self.flush()
 
@@ -146,7 +138,7 @@ class Ledger:
         if isinstance(event, SpanFinished):
             video.finished[event.span.number] = event
             _add_seconds(video.seconds, {"decode": event.decode_s})
-            self.status.warnings += [(event.span.file.uri, warning) for warning in event.warnings]
+            self.status.warnings += [(name_file(event.span.file.uri), warning) for warning in event.warnings]
         elif event.piece.piece not in video.pieces:
             video.pieces[event.piece.piece] = event.piece
             video.nested = video.nested and event.nested
@@ -158,21 +150,21 @@ class Ledger:
 
     def _close(self, video: _OpenVideo) -> None:
         plan, pieces = video.plan, [piece for _, piece in sorted(video.pieces.items())]
-        if len({piece.shape[1:] for piece in pieces}) != 1:
+        try:
             reason = "the frame size changes within the video" if pieces else "the video has no frames"
-            self._fail(plan, f"ValueError: {reason}")
+            require(len({piece.shape[1:] for piece in pieces}) == 1, reason)
+            stored = build_stored_video(self.job, plan, pieces, video.nested, video.made, video.seconds)
+            check_video(stored)  # one that cannot be stored must not stop the others
+        except ValueError as error:
+            self._fail(plan, f"ValueError: {error}")
             return
         self._outcomes[plan.video] = ""
-        stored = build_stored_video(self.job, plan, pieces, video.nested, video.made, video.seconds)
         self._videos.append(stored)
-        status = self.status
-        status.done += 1
-        status.footage_s += stored.duration_s
-        status.frames += stored.frames
-        status.tokens += stored.tokens
-        status.kept += stored.kept
-        status.bytes += sum(piece.bytes for piece in pieces)
-        _add_seconds(status.seconds, stored.seconds)
+        self.status.done += 1
+        self.status.footage_s += stored.duration_s
+        for name in ("frames", "tokens", "kept", "bytes"):
+            setattr(self.status, name, getattr(self.status, name) + sum(getattr(piece, name) for piece in pieces))
+        _add_seconds(self.status.seconds, stored.seconds)
 
     def _add_failure(self, event: VideoFailed) -> None:
         plan = next((video.plan for video in self.open.values() if video.plan.file == event.file), None)
@@ -194,7 +186,7 @@ class Ledger:
     def _record_failure(self, file: VideoFile, reason: str, content: str) -> None:
         self.status.failed += 1
         self._failed_uris.add(file.uri)
-        self.status.failures.append((file.uri, reason))
+        self.status.failures.append((name_file(file.uri), escape_surrogates(reason)))
         self._videos.append(build_failed_video(self.job, file, reason, content))
 
 
@@ -207,52 +199,33 @@ def build_stored_video(
     seconds: Mapping[str, float],
 ) -> StoredVideo:
     """Build the row of a video that was ingested."""
+    values = _shared_fields(job, plan.file, plan.content) | {"id": plan.video, "status": "done", "nested": nested}
+    values |= {name: getattr(plan, name) for name in ("duration_s", "fps", "frames_per_slice")}
+    values |= {name: sum(getattr(piece, name) for piece in pieces) for name in ("frames", "tokens", "kept")}
+    values["shape"] = sum(piece.shape[0] for piece in pieces), *pieces[0].shape[1:]
     coverages, tokens = [piece.coverage for piece in pieces], [piece.tokens for piece in pieces]
-    return StoredVideo(
-        **_shared_fields(job, plan.file, plan.content),
-        id=plan.video,
-        status="done",
-        duration_s=plan.duration_s,
-        fps=plan.fps,
-        frames_per_slice=plan.frames_per_slice,
-        shape=(sum(piece.shape[0] for piece in pieces), *pieces[0].shape[1:]),
-        **{name: sum(getattr(piece, name) for piece in pieces) for name in ("frames", "tokens", "kept")},
-        coverage=None if None in coverages else float(np.average(coverages, weights=tokens)),  # type: ignore[arg-type]
-        nested=nested,
-        made={name: value for name, value in made.items() if name not in ("coverage", "seconds")},
-        pieces=tuple(piece.attempt for piece in pieces),
-        seconds=dict(seconds),
-    )
+    if None not in coverages:
+        values["coverage"] = float(np.average(coverages, weights=tokens))  # type: ignore[arg-type]
+    values["made"] = {name: value for name, value in made.items() if name not in ("coverage", "seconds")}
+    return StoredVideo(**values, pieces=tuple(piece.attempt for piece in pieces), seconds=dict(seconds))
 
 
 def build_failed_video(job: IngestJob, file: VideoFile, reason: str, content: str) -> StoredVideo:
     """Build the row of a video that could not be ingested."""
     # a file that cannot be read has no hash, so its URI identifies it
-    name = video_id(content or f"unreadable {file.uri}", job.model, job.options.as_dict())
-    return StoredVideo(**_shared_fields(job, file, content), id=name, status="failed", error=escape_surrogates(reason))
+    name = video_id(content or f"unreadable {name_file(file.uri)}", job.model, job.options.as_dict())
+    return StoredVideo(**_shared_fields(job, file, content), id=name, status="failed", error=reason)
 
 
 def _shared_fields(job: IngestJob, file: VideoFile, content: str) -> dict[str, Any]:
-    return {
-        "uri": escape_surrogates(file.uri),
-        "content": content,
-        "size": file.size,
-        "modified_s": file.modified_s,
-        "encoder": job.options.encoder,
-        "model": job.model,
-        "options": job.options.as_dict(),
-        "written_s": time.time(),
-        "version": __version__,
-    }
+    described = {"uri": name_file(file.uri), "content": content, "size": file.size, "modified_s": file.modified_s}
+    made_by = {"encoder": job.options.encoder, "model": job.model, "options": job.options.as_dict()}
+    return {**described, **made_by, "written_s": time.time(), "version": __version__}
 
 
-def escape_surrogates(text: str) -> str:
-    r"""Escape what Arrow cannot encode: file names need not be valid text.
-
-    >>> escape_surrogates("caf\udce9.mp4") == r"caf\udce9.mp4"
-    True
-    """
-    return text.encode(errors="backslashreplace").decode()
+def name_file(uri: str) -> str:
+    """Return a URI as it is stored and shown: valid text without secrets."""
+    return escape_surrogates(redact_source(uri))[:MAX_TEXT]
 
 
 def _add_seconds(totals: dict[str, float], seconds: Mapping[str, float]) -> None:

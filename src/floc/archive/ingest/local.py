@@ -4,39 +4,57 @@ If a worker process dies, killed or out of memory, another one repeats its task;
 as failed. If this process dies, the workers find their pipes closed and exit.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os
 import pickle
 import signal
+import uuid
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import cycle, islice
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Self
 
 import torch
 
-from floc.archive.ingest.job import IngestEvent, IngestJob, IngestOptions, VideoFailed, VideoFile, VideoPlan, VideoSpan
+from floc.archive.ingest.job import IngestEvent, IngestJob, IngestOptions, VideoFailed, VideoPlan, VideoSpan
 from floc.archive.ingest.ledger import Ledger
+from floc.archive.ingest.sources import VideoFile
 from floc.archive.ingest.worker import Worker, plan_video
+from floc.archive.lance_tables import hide_secrets
+from floc.archive.locks import create_temporary_folder
 
 MAX_TRIES = 3
+MAX_LAST_WORDS = 500  # characters that a worker printed before it died
 EXIT_TIMEOUT_S = 10.0
 
 Task = VideoFile | VideoSpan  # a video to plan, or a span to write
 
 
+class IngestError(RuntimeError):
+    """The ingest cannot go on, because its workers cannot start."""
+
+
 class _WorkerProcess:
     """A worker process, seen from this process."""
 
-    def __init__(self, options: IngestOptions, store: str, threads: int) -> None:
+    def __init__(self, options: IngestOptions, store: str, threads: int, folder: Path) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would share locks and GPUs with this process
         self.pipe, child_pipe = context.Pipe()
-        self.process = context.Process(target=_run_worker, args=(options, store, threads, child_pipe), daemon=True)
-        self.process.start()
+        self._output = folder / f"{uuid.uuid4().hex}.txt"  # what it prints
+        arguments = options, store, threads, child_pipe, self._output
+        self.process = context.Process(target=_run_worker, args=arguments, daemon=True)
+        # Ctrl-C reaches the worker as well, which must not print a traceback while it starts
+        resource_tracker.ensure_running()  # its start would unblock the signal
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         child_pipe.close()
         self.is_ready = False  # whether its encoder is loaded
         self.task: Task | None = None
@@ -49,10 +67,13 @@ class _WorkerProcess:
     def describe_exit(self) -> str:
         self.process.join(EXIT_TIMEOUT_S)
         status = self.process.exitcode
-        if status is None or status >= 0:
-            return f"its process ended with status {status}"
-        name = signal.Signals(-status).name
-        return f"its process was ended by {name}" + (", perhaps out of memory" if name == "SIGKILL" else "")
+        reason = f"its process ended with status {status}"
+        if status is not None and status < 0:
+            name = signal.Signals(-status).name
+            reason = f"its process was ended by {name}" + (", perhaps out of memory" if name == "SIGKILL" else "")
+        lines = self._output.read_text(errors="replace").split("\n") if self._output.exists() else []
+        last = [line.strip()[:MAX_LAST_WORDS] for line in lines if line.strip()][-1:]
+        return reason + "".join(f" after it printed {hide_secrets(line)!r}" for line in last)
 
 
 class LocalWorkers:
@@ -68,17 +89,21 @@ class LocalWorkers:
         self.threads = max(1, cores // count)
         self.failed_starts = 0  # consecutive workers that died before their encoder was loaded
         self.workers: list[_WorkerProcess] = []
+        self._stack = contextlib.ExitStack()
 
-    def __enter__(self) -> LocalWorkers:
-        self.workers = [_WorkerProcess(options, self.store, self.threads) for options in self.options]
+    def __enter__(self) -> Self:
+        self._folder = self._stack.enter_context(create_temporary_folder("floc-ingest-"))
         return self
 
     def __exit__(self, *_: object) -> None:
         for worker in self.workers:
             worker.kill()
+        self._stack.close()
 
     def start(self) -> IngestJob:
-        """Wait until a worker has loaded its encoder, and return the job."""
+        """Start the workers, wait until one has loaded its encoder, and return the job."""
+        for options in self.options:
+            self.workers.append(_WorkerProcess(options, self.store, self.threads, self._folder))
         while True:
             for _, message in self._receive():
                 if isinstance(message, IngestJob):
@@ -133,8 +158,7 @@ class LocalWorkers:
             if isinstance(message, BaseException):
                 raise message
             if isinstance(message, IngestJob):
-                worker.is_ready = True
-                self.failed_starts = 0
+                worker.is_ready, self.failed_starts = True, 0
             elif message is None:
                 worker.task = None
             yield worker, message
@@ -145,9 +169,10 @@ class LocalWorkers:
         worker.kill()
         self.failed_starts += not worker.is_ready
         if self.failed_starts == MAX_TRIES:
-            problem = f"the encoder could not be loaded: {reason}, {MAX_TRIES} times"
-            raise RuntimeError(f"{problem}; use fewer workers if memory is short")
-        self.workers[place] = _WorkerProcess(self.options[place], self.store, self.threads)
+            problem = f"a worker could not load the encoder: {reason}, {MAX_TRIES} times in a row"
+            fix = "use fewer workers if memory is short, and run the same command again. Committed data is kept"
+            raise IngestError(f"{problem}; {fix}")
+        self.workers[place] = _WorkerProcess(self.options[place], self.store, self.threads, self._folder)
         return reason
 
 
@@ -157,9 +182,11 @@ def _list_gpus(options: IngestOptions) -> list[str]:
     return [f"cuda:{i}" for i in range(torch.cuda.device_count())] if options.encoder != "pixels" else []
 
 
-def _run_worker(options: IngestOptions, store: str, threads: int, pipe: Connection) -> None:
-    """Process tasks until the pipe is closed."""
+def _run_worker(options: IngestOptions, store: str, threads: int, pipe: Connection, output: Path) -> None:
+    """Process tasks until the pipe is closed; what the process prints goes to a file."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends it
+    with output.open("ab") as file:
+        os.dup2(file.fileno(), 2)
     torch.set_num_threads(threads)
     try:
         worker = Worker(options, store)

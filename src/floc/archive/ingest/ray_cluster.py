@@ -5,14 +5,12 @@ returns to this process. A row with pixels is a block of its own, so that a long
 a slow one delays no other. Ray repeats what was lost with a machine; a piece that is written twice is reported once.
 """
 
-from __future__ import annotations
-
 import logging
 import pickle
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -39,7 +37,7 @@ class RayCluster:
         self.options, self.store, self.workers, self.address = options, store, workers, address
         self.owns_cluster = False
 
-    def __enter__(self) -> RayCluster:
+    def __enter__(self) -> Self:
         if not self.ray.is_initialized():
             self.owns_cluster = True
             local: dict[str, Any] = {"address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
@@ -73,23 +71,15 @@ class RayCluster:
         job, gpus = pickle.dumps(ledger.job), self._gpus_per_encoder()
         encoders = self.workers or max(1, int(self._count_resource("GPU" if gpus else "CPU")))
         rows = [{"kind": "file", "data": pickle.dumps(file), "pixels": b""} for file in files]
-        spans: Any = self.ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-            _Planner,
-            batch_size=1,
-            fn_constructor_args=(job,),
-            compute=ActorPoolStrategy(size=max(1, int(self._count_resource("CPU")) // CORES_PER_PLANNER)),
-            num_cpus=DECODER_CORES / 2,
-        )
+        actor = dict(batch_size=1, fn_constructor_args=(job,))
+        planners = ActorPoolStrategy(size=max(1, int(self._count_resource("CPU")) // CORES_PER_PLANNER))
+        videos: Any = self.ray.data.from_items(rows, override_num_blocks=len(rows))
+        spans = videos.map_batches(_Planner, compute=planners, num_cpus=DECODER_CORES / 2, **actor)
         if any(file.size > LONG_FILE_BYTES for file in files):
             spans = spans.repartition(target_num_rows_per_block=1)
-        events = spans.map_batches(_decode, batch_size=1, fn_args=(job,), num_cpus=DECODER_CORES).map_batches(
-            _PieceWriter,
-            batch_size=1,
-            fn_constructor_args=(job,),
-            compute=ActorPoolStrategy(size=encoders),
-            num_gpus=gpus or None,
-            num_cpus=None if gpus else DECODER_CORES,
-        )
+        pieces = spans.map_batches(_decode, batch_size=1, fn_args=(job,), num_cpus=DECODER_CORES)
+        resources = dict(num_gpus=gpus or None, num_cpus=None if gpus else DECODER_CORES)
+        events = pieces.map_batches(_PieceWriter, compute=ActorPoolStrategy(size=encoders), **resources, **actor)
         try:
             for row in events.iter_rows():
                 yield pickle.loads(row["data"])

@@ -1,15 +1,12 @@
 """Find video files in folders and object storage, fetch them, and detect changes while they are read."""
 
-from __future__ import annotations
-
 import errno
-import hashlib
 import os
 import shutil
-import tempfile
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,52 +14,79 @@ from urllib.parse import quote
 import pyarrow as pa
 from pyarrow import fs
 
-from floc.archive.ingest.job import VideoFile
-from floc.archive.lance_tables import is_local
+from floc._text import redact_source
+from floc.archive.lance_tables import hide_secrets, is_local
+from floc.archive.locks import create_temporary_folder
 from floc.archive.schema import StoreError
 
 # in folders; a file given by name may have any suffix
 _NAMES = "3gp asf avi flv h264 hevc m2ts m4v mkv mov mp4 mpeg mpg mts mxf ogv ts vob webm wmv"
 SUFFIXES = tuple(f".{name}" for name in _NAMES.split())
+Warn = Callable[[str, str], object]  # called with a path and a warning
 
 
-def find_videos(sources: Iterable[str | Path]) -> list[VideoFile]:
-    """Find the videos in files, folders and URIs; each is listed once, sorted by name within a source."""
+@dataclass(frozen=True)
+class VideoFile:
+    """A video file, local or in object storage."""
+
+    uri: str
+    size: int  # bytes
+    modified_s: float
+
+
+def find_videos(sources: Iterable[str | Path], warn: Warn = lambda uri, warning: None) -> list[VideoFile]:
+    """Find the videos in files, folders and URIs; each is listed once, sorted by name within a source.
+
+    `warn` is called with the path of each pipe or device in a folder that is named like a video.
+    """
     videos: dict[str, VideoFile] = {}
     for source in sources:
-        files = list(_find_local(Path(source)) if is_local(str(source)) else _find_remote(str(source)))
+        files = list(_find_local(Path(source), warn) if is_local(str(source)) else _find_remote(str(source)))
         if not files:
-            suffixes = ", ".join(SUFFIXES)
-            raise ValueError(f"{source}: no videos in this folder; videos have one of the suffixes {suffixes}")
+            problem = f"{redact_source(str(source))}: no videos in this folder"
+            raise ValueError(f"{problem}; videos have one of the suffixes {', '.join(SUFFIXES)}")
         videos |= {file.uri: file for file in files}
     return list(videos.values())
 
 
-def _find_local(path: Path) -> Iterator[VideoFile]:
+def _find_local(path: Path, warn: Warn) -> Iterator[VideoFile]:
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder")
-    for video in [path] if path.is_file() else sorted(_list_folder(path)):
+    if not path.is_dir():
+        _require_regular(path)
+    for video in sorted(_list_folder(path, warn)) if path.is_dir() else [path]:
         file = VideoFile(str(video.absolute()), 0, 0.0)
         with suppress(OSError):  # a broken link fails later, as any file that cannot be read
             file = refresh_file(replace(file, uri=str(video.resolve(strict=True))))
         yield file
 
 
-def _list_folder(folder: Path) -> Iterator[Path]:
+def _require_regular(path: str | Path) -> os.stat_result:
+    """Return the status of a regular file; raise ValueError for a pipe or a device, which reading may block."""
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{path}: not a regular file; give a video or a folder")
+    return status
+
+
+def _list_folder(folder: Path, warn: Warn) -> Iterator[Path]:
     def fail(error: OSError) -> None:
         problem = f"{error.filename}: this folder cannot be read ({error.strerror})"
         raise PermissionError(f"{problem}; make it readable or leave it out")
 
     for parent, _, names in os.walk(folder, onerror=fail):
-        videos = [Path(parent) / name for name in names if name.lower().endswith(SUFFIXES)]
-        yield from (video for video in videos if video.is_file() or not video.exists())  # reading a pipe would block
+        for video in (Path(parent) / name for name in names if name.lower().endswith(SUFFIXES)):
+            if video.is_file() or not video.exists():
+                yield video
+            else:
+                warn(str(video), "skipped, since it is not a regular file")
 
 
 def _find_remote(uri: str) -> Iterator[VideoFile]:
     filesystem, path = _open_filesystem(uri)
     info = filesystem.get_file_info(path)
     if info.type == fs.FileType.NotFound:
-        raise FileNotFoundError(f"{uri}: no such file or folder")
+        raise FileNotFoundError(f"{redact_source(uri)}: no such file or folder")
     if info.is_file:
         yield _describe_remote(uri, info)
         return
@@ -79,7 +103,8 @@ def _open_filesystem(uri: str) -> tuple[Any, str]:
         return fs.FileSystem.from_uri(uri)
     except (pa.ArrowInvalid, OSError) as error:
         fix = "give a file, a folder, or a URI such as s3://bucket/folder"
-        raise ValueError(f"{uri}: this URI cannot be read ({str(error).splitlines()[0]}); {fix}") from error
+        problem = hide_secrets(str(error).splitlines()[0])
+        raise ValueError(f"{redact_source(uri)}: this URI cannot be read ({problem}); {fix}") from None
 
 
 def _describe_remote(uri: str, info: Any) -> VideoFile:
@@ -89,26 +114,20 @@ def _describe_remote(uri: str, info: Any) -> VideoFile:
 def refresh_file(file: VideoFile) -> VideoFile:
     """Return the current size and modification time of a file."""
     if is_local(file.uri):
-        stat = os.stat(file.uri)
-        return VideoFile(file.uri, stat.st_size, stat.st_mtime)
+        status = _require_regular(file.uri)
+        return VideoFile(file.uri, status.st_size, status.st_mtime)
     filesystem, path = _open_filesystem(file.uri)
     info = filesystem.get_file_info(path)
     if not info.is_file:
-        raise FileNotFoundError(f"{file.uri}: no such file any more")
+        raise FileNotFoundError(f"{redact_source(file.uri)}: no such file any more")
     return _describe_remote(file.uri, info)
 
 
-def require_unchanged(file: VideoFile) -> None:
-    """Raise ValueError if a local file has changed. Remote files are checked once, after they are copied."""
-    if is_local(file.uri):
-        _require_same(file)
-
-
-def _require_same(file: VideoFile) -> None:
-    now = refresh_file(file)
-    if now != file:
+def require_unchanged(file: VideoFile, *, is_copied: bool = False) -> None:
+    """Raise ValueError if a file has changed. A remote file is checked once, after it is copied."""
+    if (is_local(file.uri) or is_copied) and (now := refresh_file(file)) != file:
         change = f"from {file.size:,} to {now.size:,} bytes"
-        raise ValueError(f"{file.uri}: changed while it was read ({change}); ingest it again later")
+        raise ValueError(f"{redact_source(file.uri)}: changed while it was read ({change}); ingest it again later")
 
 
 @contextmanager
@@ -118,31 +137,17 @@ def fetch_file(file: VideoFile) -> Iterator[Path]:
         yield Path(file.uri)
         return
     filesystem, path = _open_filesystem(file.uri)
-    with tempfile.TemporaryDirectory(prefix="floc-") as folder:
-        copy = Path(folder) / Path(path).name
-        with filesystem.open_input_stream(path) as stream:
-            _copy_stream(stream, copy, file)
-        _require_same(file)
+    with create_temporary_folder("floc-ingest-") as folder:
+        copy = folder / ("video" + Path(path).suffix)  # its name may be too long or strange for this system
+        try:
+            with filesystem.open_input_stream(path) as stream, copy.open("wb") as output:
+                shutil.copyfileobj(stream, output, 1 << 20)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            # a StoreError stops the ingest: every other video would fail too
+            problem = f"no space for a copy of {redact_source(file.uri)}, {file.size:,} bytes ({error.strerror})"
+            fix = "free some, or set TMPDIR to a folder with space, and run the same command again"
+            raise StoreError(f"{folder}: {problem}; {fix}. Committed data is kept") from error
+        require_unchanged(file, is_copied=True)
         yield copy
-
-
-def _copy_stream(stream: Any, copy: Path, file: VideoFile) -> None:
-    try:
-        with copy.open("wb") as output:
-            shutil.copyfileobj(stream, output, 1 << 20)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        # a StoreError stops the ingest: every other video would fail too
-        fix = "free some, or set TMPDIR to a folder with space, and run the same command again. Committed data is kept"
-        problem = f"{copy.parent}: no space for a copy of {file.uri}, {file.size:,} bytes ({error.strerror})"
-        raise StoreError(f"{problem}; {fix}") from error
-
-
-def hash_file(path: Path) -> str:
-    """Return the sha256 of a file, in hex."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

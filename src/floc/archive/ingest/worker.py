@@ -5,8 +5,6 @@ whose tokens are selected together. The boundaries depend only on the video and 
 same tokens, and pieces of an interrupted ingest can be used again.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque
@@ -19,29 +17,16 @@ import torch
 
 from floc import encoders
 from floc._system import release_memory
-from floc.archive.ingest.job import (
-    PIECE_BYTES,
-    PIECE_LIMIT,
-    PIECE_STEP,
-    SPAN_S,
-    IngestEvent,
-    IngestJob,
-    IngestOptions,
-    PieceWritten,
-    SpanFinished,
-    VideoFailed,
-    VideoFile,
-    VideoPlan,
-    VideoSkipped,
-    VideoSpan,
-)
-from floc.archive.ingest.sources import fetch_file, hash_file, refresh_file, require_unchanged
-from floc.archive.schema import DamagedStoreError, StoreError, video_id
+from floc._text import redact_source
+from floc.archive.ingest import job as events
+from floc.archive.ingest.job import PIECE_BYTES, PIECE_LIMIT, PIECE_STEP, SPAN_S, IngestJob, IngestOptions, VideoSpan
+from floc.archive.ingest.sources import VideoFile, fetch_file, refresh_file, require_unchanged
+from floc.archive.lance_tables import hide_secrets
+from floc.archive.schema import DamagedStoreError, StoreError, hash_file, video_id
 from floc.archive.store import Store
 from floc.captured.identity import Identity
+from floc.captured.pieces import FrameLog, StageTimer, capture_kept, join_pieces
 from floc.captured.recipe import merge_values
-from floc.captured.segments import FrameLog, capture_kept, join_segments
-from floc.captured.timing import StageTimer
 from floc.encoders.base import FrameTokens, group_frames
 from floc.encoders.vision_tower import VisionTower
 from floc.tokens import Frames
@@ -51,7 +36,7 @@ BATCH = 16  # frames decoded and encoded at a time
 MAX_SPANS = 1000  # a video that claims to be longer than six weeks has a wrong duration
 
 
-def plan_video(job: IngestJob, file: VideoFile) -> VideoPlan | VideoSkipped | VideoFailed:
+def plan_video(job: IngestJob, file: VideoFile) -> events.VideoPlan | events.VideoSkipped | events.VideoFailed:
     """Check whether a video is in the store, and otherwise split it into spans."""
     content, store = "", Store(job.store)
     try:
@@ -61,29 +46,31 @@ def plan_video(job: IngestJob, file: VideoFile) -> VideoPlan | VideoSkipped | Vi
             content = hash_file(path)
             video = video_id(content, job.model, job.options.as_dict())
             if store.has(video):
-                return VideoSkipped(file)
+                return events.VideoSkipped(file)
             source = _open_video(job.options, path)
             require_unchanged(file)
         pieces = store.pieces(video)
         # write the last piece again: its event says how the video was made, even if all pieces exist
         pieces.pop(max(pieces, default=0), None)
         spans = split_spans(job.options, file, video, source, frames_per_slice)
-        return VideoPlan(file, video, content, spans, source.duration_s, source.sampled_fps, frames_per_slice, pieces)
+        duration_s, fps = source.duration_s, source.sampled_fps
+        return events.VideoPlan(file, video, content, spans, duration_s, fps, frames_per_slice, pieces)
     except Exception as error:
         return report_failure(file, error, content)
 
 
-def report_failure(file: VideoFile, error: Exception, content: str = "") -> VideoFailed:
+def report_failure(file: VideoFile, error: Exception, content: str = "") -> events.VideoFailed:
     """Report that a video failed. Errors of the store are raised again, because they affect every video."""
     if isinstance(error, StoreError | DamagedStoreError):
         raise error
-    lines = str(error).strip().splitlines()
-    return VideoFailed(file, f"{type(error).__name__}: {lines[0] if lines else 'no details'}", content)
+    text = next(iter(str(error).strip().splitlines()), "no details")
+    text = hide_secrets(text.replace(file.uri, redact_source(file.uri)))[:1000]
+    return events.VideoFailed(file, f"{type(error).__name__}: {text}", content)
 
 
 def _open_video(options: IngestOptions, path: Path) -> Video:
-    frame_size = encoders.get_layout(options.encoder).frame_size
-    return read(path, fps=options.fps, max_frames=None, size=frame_size, batch=BATCH)
+    size = encoders.get_layout(options.encoder).frame_size
+    return read(path, fps=options.fps, max_frames=None, size=size, batch=BATCH)
 
 
 def split_spans(
@@ -116,7 +103,7 @@ def count_piece_frames(frame_bytes: int, frames_per_slice: int) -> int:
     return max(step, min(PIECE_LIMIT, PIECE_BYTES // frame_bytes) // step * step)
 
 
-def decode_span(job: IngestJob, span: VideoSpan) -> Iterator[tuple[int, Iterator[Frames]] | SpanFinished]:
+def decode_span(job: IngestJob, span: VideoSpan) -> Iterator[tuple[int, Iterator[Frames]] | events.SpanFinished]:
     """Yield the number and the frames of each piece, to be used before the next, and at last that the span is done."""
     started, used_s, count = time.perf_counter(), 0.0, 0
     with fetch_file(span.file) as path:
@@ -130,7 +117,7 @@ def decode_span(job: IngestJob, span: VideoSpan) -> Iterator[tuple[int, Iterator
             used_s += time.perf_counter() - yielded
             count += 1
     # the consumer measures its own time, including the time it waits for frames of a piece
-    yield SpanFinished(span, count, time.perf_counter() - started - used_s, tuple(part.warnings))
+    yield events.SpanFinished(span, count, time.perf_counter() - started - used_s, tuple(part.warnings))
 
 
 def _require_unchanged_during(frames: Iterable[Frames], file: VideoFile) -> Iterator[Frames]:
@@ -151,11 +138,11 @@ class Worker:
         self.job = IngestJob(options, store, Identity.from_encoder(self.encoder))
         self.store = Store(store)
 
-    def write_span(self, span: VideoSpan, existing: Collection[int]) -> Iterator[IngestEvent]:
+    def write_span(self, span: VideoSpan, existing: Collection[int]) -> Iterator[events.IngestEvent]:
         """Write the pieces of a span, except those that exist."""
         try:
             for item in decode_span(self.job, span):
-                if isinstance(item, SpanFinished):
+                if isinstance(item, events.SpanFinished):
                     yield item
                 elif item[0] in existing:
                     deque(item[1], maxlen=0)  # decode and discard
@@ -164,7 +151,7 @@ class Worker:
         except Exception as error:
             yield report_failure(span.file, error)
 
-    def write_piece(self, span: VideoSpan, number: int, frames: Iterable[Frames]) -> PieceWritten:
+    def write_piece(self, span: VideoSpan, number: int, frames: Iterable[Frames]) -> events.PieceWritten:
         """Encode the frames of a piece, select tokens, and write them."""
         frames_per_slice = self.encoder.frames_per_token
         stages = StageTimer(torch.device("cpu"))
@@ -177,11 +164,11 @@ class Worker:
             tokens, *deep = map(torch.cat, zip(*((batch.tokens, *batch.deep) for batch in encoded), strict=True))
             kept = self.job.options.recipe()(tokens)
             part = capture_kept(kept, self.job.model, [merge_values(layer.flatten(0, 2), kept) for layer in deep])
-        captured = join_segments([part], FrameLog(frames_per_slice, times, span.fps, span.duration_s), {})
+        captured = join_pieces([part], FrameLog(frames_per_slice, times, span.fps, span.duration_s), {})
         with stages.measure("write"):
             piece = self.store.write_piece(span.video, number, captured)
         release_memory()  # otherwise the heap fragments from piece to piece
-        return PieceWritten(piece, captured.nested, captured.made, stages.seconds)
+        return events.PieceWritten(piece, captured.nested, captured.made, stages.seconds)
 
     def _encode(self, batch: Frames) -> FrameTokens:
         if isinstance(self.encoder, VisionTower):

@@ -1,7 +1,5 @@
 """Split `--model_args` into FLoC's arguments and those of the wrapped model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +23,7 @@ class ModelArguments:
     wrapped: dict[str, Any]  # of the wrapped model
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any], accepted: Iterable[str]) -> ModelArguments:
+    def parse(cls, given: Mapping[str, Any], accepted: Iterable[str]) -> "ModelArguments":
         """Split and check the arguments.
 
         Args:
@@ -40,9 +38,6 @@ class ModelArguments:
         # lmms-eval leaves None and lists as text, which methods.parse converts
         spec = methods.parse(":".join([method, *(f"{name}={given[name]}" for name in given if name in names)]))
         budget: dict[str, Any] = {name: given.get(name) for name in BUDGETS}
-        return cls(
-            MeasuredRecipe(**budget, method=spec.method, options=spec.options),
-            given.get("positions", "keep"),
-            FrameSampling(given.get("max_frames"), given.get("fps")),
-            wrapped,
-        )
+        recipe = MeasuredRecipe(**budget, method=spec.method, options=spec.options)
+        sampling = FrameSampling(given.get("max_frames"), given.get("fps"))
+        return cls(recipe, given.get("positions", "keep"), sampling, wrapped)

@@ -3,15 +3,10 @@
 lmms-eval's samples log holds it as `token_counts`, under the key "floc".
 """
 
-from __future__ import annotations
-
-import json
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -72,27 +67,6 @@ class MeasuredRecipe(Recipe):
             total_s=total_s - sum(video.coverage_s for video in videos),
             shapes=[video.shape for video in videos],
         )
-
-
-def read_log(path: Path) -> Iterator[tuple[int, SampleCost]]:
-    """Yield (doc_id, cost) from a samples log, a `*_samples_TASK.jsonl` of lmms-eval.
-
-    Samples that lmms-eval answered from its cache have no cost and are skipped.
-    """
-    with path.open() as file:
-        for number, line in enumerate(file, 1):
-            try:
-                sample = json.loads(line)
-                counts = [count for count in sample["token_counts"] if count is not None and KEY in count]
-                costs = [(sample["doc_id"], _parse_cost(count[KEY])) for count in counts]
-            except (ValueError, KeyError, TypeError) as error:
-                reason = f"line {number} is not a sample of a floc model ({error!r})"
-                raise ValueError(f"{path}: {reason}; run lmms_eval with --log_samples") from error
-            yield from costs
-
-
-def _parse_cost(logged: dict[str, Any]) -> SampleCost:
-    return SampleCost(**{**logged, "shapes": [tuple(shape) for shape in logged["shapes"]]})
 
 
 def _read_clock(device: torch.device) -> float:

@@ -1,7 +1,5 @@
 """The classes that lmms-eval loads, created on demand. Importing this module needs lmms-eval."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 import time
@@ -20,8 +18,8 @@ from tqdm import tqdm
 
 import floc
 from floc.integrations.lmms_eval.arguments import ModelArguments
-from floc.integrations.lmms_eval.families import LMMS_MODELS, LmmsModel
 from floc.integrations.lmms_eval.log import KEY, SampleCost
+from floc.integrations.lmms_eval.model_table import LMMS_MODELS, LmmsModel
 from floc.integrations.lmms_eval.sampling import override_attribute
 
 
@@ -110,17 +108,15 @@ def _share_progress_bar(function: Any, total: int, *, is_hidden: bool) -> Iterat
             yield
 
 
-def _use_prompts_of_wrapped_models() -> None:
-    """Give tasks the name of the wrapped model, since they may have special prompts for it."""
-    prepare = ConfigurableTask._prepare_model_specific_config
-
-    def prepare_for_wrapped(task: Any) -> None:
-        if task.model_name in LMMS_MODELS:
-            task.model_name = LMMS_MODELS[task.model_name].wraps
-        prepare(task)
-
-    ConfigurableTask._prepare_model_specific_config = prepare_for_wrapped
+_prepare = ConfigurableTask._prepare_model_specific_config
 
 
-_use_prompts_of_wrapped_models()
+def _prepare_task(task: Any) -> None:
+    """Give a task the name of the wrapped model, since it may have special prompts for it."""
+    if task.model_name in LMMS_MODELS:
+        task.model_name = LMMS_MODELS[task.model_name].wraps
+    _prepare(task)
+
+
+ConfigurableTask._prepare_model_specific_config = _prepare_task
 logger.disable("lmms_eval.models.model_utils.gen_metrics")  # prints a summary per sample; lmms-eval prints one of all

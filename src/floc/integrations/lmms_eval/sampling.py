@@ -3,8 +3,6 @@
 The models of lmms-eval have other names for them, support only one of them, or fail on videos with fewer frames.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -1,7 +1,5 @@
 """Ask a model about a video: the work of `floc ask`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,8 +8,8 @@ from typing import Any
 import torch
 
 from floc.captured.captured import Captured
-from floc.captured.prompts import tokenizer as load_tokenizer
-from floc.captured.timing import StageTimer
+from floc.captured.pieces import StageTimer
+from floc.captured.prompts import load_tokenizer
 from floc.encoders.base import default_device
 from floc.families import find_family
 from floc.families.pretrained import first_line, hide_progress, load_part

@@ -1,7 +1,5 @@
 """Attach FLoC to a model: `with floc.attach(model, ratio=1/8): model.generate(**inputs)`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

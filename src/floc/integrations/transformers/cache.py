@@ -5,8 +5,6 @@ which part of the prompt is new. Inside, masks must fit the tokens that are held
 returns the first length, and while the decoder runs the second.
 """
 
-from __future__ import annotations
-
 import copy
 import weakref
 from collections.abc import Callable
@@ -29,7 +27,7 @@ class CacheLayout:
     dropped: torch.Tensor  # [B] int64, number of video tokens that are not held
 
     @classmethod
-    def extend(cls, earlier: CacheLayout | None, cut: DecoderCut, start: int) -> CacheLayout:
+    def extend(cls, earlier: "CacheLayout | None", cut: DecoderCut, start: int) -> "CacheLayout":
         """Return the layout after a call, for a prompt with `start` tokens before it."""
         rows, length = cut.dropped.shape
         columns, is_real, dropped = cut.columns + start, cut.is_real, cut.dropped.sum(1)
@@ -42,7 +40,7 @@ class CacheLayout:
             dropped = dropped + earlier.dropped
         return cls(columns, is_real, start + length, dropped)
 
-    def truncate(self, held: int) -> CacheLayout:
+    def truncate(self, held: int) -> "CacheLayout":
         """Return the layout of a cache that was cropped to `held` tokens."""
         if held >= self.columns.shape[1]:
             return self
@@ -66,9 +64,8 @@ class CacheLayout:
         if mask is None:
             return None
         if not isinstance(mask, torch.Tensor):
-            raise TypeError(
-                f"floc cannot cut a mask of type {type(mask).__name__}; use attn_implementation='sdpa' or 'eager'"
-            )
+            kind = type(mask).__name__
+            raise TypeError(f"floc cannot cut a mask of type {kind}; use attn_implementation='sdpa' or 'eager'")
         if cut is not None:
             index = cut.columns[:, None, :, None].expand(-1, mask.shape[1], -1, mask.shape[-1])
             mask = mask.expand(len(index), -1, -1, -1).gather(2, index)
@@ -94,9 +91,7 @@ class PromptLength:
             return held  # the cache was reset
         base = self.base()
         if base is None or not self.is_attached(base):
-            raise RuntimeError(
-                "this cache holds a prompt that floc shortened; attach floc again to continue, or use a new cache"
-            )
+            raise RuntimeError("this cache holds a prompt that floc shortened; attach floc again, or use a new cache")
         layout = self.layout.truncate(int(held))
         return held + (layout.length - layout.columns.shape[1])
 
@@ -104,7 +99,7 @@ class PromptLength:
         """Return what the cache itself would return."""
         return type(self.cache).get_seq_length(self.cache, layer_idx)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> PromptLength:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PromptLength":
         # caches are copied to ask several questions about one prompt; the model must not be copied
         base = self.base()
         assert base is not None, "a cache outlived its model"

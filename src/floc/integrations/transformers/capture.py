@@ -1,7 +1,5 @@
 """Capture a video once: encode it a few frames at a time, and keep the selected tokens for later questions."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,9 +10,8 @@ import torch
 
 from floc.captured.captured import Captured
 from floc.captured.identity import Identity
+from floc.captured.pieces import FrameLog, StageTimer, create_selector, join_pieces
 from floc.captured.recipe import Recipe
-from floc.captured.segments import FrameLog, create_selector, join_segments
-from floc.captured.timing import StageTimer
 from floc.encoders.base import FrameTokens, group_frames
 from floc.encoders.vision_tower import STEP, encode_patches, encode_squares, wrap_model
 from floc.families import find_family
@@ -37,7 +34,7 @@ def capture(
 ) -> Captured:
     """Encode a video once, a few frames at a time, and keep the tokens that best represent it, for `floc.replay`.
 
-    At most one segment of the video's tokens is in memory; for a long video with a budget, about twice the budget.
+    At most one piece of the video's tokens is in memory; for a long video with a budget, about twice the budget.
 
     Args:
         inputs: a video file; or frames from `floc.video.read`, of the size that the model takes; or the inputs that
@@ -62,24 +59,23 @@ def capture(
         sampling = {"fps": fps, "max_frames": max_frames}
         planned, encoded = _encode_frames(model, inputs, sampling, source, timer, frames)
     if budget is not None and not planned and recipe.get_stream_options() is None:
-        raise ValueError(
-            f"method {method!r} needs the length of the video for a budget; pass a file or a list, not an iterator"
-        )
-    segments: list[Captured] = []
+        problem = f"method {method!r} needs the length of the video for a budget"
+        raise ValueError(f"{problem}; pass a file or a list, not an iterator")
+    pieces: list[Captured] = []
     selector = None
     done = 0
     for batch in encoded:
         selector = selector or create_selector(recipe, identity, batch, planned)
         with timer.measure("select"):
-            segments += selector.add(batch)
+            pieces += selector.add(batch)
         done += len(batch.tokens)
         if progress is not None:
             progress(min(1.0, done / max(1, planned)))
     if selector is None:
         raise ValueError("no frames to capture: the video is empty")
     with timer.measure("select"):
-        segments += selector.finish()
-    return join_segments(segments, frames, {**timer.seconds, "total": time.perf_counter() - started})
+        pieces += selector.finish()
+    return join_pieces(pieces, frames, {**timer.seconds, "total": time.perf_counter() - started})
 
 
 def _encode_frames(
@@ -128,9 +124,8 @@ def _encode_prepared(model: Any, inputs: Mapping[str, Any], timer: StageTimer) -
         raise ValueError(f"input_ids are needed to find the frames of a {model_type} video; pass them too")
     shapes = family.read_grids(model.config, inputs)
     if len(shapes) != 1:
-        raise ValueError(
-            f"capture takes one video at a time, but the inputs have {len(shapes)}; capture each, and replay all"
-        )
+        problem = f"capture takes one video at a time, but the inputs have {len(shapes)}"
+        raise ValueError(f"{problem}; capture each, and replay all")
     ((slices, rows, columns),) = shapes
     images = pixels.shape[:-3].numel()
     if family.takes_images and images != slices:

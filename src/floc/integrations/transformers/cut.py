@@ -1,7 +1,5 @@
 """Cut the inputs of a decoder down to the tokens that stay."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

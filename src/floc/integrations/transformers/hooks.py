@@ -5,13 +5,11 @@ arguments. A hook before the multimodal model remembers its arguments. A hook be
 selects tokens and cuts every per-token argument. A hook after the decoder records on the cache which tokens it holds.
 """
 
-from __future__ import annotations
-
 import inspect
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import torch
 
@@ -20,9 +18,6 @@ from floc.families import find_family
 from floc.families.locate import Arguments, PromptVideo, Shape
 from floc.integrations.transformers.cache import CacheLayout, PromptLength, pop_layout
 from floc.integrations.transformers.cut import DecoderCut, VideoSelection, cut_inputs, plan_cut
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Positions = Literal["keep", "compact"]
 
@@ -47,10 +42,8 @@ class DecoderHooks(ABC):
         self.config = getattr(model, "config", None)
         self.family = find_family(self.config)
         if positions == "compact" and self.family.has_grid_positions:
-            raise ValueError(
-                "positions='compact' is for models with plain positions; in "
-                f"{model.config.model_type} a position is a frame, row and column: use positions='keep'"
-            )
+            reason = f"in {model.config.model_type} a position is a frame, row and column: use positions='keep'"
+            raise ValueError(f"positions='compact' is for models with plain positions; {reason}")
         self.base, decoder = model.base_model, model.get_decoder()
         if is_attached(self.base):
             raise RuntimeError("floc is already attached to this model; detach it first, or leave its with block")
@@ -106,9 +99,8 @@ class DecoderHooks(ABC):
         kwargs = dict(kwargs)
         rows, length = kwargs["inputs_embeds"].shape[:2]
         if earlier is not None and len(earlier.columns) != rows:
-            raise ValueError(
-                f"a shortened cache cannot change its rows: it has {len(earlier.columns)} rows, but the call has {rows}"
-            )
+            held = len(earlier.columns)
+            raise ValueError(f"a shortened cache cannot change its rows: it has {held} rows, but the call has {rows}")
         start = 0 if cache is None else int(cache.get_seq_length())  # of the prompt before this call
         if earlier is not None:
             start += earlier.length - earlier.columns.shape[1]

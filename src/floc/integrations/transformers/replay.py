@@ -1,7 +1,5 @@
 """Ask questions about captured videos, whose tokens take the place of pixels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

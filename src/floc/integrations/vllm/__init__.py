@@ -1,7 +1,7 @@
 """vLLM plugin that selects video tokens with FLoC instead of vLLM's own pruning.
 
 vLLM loads the plugin through the entry point `vllm.general_plugins`. It does nothing unless `FLOC_VLLM=1` is set or
-`--additional-config '{"floc": {...}}'` is given. See `docs/vllm.md`.
+`--additional-config '{"floc": {...}}'` is given. See `docs/guides/vllm.md`.
 """
 
 from floc.integrations.vllm.plugin import VLLM_MODELS, VLLM_VERSIONS, register

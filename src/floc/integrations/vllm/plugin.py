@@ -4,8 +4,6 @@ vLLM calls `register` in each of its processes, and may call it more than once. 
 arguments. The settings reach the others through an environment variable and the model's config.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import os
@@ -19,10 +17,10 @@ from floc.integrations.vllm.settings import LOG, Settings
 VLLM_VERSIONS = ("0.28", "0.32")  # releases that pass the engine tests
 # architecture in a model's config.json -> class that replaces vLLM's
 VLLM_MODELS = {
-    "Qwen2VLForConditionalGeneration": "floc.integrations.vllm.models:Qwen2VL",
-    "Qwen2_5_VLForConditionalGeneration": "floc.integrations.vllm.models:Qwen2_5_VL",
-    "Qwen3VLForConditionalGeneration": "floc.integrations.vllm.models:Qwen3VL",
-    "Qwen3VLMoeForConditionalGeneration": "floc.integrations.vllm.models:Qwen3VLMoe",
+    "Qwen2VLForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen2VL",
+    "Qwen2_5_VLForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen2_5_VL",
+    "Qwen3VLForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen3VL",
+    "Qwen3VLMoeForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen3VLMoe",
 }
 SWITCH = "FLOC_VLLM"
 ACTIVE = "FLOC_VLLM_ACTIVE"  # set for the processes that an engine with FLoC starts
@@ -70,10 +68,9 @@ def activate() -> None:
 def check_version(version: str) -> None:
     """Raise RuntimeError unless `version` of vLLM is supported."""
     if ".".join(version.split(".")[:2]) not in VLLM_VERSIONS:
-        raise RuntimeError(
-            f"the floc plugin supports vLLM {' and '.join(VLLM_VERSIONS)}, but {version} is installed: install a "
-            "supported release, or unset FLOC_VLLM and remove floc from --additional-config to run without the plugin"
-        )
+        problem = f"the floc plugin supports vLLM {' and '.join(VLLM_VERSIONS)}, but {version} is installed"
+        remedy = "unset FLOC_VLLM and remove floc from --additional-config to run without the plugin"
+        raise RuntimeError(f"{problem}: install a supported release, or {remedy}")
 
 
 def work_around_cpu_faults() -> None:
@@ -111,11 +108,9 @@ def _create_engine_config(create: Callable[..., Any], arguments: Any, *args: Any
     rate = arguments.video_pruning_rate
     if given is None and not is_switched_on():
         if is_active() and rate:
-            raise ValueError(
-                f"--video-pruning-rate {rate:g} needs vLLM's own pruning, which floc replaced in this process or in "
-                "the one that started it: give this engine floc settings too, or start it in a process of its own "
-                f"without {ACTIVE} in its environment"
-            )
+            reason = "vLLM's own pruning, which floc replaced in this process or in the one that started it"
+            remedy = f"give this engine floc settings too, or start it in a process of its own without {ACTIVE} set"
+            raise ValueError(f"--video-pruning-rate {rate:g} needs {reason}: {remedy}")
         return create(arguments, *args, **kwargs)
     settings = _resolve_settings(arguments, given)
     activate()
@@ -128,7 +123,7 @@ def _create_engine_config(create: Callable[..., Any], arguments: Any, *args: Any
         setattr(config.model_config.hf_config, NAME, settings.to_dict())
         LOG.info("floc keeps %s", settings)
     else:
-        LOG.info("floc keeps all tokens of every video: set --video-pruning-rate, or a floc ratio or tokens")
+        LOG.info("floc keeps all tokens of every video: set --video-pruning-rate, or a floc ratio or budget")
     return config
 
 
@@ -145,7 +140,7 @@ def _resolve_settings(arguments: Any, given: object) -> Settings:
     if settings.has_count:
         arguments.video_pruning_rate = settings.rate
     elif given is not None:
-        raise ValueError(f"no token count for floc: add ratio or tokens to {given}, or set --video-pruning-rate")
+        raise ValueError(f"no token count for floc: add ratio or budget to {given}, or set --video-pruning-rate")
     return settings
 
 
@@ -153,10 +148,9 @@ def _check_config(config: Any) -> None:
     """Raise ValueError if the engine uses something that does not work with compressed videos."""
     architecture = config.model_config.architecture
     if architecture not in VLLM_MODELS:
-        raise ValueError(
-            f"floc does not support {architecture} in vLLM; it supports {', '.join(VLLM_MODELS)}. "
-            "For other models use floc.attach with transformers, or serve without a pruning rate"
-        )
+        remedy = "For other models use floc.attach with transformers, or serve without a pruning rate"
+        supported = ", ".join(VLLM_MODELS)
+        raise ValueError(f"floc does not support {architecture} in vLLM; it supports {supported}. {remedy}")
     stages = config.parallel_config.pipeline_parallel_size
     if stages > 1:
         reason = "vLLM gives the positions of kept tokens to the first stage only; leave it out"
@@ -166,10 +160,8 @@ def _check_config(config: Any) -> None:
         raise ValueError(f"--distributed-executor-backend ray: {reason}")
     draft = getattr(config.speculative_config, "method", None)
     if draft not in (None, "ngram", "suffix"):  # speculative decoding without embeddings
-        raise ValueError(
-            f"--speculative-config with method {draft}: vLLM shifts the embeddings of draft models by one token, so "
-            "kept tokens would get wrong positions; use ngram or suffix"
-        )
+        reason = "vLLM shifts the embeddings of draft models by one token, so kept tokens would get wrong positions"
+        raise ValueError(f"--speculative-config with method {draft}: {reason}; use ngram or suffix")
 
 
 def _refuse_evs(*args: Any, **kwargs: Any) -> Any:

@@ -10,8 +10,6 @@ tokens, and its embeddings cover the whole span.
 Embeddings may be bfloat16, which is exact for integers up to 256 only, so positions are written as base-256 digits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -91,10 +89,8 @@ def check_placeholders(ids: Sequence[int], placeholders: Sequence[int], spans: I
     for offset, length in spans:
         is_stray[offset : offset + length] = False
     if is_stray.any():
-        raise ValueError(
-            f"the text of the prompt contains an image or video placeholder, at token {is_stray.argmax()}: remove it, "
-            "or send one image or video for each placeholder"
-        )
+        problem = f"the text of the prompt contains an image or video placeholder, at token {is_stray.argmax()}"
+        raise ValueError(f"{problem}: remove it, or send one image or video for each placeholder")
 
 
 def append_positions(embeds: torch.Tensor, positions: np.ndarray, lead: int = 0) -> torch.Tensor:

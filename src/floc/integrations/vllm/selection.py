@@ -1,9 +1,6 @@
 """Select the tokens of a video to keep: those of `floc.compress`, exactly as many as vLLM has placeholders for."""
 
-from __future__ import annotations
-
 import json
-import os
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -28,7 +25,12 @@ def select_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: 
     is_dummy = torch.equal(embeds[0], embeds[-1]) and bool((embeds == embeds[0]).all())
     if is_dummy or not embeds.isfinite().all():
         if is_dummy:
-            _run_trial(embeds, shape, settings)
+            if embeds.device.type == "cpu":
+                warm_up(settings, embeds.shape[1], embeds.dtype, embeds.device)
+            else:  # select from noise of the same size, so that vLLM counts the memory
+                generator = torch.Generator(embeds.device).manual_seed(0)
+                noise = torch.randn(embeds.shape, generator=generator, dtype=embeds.dtype, device=embeds.device)
+                settings.recipe.select_indices(noise.view(*shape, -1))
         else:
             LOG.warning("a video has embeddings that are not finite: floc keeps evenly spaced tokens of it")
         indices = torch.arange(count, device=embeds.device) * len(embeds) // count
@@ -46,27 +48,14 @@ def select_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: 
 def warm_up(settings: Settings, dim: int, dtype: torch.dtype, device: torch.device) -> None:
     """Select once from noise, so that everything is compiled before the first video."""
     noise = torch.randn(64 * 4, dim, generator=torch.Generator().manual_seed(0)).to(device, dtype)
-    replace(settings, ratio="1/8", tokens=None, record=None).recipe.select_indices(noise.view(64, 2, 2, dim))
-
-
-def _run_trial(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Settings) -> None:
-    """During memory profiling on a GPU, select from noise of the same size, so that vLLM counts the memory."""
-    if embeds.device.type == "cpu":
-        warm_up(settings, embeds.shape[1], embeds.dtype, embeds.device)
-    else:
-        generator = torch.Generator(embeds.device).manual_seed(0)
-        noise = torch.randn(embeds.shape, generator=generator, dtype=embeds.dtype, device=embeds.device)
-        settings.recipe.select_indices(noise.view(*shape, -1))
+    replace(settings, ratio="1/8", budget=None, record=None).recipe.select_indices(noise.view(64, 2, 2, dim))
 
 
 def _write_record(path: str, shape: tuple[int, int, int], indices: torch.Tensor, seconds: float) -> None:
     """Append a line on one video in a single write, since processes share the file. Failure is only a warning."""
     line = json.dumps({"shape": list(shape), "kept": indices.tolist(), "seconds": round(seconds, 6)}) + "\n"
     try:
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(file, line.encode())
-        finally:
-            os.close(file)
+        with open(path, "ab", buffering=0) as file:
+            file.write(line.encode())
     except OSError as error:
         LOG.warning("floc could not write its record to %s: %s", path, error.strerror)

@@ -1,10 +1,8 @@
 """The plugin's settings: how many tokens to keep of each video, and which method selects them.
 
 vLLM writes placeholders before it computes embeddings, so the number of kept tokens must follow from the size of the
-video alone. That allows a ratio or a token count, but no coverage, and only methods that keep any count exactly.
+video alone. That allows a ratio or a budget, but no coverage, and only methods that keep any count exactly.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
@@ -20,7 +18,7 @@ from floc.budget import Budget
 from floc.captured.recipe import Recipe
 
 LOG = logging.getLogger("vllm.floc")  # a child of vLLM's logger, so it has the same handlers and format
-FIELDS = ("ratio", "tokens", "method", "record")  # every other key is an option of the method
+FIELDS = ("ratio", "budget", "method", "record")  # every other key is an option of the method
 
 
 @dataclass(frozen=True)
@@ -28,13 +26,18 @@ class Settings:
     """The "floc" object of vLLM's `--additional-config`."""
 
     ratio: float | str | None = None
-    tokens: int | None = None  # to keep of every video
+    budget: int | None = None  # number of tokens to keep of every video
     method: str = "floc"
     options: Mapping[str, Any] = field(default_factory=dict)
     record: str | None = None  # file that gets one line of JSON per compressed video
 
     def __post_init__(self) -> None:
-        _check_method(self.method)
+        if not _keeps_any_count(self.method):
+            info = methods.get_info(self.method)
+            reason = "merges tokens" if info.kind == "merge" else f"keeps at least {info.floor}"
+            usable = ", ".join(filter(_keeps_any_count, methods.list_methods()))
+            needed = "vLLM needs a method that keeps any number of tokens"
+            raise ValueError(f"{needed}, but {self.method!r} {reason}; use one of {usable}")
         if not isinstance(self.record, str | None):
             raise TypeError(f"record must be a file path, got {self.record!r}")
         for option in self.options:
@@ -43,11 +46,11 @@ class Settings:
             self.recipe  # noqa: B018  validates the count and the options
 
     @classmethod
-    def from_dict(cls, given: object) -> Settings:
+    def from_dict(cls, given: object) -> "Settings":
         """Parse the object that `--additional-config` holds.
 
-        >>> Settings.from_dict({"tokens": 512, "block": 16})
-        Settings(ratio=None, tokens=512, method='floc', options={'block': 16}, record=None)
+        >>> Settings.from_dict({"budget": 512, "block": 16})
+        Settings(ratio=None, budget=512, method='floc', options={'block': 16}, record=None)
         """
         if not isinstance(given, Mapping):
             raise ValueError(f'floc in --additional-config must be an object such as {{"ratio": "1/8"}}, got {given!r}')
@@ -59,34 +62,34 @@ class Settings:
         fields = {name: getattr(self, name) for name in FIELDS}
         return {**{name: value for name, value in fields.items() if value is not None}, **self.options}
 
-    def with_rate(self, rate: float | None) -> Settings:
+    def with_rate(self, rate: float | None) -> "Settings":
         """Set the ratio to 1 - `rate`, the share that vLLM's `--video-pruning-rate` keeps. None changes nothing.
 
-        >>> Settings().with_rate(0.9).count(1000), Settings(tokens=64).with_rate(None).count(1000)
+        >>> Settings().with_rate(0.9).count(1000), Settings(budget=64).with_rate(None).count(1000)
         (100, 64)
         """
         if not rate:
             return self
         ratio = Budget.parse(1 - rate, None, None).ratio
-        if self.tokens is not None or (self.ratio is not None and Budget.parse(self.ratio, None, None).ratio != ratio):
-            own = f"tokens={self.tokens}" if self.tokens is not None else f"ratio={self.ratio}"
+        if self.budget is not None or (self.ratio is not None and Budget.parse(self.ratio, None, None).ratio != ratio):
+            own = f"budget={self.budget}" if self.budget is not None else f"ratio={self.ratio}"
             raise ValueError(f"--video-pruning-rate {rate:g} keeps {ratio} of the tokens, but floc has {own}; give one")
         return replace(self, ratio=str(ratio))
 
     def __str__(self) -> str:
         """Describe the settings for the log.
 
-        >>> print(Settings(tokens=512, options={"block": 16}))
+        >>> print(Settings(budget=512, options={"block": 16}))
         512 tokens of every video, selected by floc with block=16
         """
-        count = f"{self.tokens} tokens" if self.tokens is not None else f"{self.ratio} of the tokens"
+        count = f"{self.budget} tokens" if self.budget is not None else f"{self.ratio} of the tokens"
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
         return f"{count} of every video, selected by {self.method}" + (f" with {options}" if options else "")
 
     @property
     def has_count(self) -> bool:
-        """Whether a ratio or a number of tokens is set."""
-        return (self.ratio, self.tokens) != (None, None)
+        """True if a ratio or a budget is set."""
+        return (self.ratio, self.budget) != (None, None)
 
     @property
     def rate(self) -> float:
@@ -96,7 +99,7 @@ class Settings:
     @property
     def recipe(self) -> Recipe:
         """The compression to run, the same as in `floc.attach`."""
-        return Recipe(self.ratio, self.tokens, None, self.method, self.options)
+        return Recipe(self.ratio, self.budget, None, self.method, self.options)
 
     def count(self, tokens: int) -> int:
         """Return how many of a video's `tokens` are kept."""
@@ -105,22 +108,10 @@ class Settings:
     @property
     def salt(self) -> str:
         """A hash of everything that changes the embeddings, for cache keys."""
-        key = json.dumps(
-            [_version.__version__, self.ratio, self.tokens, self.method, dict(self.options)], sort_keys=True
-        )
-        return hashlib.sha256(key.encode()).hexdigest()[:16]
-
-
-def _check_method(method: str) -> None:
-    """Raise ValueError if `method` merges tokens or cannot keep an arbitrary count."""
-    if not _keeps_any_count(method):
-        facts = methods.get_facts(method)
-        reason = "merges tokens" if facts.kind == "merge" else f"keeps at least {facts.floor}"
-        usable = ", ".join(filter(_keeps_any_count, methods.list_methods()))
-        needed = "vLLM needs a method that keeps any number of tokens"
-        raise ValueError(f"{needed}, but {method!r} {reason}; use one of {usable}")
+        key = [_version.__version__, self.ratio, self.budget, self.method, dict(self.options)]
+        return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _keeps_any_count(method: str) -> bool:
-    facts = methods.get_facts(method)
-    return facts.kind == "select" and facts.exact and not facts.floor
+    info = methods.get_info(method)
+    return info.kind == "select" and info.exact and not info.floor

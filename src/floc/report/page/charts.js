@@ -25,10 +25,9 @@ function drawPlot({ side, chart, points, title }) {
   const selection = currentSelection(side);
   if (!selection || !isStale(`plot-${side}`, state.methods[side], selection.step, state.token)) return;
   const isRelated = relatedTo(selection);
-  for (const point of points) {
-    point.classList.toggle("kept", selection.has(point.token));
-    point.classList.toggle("related", isRelated(point.token));
-    point.classList.toggle("selected", point.token === state.token);
+  const classes = { kept: selection.has, related: isRelated, selected: (token) => token === state.token };
+  for (const [name, test] of Object.entries(classes)) {
+    for (const point of points) point.classList.toggle(name, test(point.token));
   }
   const kept = points.filter((point) => selection.has(point.token));
   chart.append(...kept); // on top of the dropped ones
@@ -59,9 +58,8 @@ function drawScatter() {
   const py = (y) => 12 + ((reach - y) / (2 * reach)) * (height - pad - 12);
   const axisText = (text, attributes) => svg("text", { class: "axis", "text-anchor": "middle", text, ...attributes });
   const label = points.map(({ name, x, y }) => `${name}: ${x.toFixed(2)}, ${y.toFixed(2)}`).join("; ");
-  const chart = svg(
-    "svg",
-    { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
+  const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+  chart.append(
     svg("rect", { class: "frame", x: pad, y: 12, width: width - pad - 12, height: height - pad - 12, rx: 6 }),
     svg("path", { class: "zero", d: `M${px(0)} 12V${height - pad}M${pad} ${py(0)}H${width - 12}` }),
     axisText("averaged sum coverage (z) →", { x: (width + pad) / 2, y: height - 6 }),
@@ -72,8 +70,8 @@ function drawScatter() {
   }
   const occupied = points.map(({ x, y }) => ({ left: px(x) - 7, top: py(y) - 7, right: px(x) + 7, bottom: py(y) + 7 }));
   for (const { name, step, x, y } of points) {
-    chart.append(svg("circle", { cx: px(x), cy: py(y), r: 5, class: step === state.step ? "" : "nearest" }));
-    chart.append(placeLabel(name, px(x), py(y), occupied, width));
+    const point = svg("circle", { cx: px(x), cy: py(y), r: 5, class: step === state.step ? "" : "nearest" });
+    chart.append(point, placeLabel(name, px(x), py(y), occupied, width));
   }
   byId("scatter").querySelector(".plot").replaceChildren(chart);
 }
@@ -89,8 +87,7 @@ function placeLabel(text, x, y, occupied, width) {
   };
   const overlap = (a, b) => a.right >= b.left && a.left <= b.right && a.bottom >= b.top && a.top <= b.bottom;
   const isFree = (box) => box.left > 0 && box.right < width && !occupied.some((other) => overlap(box, other));
-  const position = positions.find((candidate) => isFree(boxOf(candidate))) ?? positions[0];
-  occupied.push(boxOf(position));
-  const [dx, dy, anchor] = position;
+  const [dx, dy, anchor] = positions.find((position) => isFree(boxOf(position))) ?? positions[0];
+  occupied.push(boxOf([dx, dy, anchor]));
   return svg("text", { x: x + dx, y: y + dy, "text-anchor": anchor, text });
 }

@@ -4,14 +4,12 @@ const MS_PER_FRAME = matchMedia("(prefers-reduced-motion: reduce)").matches ? 70
 
 byId("title").textContent = data.title;
 byId("command").textContent = data.command;
-byId("facts").append(
-  ...data.facts.map(([label, text]) => element("div", {}, element("dt", { text: label }), element("dd", { text }))),
-);
+const showFact = ([label, text]) => element("div", {}, element("dt", { text: label }), element("dd", { text }));
+byId("facts").append(...data.facts.map(showFact));
 byId("notes").hidden = data.notes.length === 0;
 byId("notes").querySelector("ul").append(...data.notes.map((text) => element("li", { text })));
 
-const ratioSlider = byId("ratio");
-const frameSlider = byId("frame");
+const [ratioSlider, frameSlider] = [byId("ratio"), byId("frame")];
 const lastStep = data.steps.length - 1;
 ratioSlider.max = lastStep;
 frameSlider.max = T - 1;
@@ -34,6 +32,7 @@ function drawControls() {
 
 const moveFrame = (by) => change({ frame: state.frame + by });
 const setMethod = (side, method) => change({ methods: state.methods.with(side, method) });
+const closePatch = () => change({ token: null });
 const toggleToken = (token) => change({ token: state.token === token ? null : token });
 const goTo = (token) => change({ frame: frameOf(token), token, cursor: token % CELLS, playing: false });
 
@@ -64,26 +63,14 @@ async function playNext(started) {
   if (isCurrent()) setTimeout(playNext, MS_PER_FRAME - (performance.now() - start), started);
 }
 
-byId("previous-kept").addEventListener("click", () => jumpToKept(-1));
-byId("previous").addEventListener("click", () => moveFrame(-1));
-byId("play").addEventListener("click", togglePlay);
-byId("next").addEventListener("click", () => moveFrame(1));
-byId("next-kept").addEventListener("click", () => jumpToKept(1));
-
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+const [keepMore, keepFewer] = [-1, 1].map((by) => () => change({ step: state.step + by }));
+const [jumpBack, jumpAhead] = [-1, 1].map((direction) => () => jumpToKept(direction));
 const KEYS = {
-  ArrowLeft: () => moveFrame(-1),
-  ArrowRight: () => moveFrame(1),
-  ArrowUp: () => change({ step: state.step - 1 }),
-  ArrowDown: () => change({ step: state.step + 1 }),
-  "+": () => change({ step: state.step - 1 }),
-  "=": () => change({ step: state.step - 1 }),
-  "-": () => change({ step: state.step + 1 }),
-  ",": () => jumpToKept(-1),
-  ".": () => jumpToKept(1),
-  p: togglePlay,
-  Escape: () => change({ token: null }),
+  ArrowLeft: () => moveFrame(-1), ArrowRight: () => moveFrame(1), ",": jumpBack, ".": jumpAhead, p: togglePlay,
+  ArrowUp: keepMore, "+": keepMore, "=": keepMore, ArrowDown: keepFewer, "-": keepFewer, Escape: closePatch,
 };
+document.querySelectorAll("[data-key]").forEach((node) => node.addEventListener("click", KEYS[node.dataset.key]));
 
 document.addEventListener("keydown", (event) => {
   const { key, target } = event;

@@ -95,7 +95,7 @@ function drawPatch(side, patch, selection) {
   const representative = selection.represents[token];
   Object.assign(patch.dataset, { token, representative });
   const isKept = selection.has(token);
-  const close = button("×", () => change({ token: null }), { ariaLabel: "Close" });
+  const close = button("×", closePatch, { ariaLabel: "Close" });
   patch.append(
     element("h3", {}, `${isKept ? "Kept" : "Dropped"}: ${describeToken(token)}`, close),
     ...(isKept ? keptDetails(patch, selection, token) : droppedDetails(token, representative)),
@@ -105,25 +105,18 @@ function drawPatch(side, patch, selection) {
 const figure = (view, text, className = "") => element("figure", { className }, view, element("figcaption", { text }));
 const goButton = (token) => button("Go there", () => goTo(token), { className: "go" });
 
-function frameFigure(token) {
-  const frame = frameOf(token);
-  const caption = `frame ${formatCount(frame)}, ${formatTime(frame)}`;
-  return figure(thumbnail(token, "kept"), caption, "wide");
-}
+const describeFrame = (frame) => `frame ${formatCount(frame)}, ${formatTime(frame)}`;
+const frameFigure = (token) => figure(thumbnail(token, "kept"), describeFrame(frameOf(token)), "wide");
 
 function droppedDetails(token, representative) {
   const gap_s = data.times_s[frameOf(representative)] - data.times_s[frameOf(token)];
   const lag = gap_s === 0 ? "in the same frame" : `${Math.abs(gap_s).toFixed(1)} s ${gap_s < 0 ? "earlier" : "later"}`;
+  const dropped = figure(closeUp(token, 112), "this patch, dropped");
+  const kept = figure(closeUp(representative, 112), "its representative, kept");
+  const arrow = element("span", { className: "arrow", text: "→", ariaHidden: true });
   return [
     element("p", { text: `It is represented by ${describeToken(representative)}, ${lag}.` }),
-    element(
-      "div",
-      { className: "pair" },
-      figure(closeUp(token, 112), "this patch, dropped"),
-      element("span", { className: "arrow", text: "→", ariaHidden: true }),
-      figure(closeUp(representative, 112), "its representative, kept"),
-      frameFigure(representative),
-    ),
+    element("div", { className: "pair" }, dropped, arrow, kept, frameFigure(representative)),
     goButton(representative),
   ];
 }

@@ -5,8 +5,6 @@ while the others start on the next set. So all cores stay busy, and only one set
 Gaussian metric, an ablation, takes its matrices from the torch engine.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -15,18 +13,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from floc._arrays import iterate_tiles
 from floc._system import count_threads, single_threaded_blas
-from floc._tiles import iterate_tiles
-from floc.selection.cpu import greedy, rows, tiles
-from floc.selection.engine import Job, Solution, Targets, Tick, build_solution, no_tick, split_next_gain
-from floc.selection.objective import Similarity
-from floc.selection.torch.engine import TorchEngine, select_one_by_one
+from floc.selection import engine
+from floc.selection.cpu import greedy, matrix_tiles, rows
+from floc.selection.engine import Job, Matrices, Raises, Solution, Targets, Tick, TokenSets, no_tick
+from floc.selection.objective import LARGEST_DETAIL, Similarity
+from floc.selection.torch.engine import Selected, TorchEngine, select_one_by_one
 
 
 class CpuEngine(TorchEngine):
     """The torch engine with compiled kernels and a pool of threads; see `TorchEngine`."""
 
-    def at_work(self) -> contextlib.AbstractContextManager[None]:
+    def share_setup(self) -> contextlib.AbstractContextManager[None]:
         return single_threaded_blas()
 
     def solve(
@@ -48,26 +47,24 @@ class CpuEngine(TorchEngine):
             if previous is not None:
                 yield previous.result()
 
-    def sum_by_cluster(
-        self, sets: Sequence[tuple[torch.Tensor, np.ndarray]], count: int, *, unit: bool
-    ) -> tuple[torch.Tensor, np.ndarray]:
+    def _sum_by_cluster(self, sets: TokenSets, count: int, unit: bool) -> tuple[torch.Tensor, np.ndarray]:
         sums = np.zeros((count, sets[0][0].shape[1]), np.float32)
         with _workers() as pool:
             _run(pool, lambda members: rows.sum_by_cluster(rows.view_bits(members[0]), members[1], unit, sums), sets)
-            lengths = _normalise(pool, sums, out=sums)
+            lengths = _normalize(pool, sums, out=sums)
         return torch.from_numpy(sums), lengths
 
-    def cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
+    def _compute_cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
         a, b, out = rows.view_bits(left), rows.view_bits(right), np.empty(len(i))
         with _workers() as pool:
             parts = _split_rows(len(i), a.shape[1])
             _run(pool, lambda part: rows.compute_cosines(a, i[part], b, j[part], out[part]), parts)
         return out
 
-    def bytes_needed(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
+    def estimate_bytes(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
         if similarity.metric == "gaussian":
-            return super().bytes_needed(n, dim, similarity)
-        tile_bytes = 4 * tiles.RECTANGLE_SIDE * (tiles.RECTANGLE_SIDE + dim)
+            return super().estimate_bytes(n, dim, similarity)
+        tile_bytes = 4 * matrix_tiles.RECTANGLE_SIDE * (matrix_tiles.RECTANGLE_SIDE + dim)
         return 2 * n * n + 4 * n * dim + count_threads() * tile_bytes
 
     def _compute_weighted_matrix(
@@ -78,24 +75,22 @@ class CpuEngine(TorchEngine):
         source, directions = rows.view_bits(candidates), rows.view_bits(targets.directions)
         matrix = np.empty((len(source), len(directions)), np.int16)
 
-        def fill(tile: tiles.Tile) -> None:
-            # normalising rows again for each tile costs 1% of the product and saves a float32 copy of all candidates
+        def fill(tile: matrix_tiles.Tile) -> None:
+            # normalizing rows again for each tile costs 1% of the product and saves a float32 copy of all candidates
             block = source[tile.rows]
-            unit = tiles.borrow_scratch("rows", block.shape)
-            rows.normalise(block, unit, np.empty(len(block)), 0, len(block))
+            unit = matrix_tiles.borrow_scratch("rows", block.shape)
+            rows.normalize(block, unit, np.empty(len(block)), 0, len(block))
             _fill_tile(unit, directions[tile.columns], similarity.detail, matrix, tile)
-            tick(tiles.count_cells(tile) * directions.shape[1])
+            tick(matrix_tiles.count_cells(tile) * directions.shape[1])
 
         with _workers() as pool:
-            _run(pool, fill, tiles.split_rectangle(*matrix.shape))
+            _run(pool, fill, matrix_tiles.split_rectangle(*matrix.shape))
         return torch.from_numpy(matrix)
 
-    def select(
-        self, matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _select(self, matrices: Matrices, depths: Sequence[int], weights: np.ndarray | None) -> Selected:
         return select_one_by_one(greedy.lazy_greedy, matrices, depths, weights)
 
-    def _trace_history(self, matrix: torch.Tensor, picks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _trace_history(self, matrix: torch.Tensor, picks: np.ndarray) -> Raises:
         return greedy.trace_history(matrix.cpu().numpy(), picks)
 
     def _find_closest(self, matrix: torch.Tensor, picks: np.ndarray, count: int) -> np.ndarray:
@@ -120,9 +115,11 @@ class _InlineExecutor(Executor):
     def submit(self, task: Callable, /, *args: Any, **kwargs: Any) -> Future:
         future: Future = Future()
         try:
-            future.set_result(task(*args, **kwargs))
+            result = task(*args, **kwargs)
         except BaseException as error:
             future.set_exception(error)
+        else:
+            future.set_result(result)
         return future
 
 
@@ -136,39 +133,39 @@ def _split_rows(count: int, dim: int) -> Iterator[slice]:
     return iterate_tiles(count, dim, max(1 << 20, 256 * dim))
 
 
-def _normalise(pool: Executor, source: np.ndarray, out: np.ndarray) -> np.ndarray:
+def _normalize(pool: Executor, source: np.ndarray, out: np.ndarray) -> np.ndarray:
     """Write the [n, D] rows of `source`, scaled to length 1, to `out`, and return their [n] float64 lengths."""
     lengths = np.empty(len(source))
-    _run(pool, lambda part: rows.normalise(source, out, lengths, part.start, part.stop), _split_rows(*source.shape))
+    _run(pool, lambda part: rows.normalize(source, out, lengths, part.start, part.stop), _split_rows(*source.shape))
     return lengths
 
 
 def _compute_cosine_matrix(pool: Executor, source: np.ndarray, detail: float, tick: Tick) -> np.ndarray:
     """[n, n] int16 similarity of every token to every other, from the cosine."""
     unit = np.empty_like(source, np.float32)
-    _normalise(pool, source, out=unit)
+    _normalize(pool, source, out=unit)
     n, dim = unit.shape
     matrix = np.empty((n, n), np.int16)
 
-    def fill(tile: tiles.Tile) -> None:
+    def fill(tile: matrix_tiles.Tile) -> None:
         _fill_tile(unit[tile.rows], unit[tile.columns], detail, matrix, tile)
         # on the diagonal SYRK computes half of the cells
-        tick(tiles.count_cells(tile) * dim * (1 if tile.mirror else 0.5))
+        tick(matrix_tiles.count_cells(tile) * dim * (1 if tile.mirror else 0.5))
 
-    _run(pool, fill, tiles.split_triangle(n))
+    _run(pool, fill, matrix_tiles.split_triangle(n))
     return matrix
 
 
-def _fill_tile(left: np.ndarray, right: np.ndarray, detail: float, matrix: np.ndarray, tile: tiles.Tile) -> None:
+def _fill_tile(left: np.ndarray, right: np.ndarray, detail: float, matrix: np.ndarray, tile: matrix_tiles.Tile) -> None:
     """Fill one tile of the int16 matrix with the similarities of unit rows `left` to unit rows `right`."""
-    product = tiles.borrow_scratch("tile", (len(left), len(right)))
+    product = matrix_tiles.borrow_scratch("tile", (len(left), len(right)))
     np.matmul(left, right.T, out=product)
     if detail not in (1, 2):  # `store_tile` itself does 1 and 2, in one pass
         np.clip(product, 0, 1, out=product)
         np.subtract(1, product, out=product)
-        np.power(product, np.float32(detail), out=product)
+        np.power(product, np.float32(min(detail, LARGEST_DETAIL)), out=product)
         np.subtract(1, product, out=product)
-    tiles.store_tile(product, detail == 2, matrix, tile.rows.start, tile.columns.start, tile.mirror)
+    matrix_tiles.store_tile(product, detail == 2, matrix, tile.rows.start, tile.columns.start, tile.mirror)
 
 
 def _solve_set(
@@ -180,5 +177,5 @@ def _solve_set(
         return out
 
     picks, gains, raises = greedy.symmetric_greedy(matrix, min(budget + 1, len(matrix)), traced=budget)
-    choice = split_next_gain(picks, gains, budget)
-    return build_solution(choice, raises, matrix.diagonal(), similarity, None, cosines, with_cosines=with_cosines)
+    choice = engine.split_next_gain(picks, gains, budget)
+    return engine.build_solution(choice, raises, matrix.diagonal(), similarity, cosines, with_cosines=with_cosines)

@@ -12,16 +12,14 @@ token, four in one pass over the gains. After the first picks few tokens rise: a
 against five to seventeen in `lazy_greedy`, each with a heap operation. The raised tokens are also the history.
 """
 
-from __future__ import annotations
-
 import numba as nb
 import numpy as np
+
+from floc.selection.engine import Raises
 
 _SUM_CHUNK = 1 << 15  # values summed in int32: 2**15 values below 2**15 add up to less than 2**31
 _SCAN_CHUNK = 64  # values tested together for a change or a maximum
 MAX_INT32_TOKENS = 1 << 16  # gains over fewer tokens fit int32
-
-Raises = tuple[np.ndarray, np.ndarray, np.ndarray]  # see `trace_history`
 
 
 def lazy_greedy(

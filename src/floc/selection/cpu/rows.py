@@ -1,11 +1,9 @@
-"""Operations on rows of tokens in any float format, compiled: normalise, sum by cluster, cosines of pairs.
+"""Operations on rows of tokens in any float format, compiled: normalize, sum by cluster, cosines of pairs.
 
 Tokens often come as fp16 or bf16 and are processed in float32. Each function converts one row at a time into a buffer
 that stays in the first-level cache, so it makes no float32 copy of all tokens unless that is the result.
 numba has no fp16 or bf16 on CPUs: fp16 is passed as its bits in uint16, bf16 as its bits in int16.
 """
-
-from __future__ import annotations
 
 import numba as nb
 import numpy as np
@@ -93,7 +91,7 @@ def _load_unit(source, i, out):
 
 
 @nb.njit(nogil=True, cache=True, fastmath=_FAST_SUMS)
-def normalise(source, out, lengths, start, stop):
+def normalize(source, out, lengths, start, stop):
     """Write rows start..stop of `source`, scaled to length 1, to `out`, and their lengths to `lengths`."""
     for i in range(start, stop):
         lengths[i] = _load_unit(source, i, out[i])

@@ -1,34 +1,31 @@
 """The gpu backend for callers that work on the host; those that stay on the device use floc.selection.gpu.run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
+from floc.selection.engine import Matrices
 from floc.selection.gpu import greedy
 from floc.selection.gpu.launch import LIMIT_BYTES, use_device
 from floc.selection.gpu.sets import Sets
 from floc.selection.objective import Similarity
-from floc.selection.torch.engine import TorchEngine
+from floc.selection.torch.engine import Selected, TorchEngine
 
 
 class GpuEngine(TorchEngine):
     """The torch engine with selection by the Triton kernels; see `TorchEngine`."""
 
-    def bytes_needed(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
+    def estimate_bytes(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
         if similarity.metric == "gaussian":
-            return super().bytes_needed(n, dim, similarity) + 4 * n * n
+            return super().estimate_bytes(n, dim, similarity) + 4 * n * n
         return (4 if weighted else 2) * n * n + 4 * n * dim  # a matrix that is not symmetric is stored twice
 
-    def survivors_together(self, sizes: np.ndarray, survivors: int) -> int:
+    def limit_survivors(self, sizes: np.ndarray, survivors: int) -> int:
         # the matrices of all blocks of a window exist together
         return max(1, int(LIMIT_BYTES / (2 * int(sizes.max())) * survivors / int(sizes.sum())))
 
-    def select(
-        self, matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _select(self, matrices: Matrices, depths: Sequence[int], weights: np.ndarray | None) -> Selected:
         device = matrices[0].device
         # not symmetric: the library that computed a product does not guarantee exact symmetry
         sizes = tuple(len(matrix) for matrix in matrices), tuple(matrix.shape[1] for matrix in matrices)

@@ -20,11 +20,10 @@ import triton
 import triton.language as tl
 
 from floc.selection.gpu import greedy_few_programs, greedy_many_programs
-from floc.selection.gpu.greedy_steps import BINS, Picks, StopRule
+from floc.selection.gpu.greedy_steps import BINS, Picks
 from floc.selection.gpu.launch import count_multiprocessors, is_interpreted
 from floc.selection.gpu.sets import CANDIDATE_CHUNK, Sets, divide_among, load_matrix, load_sizes, load_starts
 
-NEVER = StopRule()
 _ROWS = tl.constexpr(CANDIDATE_CHUNK)  # evaluated by one program,
 _COLUMNS = tl.constexpr(512)  # in blocks of this width
 
@@ -42,7 +41,7 @@ def greedy(
     weights: torch.Tensor | None = None,
     *,
     spread: int = 1 << 15,
-    stop: StopRule = NEVER,
+    stop_count: int = 0,
     programs: Programs | None = None,
 ) -> Picks:
     """Pick from every set until its depth is reached or no candidate gains anything.
@@ -51,7 +50,8 @@ def greedy(
         matrix: int16 matrices of all sets.
         weights: [tokens of all sets] int64 >= 0.
         spread: upper bound of the difference of two similarities.
-        stop: when to stop early. No pick counts as larger than its set's first.
+        stop_count: stop at a gain once all sets together have this many larger ones; 0: never. The first pick of every
+            set counts as larger than any other, and no pick as larger than its set's first.
         programs: chosen by size by default.
     """
     device = matrix.device
@@ -68,12 +68,12 @@ def greedy(
     _pick_first[(len(sets),)](gains, picks.picks, picks.gains, sets.table, BLOCK=4096, num_warps=8)
     _evaluate[(len(chunks),)](*evaluated, AFTER=True, WEIGHTED=weighted, num_warps=4)
 
-    histogram = torch.zeros(BINS if stop.count else 1, dtype=torch.int32, device=device)
+    histogram = torch.zeros(BINS if stop_count else 1, dtype=torch.int32, device=device)
     kernel, per_set = _choose_programs(sets) if programs is None else programs
     largest = max(sets.candidates)
     partition = (per_set, divide_among(largest, per_set), max(1, (largest - 1).bit_length()))
-    arguments = (*inputs, gains, *picks, histogram, stop.count, sets.table, *partition)
-    options = dict(WEIGHTED=weighted, STOPS=stop.count > 0, FIRSTS=stop.firsts)
+    arguments = (*inputs, gains, *picks, histogram, stop_count, sets.table, *partition)
+    options = dict(WEIGHTED=weighted, STOPS=stop_count > 0)
     if per_set > 1:
         options["launch_cooperative_grid"] = True  # programs wait for one another, so all must run at once
     (greedy_few_programs if kernel == "few" else greedy_many_programs).launch(sets, per_set, arguments, options)

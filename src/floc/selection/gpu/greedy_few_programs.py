@@ -17,17 +17,17 @@ from floc.selection.gpu.greedy_steps import (
     LOWEST,
     compute_losses,
     count_accepted,
-    count_first_pick,
     exclude_picks,
     find_best,
     has_enough,
     load_candidates,
     number_lanes,
+    start_set,
     store_picks,
     try_candidates,
     wait_for,
 )
-from floc.selection.gpu.sets import Sets, divide_among, load_matrix, load_sizes, load_starts, load_transpose
+from floc.selection.gpu.sets import Sets, divide_among, load_sizes
 
 MAX_SIZE = 8192  # candidates or tokens of a set that one program can hold
 MAX_PROGRAMS = 8  # with more, `greedy_many_programs` is faster
@@ -82,7 +82,6 @@ def _greedy_few_programs(
     best_words,
     WEIGHTED: tl.constexpr,
     STOPS: tl.constexpr,
-    FIRSTS: tl.constexpr,
     PROGRAMS: tl.constexpr,
     CANDIDATE_WIDTH: tl.constexpr,
     TOKEN_WIDTH: tl.constexpr,
@@ -91,21 +90,18 @@ def _greedy_few_programs(
     TRIALS: tl.constexpr,
     AXIS: tl.constexpr,
 ):
-    set_index, program = tl.program_id(0) // programs, tl.program_id(0) % programs
+    set_index, program, rows, stride, columns, column_stride, starts = start_set(
+        matrix, weights, current_gains, picks, gains, histogram, table, programs, STOPS
+    )
+    weights, current_gains, picks, gains = starts
     m, n, depth = load_sizes(table, set_index)
     depth = depth.to(tl.int32)
-    rows, stride = load_matrix(table, set_index, matrix)
-    columns, column_stride = load_transpose(table, set_index, matrix)
-    first_candidate, first_token, first_pick = load_starts(table, set_index)
-    weights += first_token
-    picks += first_pick
-    gains += first_pick
     raised += tl.program_id(0).to(tl.int64) * 2 * (TOKEN_WIDTH + 1)
     best_words += set_index * 2 * TRIALS * PROGRAMS
 
     first, highest = tl.load(picks), tl.load(gains)
     u, exists, readable, gain = load_candidates(
-        current_gains + first_candidate, first, program, candidates_each, m, column_stride, CANDIDATE_WIDTH
+        current_gains, first, program, candidates_each, m, column_stride, CANDIDATE_WIDTH
     )
     v = tl.arange(0, TOKEN_WIDTH)
     all_bits = (1 << bits) - 1
@@ -113,8 +109,6 @@ def _greedy_few_programs(
     # rows are read up to their stride; the padding gets the highest cover, so that it never rises
     cover = tl.load(rows + first * stride + v, mask=v < stride, other=0)
     cover = tl.where(v < n, cover, 32767)
-    if STOPS:
-        count_first_pick(histogram, highest, program == 0, FIRSTS)
     last = highest
     count = depth * 0 + 1
     step = depth * 0

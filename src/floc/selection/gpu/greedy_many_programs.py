@@ -17,18 +17,18 @@ from floc.selection.gpu.greedy_steps import (
     LOWEST,
     compute_losses,
     count_accepted,
-    count_first_pick,
     exclude_picks,
     find_best,
     has_enough,
     load_candidates,
     merge_summaries,
     number_lanes,
+    start_set,
     store_picks,
     try_candidates,
     wait_for,
 )
-from floc.selection.gpu.sets import Sets, divide_among, load_matrix, load_sizes, load_starts, load_transpose
+from floc.selection.gpu.sets import Sets, divide_among, load_sizes
 
 MAX_PROGRAMS = 128  # words are read in powers of two, and reading 256 takes longer than a few more programs save
 CHUNK = 512  # raised tokens that are waited for together
@@ -93,7 +93,6 @@ def _greedy_many_programs(
     ring_bits,
     WEIGHTED: tl.constexpr,
     STOPS: tl.constexpr,
-    FIRSTS: tl.constexpr,
     PROGRAMS: tl.constexpr,
     CANDIDATE_WIDTH: tl.constexpr,
     TOKEN_WIDTH: tl.constexpr,
@@ -103,15 +102,12 @@ def _greedy_many_programs(
     TRIALS: tl.constexpr,
     AXIS: tl.constexpr,
 ):
-    set_index, program = tl.program_id(0) // programs, tl.program_id(0) % programs
+    set_index, program, rows, stride, columns, column_stride, starts = start_set(
+        matrix, weights, current_gains, picks, gains, histogram, table, programs, STOPS
+    )
+    weights, current_gains, picks, gains = starts
     m, n, depth = load_sizes(table, set_index)
     depth = depth.to(tl.int32)
-    rows, stride = load_matrix(table, set_index, matrix)
-    columns, column_stride = load_transpose(table, set_index, matrix)
-    first_candidate, first_token, first_pick = load_starts(table, set_index)
-    weights += first_token
-    picks += first_pick
-    gains += first_pick
     best_words += set_index * 4 * PROGRAMS
     summary_words += set_index * 2 * PROGRAMS
     tails += set_index
@@ -120,7 +116,7 @@ def _greedy_many_programs(
 
     first, highest = tl.load(picks), tl.load(gains)
     u, exists, readable, gain = load_candidates(
-        current_gains + first_candidate, first, program, candidates_each, m, column_stride, CANDIDATE_WIDTH
+        current_gains, first, program, candidates_each, m, column_stride, CANDIDATE_WIDTH
     )
     v = program * tokens_each + tl.arange(0, TOKEN_WIDTH)
     is_token = (tl.arange(0, TOKEN_WIDTH) < tokens_each) & (v < stride)
@@ -131,8 +127,6 @@ def _greedy_many_programs(
     # rows are read up to their stride; what is no token of this program gets the highest cover, so that it never rises
     cover = tl.load(rows + first * stride + v, mask=is_token, other=0)
     cover = tl.where(is_token & (v < n), cover, 32767)
-    if STOPS:
-        count_first_pick(histogram, highest, program == 0, FIRSTS)
     count = depth * 0 + 1
     step = depth * 0
     tail = depth * 0  # end of the entries in the ring, modulo 4 rings, which is what the stamps can distinguish

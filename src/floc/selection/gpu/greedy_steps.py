@@ -17,6 +17,8 @@ import torch
 import triton
 import triton.language as tl
 
+from floc.selection.gpu.sets import load_matrix, load_starts, load_transpose
+
 # the axis of rows, the one that the compiler does not split among warps: Triton 3.7 swapped them
 AXIS = 1 if tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 7) else 0
 BINS = 1024  # bins of the histogram of gains, 16 per factor of 2
@@ -34,13 +36,6 @@ class Picks(NamedTuple):
     steps: torch.Tensor  # [B] int32, number of steps in each set
 
 
-class StopRule(NamedTuple):
-    """When sets may stop before their depth is reached."""
-
-    count: int = 0  # stop at a gain once all sets together have this many larger ones; 0: never
-    firsts: bool = False  # whether the first pick of every set counts as larger than any other
-
-
 @triton.jit
 def wait_for(words, present, stamp):
     """Wait until all words carry the stamp, and load them.
@@ -53,6 +48,20 @@ def wait_for(words, present, stamp):
         word = tl.load(words, mask=present, other=0, volatile=True)
         missing = tl.sum((present & ((word & 3) != stamp)).to(tl.int32), 0)
     return tl.load(words, mask=present, other=0, volatile=True)
+
+
+@triton.jit
+def start_set(matrix, weights, current_gains, picks, gains, histogram, table, programs, STOPS: tl.constexpr):
+    """Find the set and the number of this program, and where the set's data start; count its first pick."""
+    set_index, program = tl.program_id(0) // programs, tl.program_id(0) % programs
+    first_candidate, first_token, first_pick = load_starts(table, set_index)
+    rows, stride = load_matrix(table, set_index, matrix)
+    columns, column_stride = load_transpose(table, set_index, matrix)
+    if STOPS:
+        # in the highest bin: it counts as larger than any other pick
+        tl.atomic_add(histogram + (_BINS - 1), 1, mask=program == 0, sem="relaxed")
+    starts = weights + first_token, current_gains + first_candidate, picks + first_pick, gains + first_pick
+    return set_index, program, rows, stride, columns, column_stride, starts
 
 
 @triton.jit
@@ -78,13 +87,6 @@ def has_enough(histogram, stop_count, gain):
     bins = tl.arange(0, _BINS)
     larger = tl.load(histogram + bins, mask=bins > _find_bin(gain), other=0, volatile=True)
     return tl.sum(larger, 0) >= stop_count
-
-
-@triton.jit
-def count_first_pick(histogram, highest, counts, FIRSTS: tl.constexpr):
-    """Count a set's first pick in the histogram."""
-    place = _BINS - 1 if FIRSTS else _find_bin(highest)
-    tl.atomic_add(histogram + place, 1, mask=counts, sem="relaxed")
 
 
 @triton.jit

@@ -1,7 +1,5 @@
 """Properties of the device that kernels are launched on, and whether they run in Triton's interpreter."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 

@@ -18,41 +18,35 @@ import torch
 from floc import blocks
 from floc.ranking import DeviceRanking, Ranking
 from floc.selection.gpu import clusters, greedy, similarity
-from floc.selection.gpu.greedy_steps import Picks, StopRule
+from floc.selection.gpu.greedy_steps import Picks
 from floc.selection.gpu.launch import LIMIT_BYTES, use_device
 from floc.selection.gpu.sets import Sets, repeat_values
 from floc.selection.gpu.similarity import Rows
 from floc.selection.objective import SCALE, WEIGHT_SCALE
 
 
-def rank_in_blocks(
-    tokens: torch.Tensor, sizes: Sequence[int] | np.ndarray, budget: int, detail: float
-) -> DeviceRanking:
+def rank_in_blocks(tokens: torch.Tensor, sizes: blocks.Counts, budget: int, detail: float) -> DeviceRanking:
     """Select each block's share of the budget from [n, D] tokens; `sizes` are the [B] tokens in each block."""
+    _check_sizes(tokens, sizes, budget)
     with use_device(tokens.device):
         tokens = _convert_readable(tokens)
         plan = plan_blocks(_to_ints(sizes), budget, LIMIT_BYTES, tokens.device)
         rows = Rows.measure(tokens)
-        picked = []
-        for start, sets in plan.parts:
-            part = rows.slice(start, start + sum(sets.tokens))
-            picked.append(_run_first_pass(part, sets, detail, StopRule())[0])
+        parts = ((rows.slice(start, start + sum(sets.tokens)), sets) for start, sets in plan.parts)
+        picked = [_run_first_pass(part, sets, detail)[0] for part, sets in parts]
         picks, gains = _concatenate(picked)
         flat = plan.lists.start.index_select(0, plan.order) + picks.index_select(0, plan.order)
         return _build_ranking(plan, np.asarray(sizes), flat, gains, plan.order, plan.following, rows.flags[1:])
 
 
 def rank_in_two_passes(
-    tokens: torch.Tensor,
-    sizes: Sequence[int] | np.ndarray,
-    windows: Sequence[tuple[range, int]],
-    budget: int,
-    detail: float,
+    tokens: torch.Tensor, sizes: blocks.Counts, windows: Sequence[tuple[range, int]], budget: int, detail: float
 ) -> DeviceRanking:
     """Select survivors in blocks, then the budget among the survivors of each window.
 
     `tokens` and `sizes` as in `rank_in_blocks`, `windows` as in `floc.second_pass.plan_windows`.
     """
+    _check_sizes(tokens, sizes, budget)
     with use_device(tokens.device):
         plan = plan_windows(_to_ints(sizes), tuple(windows), budget, tokens.device)
         rows = Rows.measure(_convert_readable(tokens))
@@ -73,20 +67,26 @@ def rank_in_two_passes(
         return _build_ranking(plan, window_sizes, flat_picks, gains, order, following, rows.flags[1:])
 
 
-def _run_first_pass(rows: Rows, sets: Sets, detail: float, stop: StopRule) -> tuple[Picks, torch.Tensor]:
+def _run_first_pass(rows: Rows, sets: Sets, detail: float, stop_count: int = 0) -> tuple[Picks, torch.Tensor]:
     """Select from every set; returns the picks and the similarity matrices."""
     matrix = torch.empty(sets.elements, dtype=torch.int16, device=sets.device)
     similarity.fill(matrix, rows, rows, sets, detail)
-    picked = greedy.greedy(matrix, sets, stop=stop)
+    picked = greedy.greedy(matrix, sets, stop_count=stop_count)
     later = None
     if detail > 1:  # gains end while tokens still differ: see floc.selection.engine
         by = clusters.find_representatives(matrix, sets, picked.picks, picked.counts)
-        later = clusters.order_worst_first(rows, sets, picked, by, stop.count)
+        later = clusters.order_worst_first(rows, sets, picked, by, stop_count)
     greedy.fill_up(picked, sets, later)
     return picked, matrix
 
 
-class Survivors(NamedTuple):
+def _check_sizes(tokens: torch.Tensor, sizes: blocks.Counts, budget: int) -> None:
+    """Raise ValueError unless the blocks have all tokens and the budget is possible: kernels do not check bounds."""
+    if min(sizes) < 1 or sum(sizes) != len(tokens) or not 1 <= budget <= len(tokens):
+        raise ValueError(f"cannot select {budget} of {len(tokens)} tokens in blocks of {list(sizes)[:9]}")
+
+
+class WindowSurvivors(NamedTuple):
     """The survivors of a window, and what they represent."""
 
     places: torch.Tensor  # [M] int64, places among the window's tokens
@@ -94,9 +94,9 @@ class Survivors(NamedTuple):
     weights: torch.Tensor  # [M] int64, the lengths of the sums
 
 
-def select_survivors(rows: Rows, window: DeviceWindow, detail: float) -> Survivors:
+def select_survivors(rows: Rows, window: DeviceWindow, detail: float) -> WindowSurvivors:
     """Select in the blocks of a window, and prepare the second pass over the survivors."""
-    picked, matrix = _run_first_pass(rows, window.first, detail, StopRule(window.survivors, firsts=True))
+    picked, matrix = _run_first_pass(rows, window.first, detail, window.survivors)
     order = window.lists.merge(picked.gains, window.survivors, firsts=True)[0]
     group = window.lists.group.index_select(0, order)
     counts = torch.zeros(len(window.first), dtype=torch.int32, device=order.device)
@@ -116,14 +116,12 @@ def select_survivors(rows: Rows, window: DeviceWindow, detail: float) -> Survivo
     candidates = clusters.gather_rows(rows, places, dtype)
     matrix = torch.empty(window.second.elements, dtype=torch.int16, device=order.device)
     similarity.fill(matrix, candidates, targets, window.second, detail)
-    return Survivors(places, matrix, weights)
+    return WindowSurvivors(places, matrix, weights)
 
 
 def _concatenate(parts: list[Picks]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the picks and the gains of all parts."""
-    if len(parts) == 1:
-        return parts[0].picks, parts[0].gains
-    return torch.cat([part.picks for part in parts]), torch.cat([part.gains for part in parts])
+    picks, gains = [part.picks for part in parts], [part.gains for part in parts]
+    return (picks[0], gains[0]) if len(parts) == 1 else (torch.cat(picks), torch.cat(gains))
 
 
 def _convert_readable(tokens: torch.Tensor) -> torch.Tensor:
@@ -176,12 +174,8 @@ class _PickLists:
     def merge(self, gains: torch.Tensor, count: int, *, firsts: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Select the best picks of all groups, in the order of `blocks.merge_by_gain`.
 
-        Args:
-            gains: [P], in each group never rising from the second on.
-            firsts: Whether the first pick of every group comes before all others.
-
-        Returns:
-            [count] int64 places of these picks, and [G] int64 the place that follows them in each group.
+        Takes [P] gains, in each group never rising from the second on. With `firsts` every group's first pick comes
+        before all others. Returns [count] int64 places of these picks, and [G] int64 places after them in each group.
         """
         due = torch.minimum(gains, gains.index_select(0, self.first))
         if firsts:
@@ -204,12 +198,8 @@ def _build_ranking(
 ) -> DeviceRanking:
     """Build a ranking that stays on the device; it keeps `plan` alive, whose tensors a CUDA graph reads when replayed.
 
-    Args:
-        sizes: [G] tokens in each block or window.
-        flat: [K] int64 flat token index of the picks.
-        gains: [P] fixed-point gains of the picks of all groups.
-        order: [K] int64 places of the picks in `gains`.
-        following: [G] int64, the place that follows a group's picks.
+    Takes the [G] tokens in each block or window, the [K] int64 flat token indices of the picks, the [P] fixed-point
+    gains of all groups, the [K] int64 places of the picks in these, and the [G] int64 place after each group's picks.
     """
     shared = isinstance(plan, BlockPlan)
     unit = SCALE if shared else SCALE * WEIGHT_SCALE
@@ -224,17 +214,9 @@ def _build_ranking(
             """Return [G], the gain at one place per group; 0 past the end of the group."""
             return np.where(places < begins + depths, values[np.minimum(places, len(values) - 1)], 0)
 
-        return Ranking(
-            flat.cpu().numpy(),
-            picked_gains.cpu().numpy(),
-            group,
-            places - begins[group],
-            sizes,
-            take(following.cpu().numpy()),
-            shared,
-            history=None,
-            openings=np.stack([take(begins), take(begins + 1)], 1),
-        )
+        columns = flat.cpu().numpy(), picked_gains.cpu().numpy(), group, places - begins[group]
+        openings = np.stack([take(begins), take(begins + 1)], 1)
+        return Ranking(*columns, sizes, take(following.cpu().numpy()), shared, history=None, openings=openings)
 
     return DeviceRanking(flat, picked_gains, non_finite, fetch)
 
@@ -318,5 +300,5 @@ def plan_windows(
     return WindowPlan(planned, lists, torch.arange(budget).to(device), torch.tensor([budget], device=device))
 
 
-def _to_ints(values: Sequence[int] | np.ndarray) -> tuple[int, ...]:
+def _to_ints(values: blocks.Counts) -> tuple[int, ...]:
     return tuple(int(value) for value in values)

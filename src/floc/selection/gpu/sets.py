@@ -4,8 +4,6 @@ A set has candidates, tokens to cover, the matrix of their similarities, its tra
 matrix is its own transpose and is stored once.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

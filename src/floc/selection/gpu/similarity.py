@@ -1,6 +1,6 @@
 """Similarity matrices on the GPU: tokens in their own format in, int16 fixed point out, in one product.
 
-Rows are not normalised in memory. A first kernel computes the inverse length of every row. The product multiplies the
+Rows are not normalized in memory. A first kernel computes the inverse length of every row. The product multiplies the
 tokens as they are; its sums are scaled, sharpened by `detail` and rounded before they leave the registers. Products of
 bf16 or fp16 numbers are exact in float32, so only their sums are rounded.
 """
@@ -16,7 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from floc.selection.gpu.launch import is_interpreted, supports_tma
 from floc.selection.gpu.sets import TILE, Sets, load_matrix, load_sizes, load_starts, load_transpose
-from floc.selection.objective import SCALE
+from floc.selection.objective import LARGEST_DETAIL, SCALE
 
 _LARGEST = tl.constexpr(3.4028234663852886e38)  # float32
 _PRECISION = tl.constexpr("tf32x3")  # of products of float32; ignored for other formats
@@ -61,10 +61,11 @@ def fill(matrix: torch.Tensor, candidates: Rows, tokens: Rows, sets: Sets, detai
     aligned = (dim * a.element_size()) % 16 == 0 and a.data_ptr() % 16 == b.data_ptr() % 16 == 0
     kind = {1.0: 0, 2.0: 1}.get(detail, 2)
     constants = dict(SYMMETRIC=sets.symmetric, DETAIL=kind, EVEN=dim % step == 0, STEP=step)
+    layout = (matrix, sets.table, sets.tiles)
     for scaled in (False, True) if a.dtype != torch.float16 else (False,):
         use_tma = aligned and not scaled and supports_tma(a.device)
         boxes = [TensorDescriptor.from_tensor(values, [TILE, step]) if use_tma else None for values in (a, b)]
-        arguments = (*candidates, *tokens, *boxes, matrix, sets.table, sets.tiles, dim, float(detail))
+        arguments = (*candidates, *tokens, *boxes, *layout, dim, float(min(detail, LARGEST_DETAIL)))
         _fill[(len(sets.tiles),)](*arguments, SCALED=scaled, TMA=use_tma, **constants, num_warps=8, num_stages=4)
 
 

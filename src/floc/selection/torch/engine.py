@@ -3,22 +3,21 @@
 It is the base of the other engines, which replace the steps they do faster. The `reference` engine uses plain greedy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from floc._arrays import take_rows
-from floc._tiles import TILE_BYTES, iterate_tiles
-from floc.selection import reference
-from floc.selection.engine import History, Job, Solution, Targets, Tick, build_solution, no_tick, split_next_gain
+from floc._arrays import TILE_BYTES, iterate_tiles, take_rows
+from floc.selection import engine, reference
+from floc.selection.engine import Choice, History, Job, Matrices, Raises, Solution, Targets, Tick, TokenSets, no_tick
 from floc.selection.objective import SCALE, Similarity
 from floc.selection.torch import greedy
 
+Selected = tuple[torch.Tensor, torch.Tensor]  # int64 picks and gains of all sets, concatenated
 _BATCH_BYTES = 1 << 30  # limit of the matrices of one batch of sets
 _CLOSEST = 4  # `solve_weighted` reports this many of the picks that are most similar to a target
 _NOISE = 1e-6  # relative error of a float32 cosine or length
@@ -27,7 +26,7 @@ _NOISE = 1e-6  # relative error of a float32 cosine or length
 class TorchEngine:
     """Selects from sets of tokens, and from survivors that represent several tokens."""
 
-    def at_work(self) -> AbstractContextManager[None]:
+    def share_setup(self) -> AbstractContextManager[None]:
         """Enter a context in which several calls share their setup."""
         return nullcontext()
 
@@ -37,31 +36,34 @@ class TorchEngine:
         """Select from each set in turn; `with_cosines` requests the cosines of the history."""
         for batch in _batch_jobs(jobs):
             computed = [compute_symmetric_matrix(job.tokens, similarity) for job in batch]
-            choices = self._select_budgets([matrix for matrix, _ in computed], [job.budget for job in batch])
+            choices = self._select_budgets([matrix for matrix, _ in computed], [job.budget for job in batch], None)
             for job, (matrix, sigma), choice in zip(batch, computed, choices, strict=True):
-                own_cover = matrix.diagonal().cpu().numpy()
-                raises = self._trace_history(matrix, choice[0])
+                raises, own = self._trace_history(matrix, choice[0]), matrix.diagonal().cpu().numpy()
 
                 def cosines(i: np.ndarray, j: np.ndarray, tokens: torch.Tensor = job.tokens) -> np.ndarray:
-                    return self.cosines(tokens, i, tokens, j)
+                    return self._compute_cosines(tokens, i, tokens, j)
 
                 tick(job.tokens.numel() * len(job.tokens) / 2)
-                yield build_solution(choice, raises, own_cover, similarity, sigma, cosines, with_cosines=with_cosines)
+                solution = engine.build_solution(choice, raises, own, similarity, cosines, with_cosines=with_cosines)
+                yield replace(solution, sigma=sigma)
 
-    def sum_by_cluster(
-        self, sets: Sequence[tuple[torch.Tensor, np.ndarray]], count: int, *, unit: bool
-    ) -> tuple[torch.Tensor, np.ndarray]:
-        """Sum the tokens of each of `count` clusters, normalised first if `unit`.
+    def sum_by_cluster(self, sets: TokenSets, count: int, *, unit: bool) -> tuple[torch.Tensor, np.ndarray]:
+        """Sum the tokens of each of `count` clusters, which sets do not share, normalized first if `unit`.
 
-        `sets` holds the [n, D] tokens of each set and the [n] cluster of each token; sets do not share clusters.
         Returns [count, D] unit vectors and [count] lengths of the sums.
         """
+        for number, (members, cluster) in enumerate(sets):
+            engine.check_indices(f"the clusters of set {number}", cluster, (len(members),), count)
+            engine.check_width(members, sets[0][0])
+        return self._sum_by_cluster(sets, count, unit)
+
+    def _sum_by_cluster(self, sets: TokenSets, count: int, unit: bool) -> tuple[torch.Tensor, np.ndarray]:
         tokens = sets[0][0]
         sums = torch.zeros(count, tokens.shape[1], dtype=torch.float32, device=tokens.device)
         for members, cluster in sets:
-            rows = _normalise(members) if unit else members.detach().float()
+            rows = _normalize(members) if unit else members.detach().float()
             sums.index_add_(0, torch.from_numpy(cluster).to(rows.device), rows)
-        return _normalise(sums), _compute_lengths(sums).cpu().numpy()
+        return _normalize(sums), _compute_lengths(sums).cpu().numpy()
 
     def solve_weighted(
         self,
@@ -78,6 +80,8 @@ class TorchEngine:
 
         The tokens of the history are the targets. `with_history` also finds the picks closest to each target.
         """
+        if not 1 <= budget <= len(candidates):
+            raise ValueError(f"cannot select {budget} of {len(candidates)} candidates")
         matrix = self._compute_weighted_matrix(candidates, targets, similarity, sigma, tick)
         [(picks, gains, next_gain)] = self._select_budgets([matrix], [budget], targets.weights)
         if not with_history:
@@ -86,20 +90,26 @@ class TorchEngine:
         closest = self._find_closest(matrix, picks, min(_CLOSEST, budget))
         return Solution(picks, gains, next_gain, History(token, rank, None), sigma, closest)
 
-    def cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
+    def compute_cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
         """Return [E] float64, the cosine of row i[e] of `left` and row j[e] of `right`."""
+        engine.check_indices("i", i, (len(i),), len(left))
+        engine.check_indices("j", j, (len(i),), len(right))
+        engine.check_width(left, right)
+        return self._compute_cosines(left, i, right, j)
+
+    def _compute_cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
         out = np.empty(len(i))
         for part in iterate_tiles(len(i), 4 * left.shape[1]):
             a, b = take_rows(left, i[part]), take_rows(right, j[part])
-            out[part] = (_normalise(a) * _normalise(b)).sum(-1).cpu().numpy()
+            out[part] = (_normalize(a) * _normalize(b)).sum(-1).cpu().numpy()
         return out
 
-    def bytes_needed(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
+    def estimate_bytes(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
         """Return the memory needed to select from a set of `n` tokens, or of `n` weighted survivors."""
         median = 28 * n * n if similarity.metric == "gaussian" else 0  # sorts all distances
         return 2 * n * n + median + 4 * n * dim + 4 * TILE_BYTES
 
-    def survivors_together(self, sizes: np.ndarray, survivors: int) -> int:
+    def limit_survivors(self, sizes: np.ndarray, survivors: int) -> int:
         """Return how many survivors of blocks of these sizes one selection can take together."""
         return int(sizes.sum())  # the matrices of only one or two blocks exist at a time
 
@@ -112,13 +122,15 @@ class TorchEngine:
         tick(candidates.numel() * len(lengths))
         return matrix
 
-    def select(
-        self, matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def select(self, matrices: Matrices, depths: Sequence[int], weights: np.ndarray | None = None) -> Selected:
         """Make `depths[b]` picks from each [M, N] int16 similarity matrix b.
 
         Weights, [N] int64, are possible with one matrix only. Returns the int64 picks and gains, concatenated.
         """
+        engine.check_matrices(matrices, depths, weights)
+        return self._select(matrices, depths, weights)
+
+    def _select(self, matrices: Matrices, depths: Sequence[int], weights: np.ndarray | None) -> Selected:
         sizes = [len(matrix) for matrix in matrices]
         batch = matrices[0][None]
         if len(matrices) > 1:
@@ -129,17 +141,13 @@ class TorchEngine:
         picks, gains = (torch.cat([row[:n] for row, n in zip(rows, depths, strict=True)]) for rows in result)
         return picks, gains
 
-    def _select_budgets(
-        self, matrices: Sequence[torch.Tensor], budgets: Sequence[int], weights: np.ndarray | None = None
-    ) -> list[tuple[np.ndarray, np.ndarray, int]]:
-        """Return picks, gains and the next gain for each matrix."""
+    def _select_budgets(self, matrices: Matrices, budgets: Sequence[int], weights: np.ndarray | None) -> list[Choice]:
         depths = [min(budget + 1, len(matrix)) for matrix, budget in zip(matrices, budgets, strict=True)]
         ends = np.cumsum(depths)[:-1]
         picks, gains = (np.split(column.cpu().numpy(), ends) for column in self.select(matrices, depths, weights))
-        return list(map(split_next_gain, picks, gains, budgets))
+        return list(map(engine.split_next_gain, picks, gains, budgets))
 
-    def _trace_history(self, matrix: torch.Tensor, picks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """List every time a pick raised a token's cover: [E] tokens, ranks of picks, and new covers."""
+    def _trace_history(self, matrix: torch.Tensor, picks: np.ndarray) -> Raises:
         n = matrix.shape[1]
         covered = torch.full((1, n), -32768, dtype=torch.int16, device=matrix.device)
         tokens, ranks, covers = [], [], []
@@ -161,18 +169,16 @@ class TorchEngine:
 class ReferenceEngine(TorchEngine):
     """Plain greedy on the torch engine's matrices."""
 
-    def bytes_needed(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
-        return super().bytes_needed(n, dim, similarity) + 24 * n * n  # plain greedy computes in int64
+    def estimate_bytes(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
+        return super().estimate_bytes(n, dim, similarity) + 24 * n * n  # plain greedy computes in int64
 
-    def select(
-        self, matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _select(self, matrices: Matrices, depths: Sequence[int], weights: np.ndarray | None) -> Selected:
         return select_one_by_one(reference.greedy, matrices, depths, weights)
 
 
 def select_one_by_one(
-    greedy: Callable[..., tuple], matrices: Sequence[torch.Tensor], depths: Sequence[int], weights: np.ndarray | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+    greedy: Callable[..., tuple], matrices: Matrices, depths: Sequence[int], weights: np.ndarray | None
+) -> Selected:
     """Select from each matrix in turn by a function for numpy arrays; see `TorchEngine.select`."""
     arrays = [matrix.cpu().contiguous().numpy() for matrix in matrices]
     choices = [greedy(array, depth, weights)[:2] for array, depth in zip(arrays, depths, strict=True)]
@@ -194,7 +200,7 @@ def _batch_jobs(jobs: Iterable[Job]) -> Iterator[list[Job]]:
         yield batch
 
 
-def _normalise(tokens: torch.Tensor) -> torch.Tensor:
+def _normalize(tokens: torch.Tensor) -> torch.Tensor:
     """[n, D] float32, scaled to length 1; a zero token stays zero."""
     tokens = tokens.detach().float()
     # divide by the largest element first: squares of very large or small values overflow or underflow float32
@@ -210,7 +216,7 @@ def _compute_lengths(tokens: torch.Tensor) -> torch.Tensor:
 
 def compute_symmetric_matrix(tokens: torch.Tensor, similarity: Similarity) -> tuple[torch.Tensor, float | None]:
     """Return the [n, n] int16 similarity of every token to every other, and sigma for the Gaussian metric."""
-    unit, lengths = _normalise(tokens), _compute_lengths(tokens)
+    unit, lengths = _normalize(tokens), _compute_lengths(tokens)
     sigma = _find_median_distance(unit, lengths) if similarity.metric == "gaussian" else None
     return _compute_matrix(tokens, unit, lengths, similarity, sigma), sigma
 
@@ -226,7 +232,7 @@ def _compute_matrix(
     longest = float(lengths.max()) or 1.0  # the unit of all lengths, so that they fit float32
     for part in iterate_tiles(len(candidates), 4 * len(targets)):
         rows = candidates[part]
-        s = _normalise(rows) @ targets.T
+        s = _normalize(rows) @ targets.T
         if sigma is not None:
             squares = _square_distances(s, _compute_lengths(rows) / longest, lengths / longest)
             # if more than half of the pairs coincide, sigma is 0 and only coinciding tokens are similar

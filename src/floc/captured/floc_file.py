@@ -1,0 +1,114 @@
+"""`.floc` files: captured videos on disk.
+
+A `.floc` file is a safetensors file with the arrays of `Captured` as tensors, "deep.0" and so on for `deep`, and one
+metadata entry, "floc": JSON with the other values, the format and the version (docs/reference/files.md).
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from floc._checked_file import Fields, check_selection, open_checked
+from floc._checks import require
+from floc._version import __version__
+from floc.captured.captured import Captured
+from floc.captured.identity import Identity
+from floc.files import write_atomic
+
+FORMAT = 1
+_TENSORS = {"features": 2, "indices": 1, "order": 1, "gains": 1}  # number of axes
+_TIMES = ("times_s", "last_s")
+_VALUES = ("nested", "frames_per_slice", "fps", "duration_s")
+_MOST_LAYERS = 1000  # a model of today has up to four with deep features
+_LONGEST_SIDE = 1 << 24  # slices, rows or columns
+_LARGEST_TIME_S = 1e12
+
+
+def save(video: Captured, path: Path) -> None:
+    """Write a .floc file atomically."""
+    from safetensors.torch import save_file
+
+    tensors = {name: getattr(video, name) for name in _TENSORS}
+    tensors |= {f"deep.{i}": layer for i, layer in enumerate(video.deep)}
+    for name in _TIMES:
+        if (times := getattr(video, name)) is not None:
+            tensors[name] = torch.from_numpy(np.array(times, np.float64))
+    metadata = {"format": FORMAT, "version": __version__, "shape": list(video.shape), "model": asdict(video.model)}
+    metadata |= {"layers": len(video.deep), "made": dict(video.made)}
+    metadata |= {name: getattr(video, name) for name in _VALUES}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_atomic(path, lambda temporary: save_file(tensors, temporary, {"floc": json.dumps(metadata)}))
+
+
+def load(path: str | Path) -> Captured:
+    """Load a .floc file."""
+    with open_checked(Path(path), "a .floc file") as file:
+        metadata = file.fields("floc")
+        metadata.check_format(FORMAT)
+        layers = [f"deep.{i}" for i in range(metadata.integer("layers", most=_MOST_LAYERS))]
+        if set(layers) != {name for name in file.names if name.startswith("deep.")}:
+            raise ValueError(f"there should be deep features of {len(layers)} layers")
+        features = file.tensor("features", (None, None), "float")
+        shape = metadata.shape("shape")
+        values: dict[str, Any] = {name: metadata.values.get(name) for name in _VALUES}
+        values |= {name: file.tensor(name, (shape[0],), torch.float64).numpy() for name in _TIMES if name in file.names}
+        indices, order = (file.tensor(name, (len(features),), torch.int64) for name in ("indices", "order"))
+        gains = file.tensor("gains", (len(features),), "float")
+        deep = tuple(file.tensor(name, tuple(features.shape), features.dtype) for name in layers)
+        model, made = Identity.from_fields(metadata.section("model")), metadata.section("made").values
+        video = Captured(features, indices, order, gains, deep, shape, model, made, **values)
+        require_consistent(video)
+    return video
+
+
+def require_consistent(video: Captured) -> None:
+    """Raise ValueError if the parts of a video do not fit together, as in a file that was changed."""
+    values = Fields({name: getattr(video, name) for name in _VALUES} | {"shape": list(video.shape)})
+    values.integers("shape", 3, 1, _LONGEST_SIDE)
+    slices = values.shape("shape")[0]
+    values.flag("nested")
+    values.integer("frames_per_slice", 1, 10_000)
+    for name, least, most in (("fps", 1e-6, 1e6), ("duration_s", 0.0, _LARGEST_TIME_S)):
+        if values.has(name):
+            values.number(name, least, most)
+    _check_made(Fields(dict(video.made), "made"))
+    for name, axes in _TENSORS.items():
+        tensor = getattr(video, name)
+        if tensor.ndim != axes or len(tensor) != len(video):
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}, which does not fit {len(video)} tokens")
+        if not (tensor.dtype == torch.int64 if name in ("indices", "order") else tensor.is_floating_point()):
+            raise ValueError(f"{name} has dtype {tensor.dtype}")
+    if video.features.shape[1] != video.model.hidden_size:
+        raise ValueError(f"features have {video.features.shape[1]} values, the model takes {video.model.hidden_size}")
+    if any(layer.shape != video.features.shape or layer.dtype != video.features.dtype for layer in video.deep):
+        raise ValueError("deep features differ from the features in shape or dtype")
+    if not all(tensor.isfinite().all() for tensor in (video.features, video.gains, *video.deep)):
+        raise ValueError("some values are not finite")
+    check_selection(video.indices, video.order, video.n)
+    for name in _TIMES:
+        if getattr(video, name) is None:
+            continue
+        times = np.asarray(getattr(video, name))
+        if times.shape != (slices,) or times.dtype.kind != "f" or not (abs(times) <= _LARGEST_TIME_S).all():
+            raise ValueError(f"{name} must have a time for each of {slices} slices, within {_LARGEST_TIME_S:g} s")
+        require(not (times[1:] < times[:-1]).any(), f"{name} must be ascending")
+    if video.times_s is not None and video.last_s is not None and (video.last_s < video.times_s).any():
+        raise ValueError("last_s must not be before times_s")
+
+
+def _check_made(made: Fields) -> None:
+    """Check what other code reads of `Captured.made`; all of it is optional."""
+    for name in filter(made.has, ("method", "source")):
+        made.text(name)
+    for name in filter(made.has, ("coverage", "bound")):
+        made.number(name, -1.01 if name == "coverage" else 0, 1.01)
+    if made.has("settings"):
+        made.section("settings")
+    if made.has("seconds"):
+        seconds = made.section("seconds")
+        for stage in seconds.values:
+            seconds.number(stage, 0)

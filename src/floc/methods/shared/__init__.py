@@ -1,0 +1,1 @@
+"""Functions that several methods use. No file here is a method."""

@@ -1,0 +1,52 @@
+"""Work on a few frames at a time, mean tokens of frames, and the similarity of two frames cell by cell."""
+
+import numpy as np
+import torch
+
+from floc._arrays import TILE_BYTES, iterate_tiles
+from floc.tokens import TokenGrid
+
+CPU_BYTES = 1 << 23  # larger tiles spend as much time on fresh memory as on arithmetic
+GPU_BYTES = 1 << 28  # smaller tiles do not keep a GPU busy
+PRODUCT_BYTES = 1 << 20  # of products per tile on a CPU: in its cache they take a tenth of the time
+
+
+def split_tiles(count: int, item_bytes: int, device: torch.device) -> list[slice]:
+    """Split `count` items of `item_bytes` each into tiles that suit the device's memory."""
+    return list(iterate_tiles(count, item_bytes, CPU_BYTES if device.type == "cpu" else GPU_BYTES))
+
+
+def to_float(x: torch.Tensor) -> torch.Tensor:
+    """Convert half precision to float32; float64 stays."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def average_frames(grid: TokenGrid) -> torch.Tensor:
+    """Return the mean token of every frame: [T, D], float32 or float64."""
+    t, h, w = grid.shape
+    mean = to_float(grid.tokens[:0]).new_full((1, h * w), 1 / (h * w))
+    tiles = split_tiles(t, 4 * h * w * grid.dim, grid.tokens.device)
+    return torch.cat([(mean @ to_float(grid.tokens[tile]).reshape(-1, h * w, grid.dim))[:, 0] for tile in tiles])
+
+
+def compare_cells(tokens: torch.Tensor, frames: np.ndarray, others: np.ndarray) -> torch.Tensor:
+    """Return the cosine of every cell of a frame with the same cell of another frame; 0 for zero tokens.
+
+    Args:
+        tokens: [T, H, W, D].
+        frames, others: [P] int64, the pairs of frames.
+
+    Returns:
+        [P, H * W] float32.
+    """
+    _, h, w, d = tokens.shape
+    tile_bytes = PRODUCT_BYTES if tokens.device.type == "cpu" else TILE_BYTES
+    cosines = torch.empty(len(frames), h * w, device=tokens.device)
+    for tile in iterate_tiles(len(frames), 4 * h * w * d, tile_bytes):
+        pair = (torch.from_numpy(numbers[tile]).to(tokens.device) for numbers in (frames, others))
+        a, b = (tokens.detach().index_select(0, index).float() for index in pair)
+        dot, aa, bb = (product.sum(-1) for product in (a * b, a * a, b * b))
+        # not dot / (|a| |b|): in this form equal tokens have a cosine of exactly 1, so ties are exact
+        cosine = dot / aa * (aa / bb).sqrt()
+        cosines[tile] = cosine.where((aa > 0) & (bb > 0), 0).flatten(1)
+    return cosines
