@@ -14,13 +14,18 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, cycle
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
+
+from floc.video.choice import VideoFacts
+
+Rate: TypeAlias = float | Literal["all"] | None  # frames per second; None: the processor's
+Limit: TypeAlias = int | Literal["all"] | None  # the most frames; None: the processor's
 
 DEFAULT_FPS = 2.0  # of Qwen's own tools and of vLLM, for processors that would take every frame
 # video processors whose `num_frames` is the most frames, beside a rate
@@ -30,17 +35,7 @@ PIXELS = ("pixel_values_videos", "pixel_values")
 _NOT_SAMPLING = ("input_data_format", "do_convert_rgb", "do_sample_frames", "device", "video_metadata")
 
 
-@dataclass(frozen=True)
-class VideoFacts:
-    """What must be known of a video before it is decoded."""
-
-    frames: int
-    fps: float
-    width: int
-    height: int
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class VideoPlan:
     """How a processor reads a video."""
 
@@ -49,11 +44,12 @@ class VideoPlan:
     size: Any  # SizeDict that its frames are resized to; None if the number of frames does not matter
     outputs: Mapping[str, Any]  # what it returns for the whole video, without pixels
     pixels: tuple[str, tuple[int, ...]]  # name and shape of the pixels of the whole video
+    resizing: "_Resizing | None" = None  # how it resizes a frame; None if that cannot be done on its own
 
     @property
-    def times_s(self) -> np.ndarray:
-        """[F] float64, when each frame is shown."""
-        return self.indices / self.facts.fps
+    def frame_size(self) -> tuple[int, int]:
+        """Width and height of the frames that `VideoPreparer.prepare` takes."""
+        return (self.facts.width, self.facts.height) if self.resizing is None else self.resizing.frame_size
 
     def describe(self) -> Any:
         """Return the plan as `VideoMetadata` of transformers."""
@@ -65,7 +61,7 @@ class VideoPlan:
             fps=facts.fps,
             width=facts.width,
             height=facts.height,
-            duration=facts.frames / facts.fps,
+            duration=facts.duration_s,
             video_backend="pyav",
             frames_indices=self.indices.tolist(),
         )
@@ -75,28 +71,54 @@ class _SizeFound(Exception):
     """Carries the size of a frame out of a processor."""
 
 
-_FIND = object()  # stands for a size that is not known yet
+@dataclass
+class _Resizing:
+    """The only call of a processor's `resize` for a video: the processor without it, and what the call is given."""
+
+    processor: Any
+    size: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    frame_size: tuple[int, int]  # width and height of the result
+
+    def __call__(self, frame: np.ndarray) -> np.ndarray:
+        """Resize a frame [height, width, 3] uint8."""
+        image = torch.from_numpy(np.ascontiguousarray(frame)).permute(2, 0, 1)[None]
+        resized = self.processor.resize_freely(image, self.size, *self.args, **self.kwargs)
+        return resized[0].permute(1, 2, 0).numpy()
+
+
+_FIND, _SKIP = object(), object()  # in place of a size: raise the size; leave frames as they are
 
 
 @cache
-def _fix_size(processor_class: type) -> type:
-    """Return a subclass of a video processor that resizes all frames to `fixed_size`, or raises the size to find it.
+def _control_resize(processor_class: type) -> type:
+    """Return a subclass of a video processor whose resizing can be watched, fixed and skipped.
 
     The new base sits right behind the processor's class: it takes the place of the `resize` that the class inherits.
     """
     from transformers.video_processing_utils import BaseVideoProcessor
 
-    class FixedSize(BaseVideoProcessor):
+    class ControlledResize(BaseVideoProcessor):
         """Resizes to a size that was found before."""
 
         fixed_size: Any = None
+        calls: list[tuple[Any, ...]]
 
         def resize(self, image: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
             if self.fixed_size is _FIND:
                 raise _SizeFound(size)
-            return super().resize(image, self.fixed_size, *args, **kwargs)
+            if self.fixed_size is _SKIP:
+                return image
+            size = size if self.fixed_size is None else self.fixed_size
+            resized = self.resize_freely(image, size, *args, **kwargs)
+            self.calls.append((image, size, args, kwargs, resized))
+            return resized
 
-    return type(processor_class.__name__, (processor_class, FixedSize), {})
+        def resize_freely(self, *args: Any, **kwargs: Any) -> Any:
+            return super().resize(*args, **kwargs)
+
+    return type(processor_class.__name__, (processor_class, ControlledResize), {})
 
 
 class VideoPreparer:
@@ -131,26 +153,35 @@ class VideoPreparer:
         """Frames that the model joins into one slice of tokens."""
         return int(getattr(self.video_processor, "temporal_patch_size", None) or 1)
 
-    def plan(self, facts: VideoFacts, *, fps: float | None = None, max_frames: int | None = None) -> VideoPlan:
+    def plan(self, facts: VideoFacts, *, fps: Rate = None, max_frames: Limit = None) -> VideoPlan:
         """Decide which frames to take and how large they are, as the processor would.
 
         Args:
-            fps: Frames per second; the processor's by default.
-            max_frames: The most frames; the processor's limit by default.
+            fps: Frames per second, or "all"; the processor's by default.
+            max_frames: The most frames, or "all"; the processor's limit by default.
         """
         indices = self._sample(facts, fps, max_frames)
-        size = self._find_size(len(indices), facts)
+        return self.plan_frames(facts, indices, self._find_size(len(indices), facts))
+
+    def plan_frames(self, facts: VideoFacts, indices: np.ndarray, size: Any = None) -> VideoPlan:
+        """Plan given frames; `size` is that of `VideoPlan.size`."""
         step = self.frames_per_slice
         short = [self._describe_frames(count, facts, size) for count in (step, 2 * step)]
         slices = math.ceil(len(indices) / step)
         outputs = {name: _extrapolate(short[0][name], short[1][name], slices) for name in short[0] if name != "video_metadata"}
         name = next(name for name in PIXELS if name in outputs)
-        return VideoPlan(facts, indices, size, outputs, (name, tuple(outputs.pop(name).shape)))
+        plan = VideoPlan(facts, indices, size, outputs, (name, tuple(outputs.pop(name).shape)))
+        return replace(plan, resizing=self._find_resizing(plan))
 
     def prepare(self, plan: VideoPlan, pixels: np.ndarray) -> dict[str, torch.Tensor]:
-        """Prepare a few frames [F, height, width, 3] uint8 of a video: the inputs of the vision encoder."""
-        resizing = self._with_size(plan.size)
-        return dict(resizing(videos=[pixels], do_sample_frames=False, return_tensors="pt", **self._processing()))
+        """Prepare a few frames of a video: the inputs of the vision encoder.
+
+        Args:
+            pixels: [F, height, width, 3] uint8, of the video's own size or of `plan.frame_size`.
+        """
+        is_resized = plan.resizing is not None and pixels.shape[2:0:-1] == plan.frame_size
+        processor = self._control(_SKIP if is_resized else plan.size)
+        return dict(processor(videos=[pixels], do_sample_frames=False, return_tensors="pt", **self._processing()))
 
     def write_prompt(
         self, plan: VideoPlan, question: str, history: Sequence[tuple[str, str]] = ()
@@ -171,7 +202,9 @@ class VideoPreparer:
         )
         return {name: value for name, value in inputs.items() if name not in PIXELS and torch.is_tensor(value)}
 
-    def _sample(self, facts: VideoFacts, fps: float | None, max_frames: int | None) -> np.ndarray:
+    def _sample(self, facts: VideoFacts, fps: Rate, max_frames: Limit) -> np.ndarray:
+        fps = facts.fps if fps == "all" else fps
+        max_frames = facts.frames if max_frames == "all" else max_frames
         sampler = copy.copy(self.video_processor)
         accepted = sampler.valid_kwargs.__annotations__
         for name, value in self.settings.items():
@@ -205,21 +238,38 @@ class VideoPreparer:
                 sizes.append(found.args[0])
         return sizes[0] if sizes[0] != sizes[1] else None  # more frames never make larger frames
 
+    def _find_resizing(self, plan: VideoPlan) -> _Resizing | None:
+        """Return how the processor resizes a frame, if it does so once, before all else; checked with noise."""
+        facts = plan.facts
+        shape = (self.frames_per_slice, facts.height, facts.width, 3)
+        noise = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+        processor = self._control(plan.size)
+        expected = dict(processor(videos=[noise], do_sample_frames=False, return_tensors="pt", **self._processing()))
+        if len(processor.calls) != 1:
+            return None
+        ((image, size, args, kwargs, resized),) = processor.calls
+        if image.dtype != torch.uint8 or resized.dtype != torch.uint8 or image.shape[-2:] != shape[1:3]:
+            return None
+        processor.calls = []
+        resizing = _Resizing(processor, size, args, kwargs, (resized.shape[-1], resized.shape[-2]))
+        found = self.prepare(replace(plan, resizing=resizing), np.stack([resizing(frame) for frame in noise]))
+        is_equal = all(torch.equal(value, found[name]) for name, value in expected.items() if torch.is_tensor(value))
+        return resizing if is_equal else None
+
     def _describe_frames(self, frames: int, facts: VideoFacts, size: Any) -> dict[str, Any]:
         """Return what the processor returns for so many empty frames, which take no memory before they are resized."""
         empty = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(frames, 3, facts.height, facts.width)
         return dict(
-            self._with_size(size)(
+            self._control(size)(
                 videos=[empty], do_sample_frames=False, return_tensors="pt", **self._processing(), do_convert_rgb=False
             )
         )
 
-    def _with_size(self, size: Any) -> Any:
-        if size is None:
-            return self.video_processor
+    def _control(self, size: Any) -> Any:
+        """Return the video processor with frames resized to `size`, or as usual if it is None."""
         changed = copy.copy(self.video_processor)
-        changed.__class__ = _fix_size(type(self.video_processor))
-        changed.fixed_size = size
+        changed.__class__ = _control_resize(type(self.video_processor))
+        changed.fixed_size, changed.calls = size, []
         return changed
 
     def _processing(self) -> dict[str, Any]:
