@@ -12,6 +12,7 @@ for all its frames. `VideoPreparer` calls the same processor for a few frames at
 from __future__ import annotations
 
 import copy
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,14 +23,24 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 
-from floc.video.choice import VideoFacts
+from floc._checked_file import Fields
+from floc._checks import shorten
+from floc.video.choice import FrameChoice, VideoFacts
 
 Rate: TypeAlias = float | Literal["all"] | None  # frames per second; None: the processor's
+Turns: TypeAlias = Sequence[tuple[str, str]]  # questions about a video with their answers, oldest first
 Limit: TypeAlias = int | Literal["all"] | None  # the most frames; None: the processor's
 
 DEFAULT_FPS = 2.0  # of Qwen's own tools and of vLLM, for processors that would take every frame
 # video processors whose `num_frames` is the most frames, beside a rate
 FRAMES_ARE_A_LIMIT = ("SmolVLMVideoProcessor", "MuseGlimmerVideoProcessor")
+MOST_FRAMES, MOST_PIXELS = 1 << 24, 1 << 26  # of a video, of a frame
+# first words of the settings of a video processor that shape pixels and grids, and those of them that do not
+_SHAPING = (
+    *("size", "crop", "resample", "rescale", "image", "min", "max", "patch", "temporal", "merge", "do"),
+    *("pooling", "scale", "cap"),
+)
+_SAMPLING = ("min_frames", "max_frames", "max_fps", "do_sample_frames")
 PIXELS = ("pixel_values_videos", "pixel_values")
 # arguments of a video processor that do not concern sampling
 _NOT_SAMPLING = ("input_data_format", "do_convert_rgb", "do_sample_frames", "device", "video_metadata")
@@ -44,12 +55,16 @@ class VideoPlan:
     size: Any  # SizeDict that its frames are resized to; None if the number of frames does not matter
     outputs: Mapping[str, Any]  # what it returns for the whole video, without pixels
     pixels: tuple[str, tuple[int, ...]]  # name and shape of the pixels of the whole video
-    resizing: "_Resizing | None" = None  # how it resizes a frame; None if that cannot be done on its own
+    resizing: _Resizing | None = None  # how it resizes a frame; None if that cannot be done on its own
 
     @property
     def frame_size(self) -> tuple[int, int]:
         """Width and height of the frames that `VideoPreparer.prepare` takes."""
         return (self.facts.width, self.facts.height) if self.resizing is None else self.resizing.frame_size
+
+    def choose_frames(self) -> FrameChoice:
+        """Return the frames to read, for `floc.video.read`."""
+        return FrameChoice(self.indices, *self.frame_size, self.resizing)
 
     def describe(self) -> Any:
         """Return the plan as `VideoMetadata` of transformers."""
@@ -129,11 +144,10 @@ class VideoPreparer:
         processor: of the model, from `AutoProcessor`.
         **settings: Arguments of the video processor that replace its own, such as `size`.
         """
-        self.processor = processor
-        video_processor = getattr(processor, "video_processor", None)
-        if video_processor is None:
+        if getattr(processor, "video_processor", None) is None:
             raise ValueError(f"{type(processor).__name__} has no video processor; this model takes images only")
-        self.video_processor = video_processor
+        self.processor = processor
+        self.video_processor = video_processor = processor.video_processor
         merged = processor._merge_kwargs(
             processor.valid_processor_kwargs, tokenizer_init_kwargs=processor.tokenizer.init_kwargs, **settings
         )
@@ -141,7 +155,8 @@ class VideoPreparer:
         self.settings: dict[str, Any] = {
             name: value
             for name, value in merged["videos_kwargs"].items()
-            if name in accepted and name not in ("return_tensors", "return_metadata", "do_sample_frames", "video_metadata")
+            if name in accepted
+            and name not in ("return_tensors", "return_metadata", "do_sample_frames", "video_metadata")
         }
         if "cap_pixels_per_frame" in accepted:  # as the model was trained; unset, it warns and does not
             self.settings.setdefault("cap_pixels_per_frame", True)
@@ -168,7 +183,9 @@ class VideoPreparer:
         step = self.frames_per_slice
         short = [self._describe_frames(count, facts, size) for count in (step, 2 * step)]
         slices = math.ceil(len(indices) / step)
-        outputs = {name: _extrapolate(short[0][name], short[1][name], slices) for name in short[0] if name != "video_metadata"}
+        outputs = {
+            name: _extrapolate(short[0][name], short[1][name], slices) for name in short[0] if name != "video_metadata"
+        }
         name = next(name for name in PIXELS if name in outputs)
         plan = VideoPlan(facts, indices, size, outputs, (name, tuple(outputs.pop(name).shape)))
         return replace(plan, resizing=self._find_resizing(plan))
@@ -183,24 +200,61 @@ class VideoPreparer:
         processor = self._control(_SKIP if is_resized else plan.size)
         return dict(processor(videos=[pixels], do_sample_frames=False, return_tensors="pt", **self._processing()))
 
-    def write_prompt(
-        self, plan: VideoPlan, question: str, history: Sequence[tuple[str, str]] = ()
-    ) -> dict[str, torch.Tensor]:
+    def record(self, plan: VideoPlan) -> dict[str, Any]:
+        """Return what was done to a video; JSON-serialisable, for `restore`."""
+        facts, size = plan.facts, plan.size
+        return {
+            "processor": type(self.video_processor).__name__,
+            "settings": self._describe_settings(),
+            "video": [facts.frames, facts.fps, facts.width, facts.height],
+            "size": None if size is None else [int(size["height"]), int(size["width"])],
+            "indices": plan.indices.tolist(),
+        }
+
+    def restore(self, record: Mapping[str, Any]) -> VideoPlan:
+        """Return the plan that was recorded; raise ValueError if this processor would prepare the video differently."""
+        from transformers.image_utils import SizeDict
+
+        facts, indices, size = read_record(record)
+        mine, theirs = self._describe_settings(), record["settings"]
+        kinds = (record["processor"], type(self.video_processor).__name__)
+        changed = [name for name in mine if name in theirs and mine[name] != theirs[name]]
+        if kinds[0] != kinds[1] or changed:
+            reason = f"by {kinds[0]}, but this is {kinds[1]}"
+            if changed and kinds[0] == kinds[1]:
+                name = changed[0]
+                reason = f"with {name} {shorten(theirs[name])}, but this processor has {shorten(mine[name])}"
+            raise ValueError(f"the video was prepared {reason}; use that processor, or capture the video again")
+        return self.plan_frames(facts, indices, size and SizeDict(height=size[0], width=size[1]))
+
+    def write_prompt(self, plan: VideoPlan, question: str, history: Turns = ()) -> Any:
         """Write the prompt for a question about a video, without pixels, as the processor would.
 
         Args:
             history: Earlier questions about the video with their answers, oldest first.
         """
-        texts = zip(cycle(("user", "assistant")), [*chain(*history), question], strict=False)
+        from jinja2 import TemplateError
+
+        said = [*chain(*history), question]
+        marker = getattr(self.processor, "video_token", None)
+        if marker and any(marker in text for text in said):
+            raise ValueError(f"{marker} stands for a video in a prompt; remove it from the question")
+        check_processor(self.processor)
+        texts = zip(cycle(("user", "assistant")), said, strict=False)
         turns = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in texts]
         # any array will do: the processor below returns what it knows already
         turns[0]["content"] = [{"type": "video", "video": np.zeros((1, 1, 1, 3), np.uint8)}, *turns[0]["content"]]
         processor = copy.copy(self.processor)
         processor.video_processor = _answer_with(self.video_processor, plan)
-        inputs = processor.apply_chat_template(
-            turns, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+        try:
+            inputs = processor.apply_chat_template(
+                turns, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+            )
+        except TemplateError as error:
+            raise ValueError(f"the processor's chat template does not support videos ({error})") from error
+        return type(inputs)(
+            {name: inputs[name] for name in inputs if name not in PIXELS and torch.is_tensor(inputs[name])}
         )
-        return {name: value for name, value in inputs.items() if name not in PIXELS and torch.is_tensor(value)}
 
     def _sample(self, facts: VideoFacts, fps: Rate, max_frames: Limit) -> np.ndarray:
         fps = facts.fps if fps == "all" else fps
@@ -229,7 +283,7 @@ class VideoPreparer:
 
     def _find_size(self, frames: int, facts: VideoFacts) -> Any:
         """Return the size of a frame if it depends on the number of frames, else None."""
-        sizes = []
+        sizes: list[Any] = []
         for count in (frames, min(frames, self.frames_per_slice)):
             try:
                 self._describe_frames(count, facts, _FIND)
@@ -268,12 +322,43 @@ class VideoPreparer:
     def _control(self, size: Any) -> Any:
         """Return the video processor with frames resized to `size`, or as usual if it is None."""
         changed = copy.copy(self.video_processor)
-        changed.__class__ = _control_resize(type(self.video_processor))
+        changed.__class__ = _control_resize(self.video_processor.__class__)
         changed.fixed_size, changed.calls = size, []
         return changed
 
+    def _describe_settings(self) -> dict[str, Any]:
+        """Return the settings that shape pixels and grids; JSON-serialisable."""
+        settings = {**self.video_processor.to_dict(), **self.settings}
+        shaping = {
+            name: settings[name] for name in settings if name.split("_")[0] in _SHAPING and name not in _SAMPLING
+        }
+        return json.loads(json.dumps(shaping, default=dict))
+
     def _processing(self) -> dict[str, Any]:
         return {name: value for name, value in self.settings.items() if name not in ("fps", "num_frames")}
+
+
+def check_processor(processor: Any) -> None:
+    """Raise ValueError unless a processor takes videos and can write prompts."""
+    VideoPreparer(processor)
+    if not getattr(processor, "chat_template", None):
+        raise ValueError("the processor has no chat template; put the model's chat_template.jinja beside its files")
+
+
+def read_record(record: Mapping[str, Any]) -> tuple[VideoFacts, np.ndarray, list[int] | None]:
+    """Check a record of a file; return the facts of the video, the numbers of its frames, and their size."""
+    fields = Fields(dict(record), "preparation")
+    fields.text("processor")
+    fields.section("settings")
+    frames, fps, width, height = fields.numbers("video", 4, 1e-6, MOST_FRAMES)
+    if min(width, height) < 1 or width * height > MOST_PIXELS or frames < 1:
+        raise ValueError(f"preparation: no video has {shorten(record['video'])} frames, rate, width and height")
+    facts = VideoFacts(int(frames), fps, int(width), int(height))
+    indices = np.array(fields.integers("indices", None, 0, facts.frames - 1), np.int64)
+    size = fields.integers("size", 2, 1, MOST_FRAMES) if fields.has("size") else None
+    if not len(indices) or (size and size[0] * size[1] > MOST_PIXELS) or (np.diff(indices) < 0).any():
+        raise ValueError("preparation: indices must be ascending, and the size possible")
+    return facts, indices, size
 
 
 def _answer_with(video_processor: Any, plan: VideoPlan) -> Any:
