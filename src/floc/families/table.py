@@ -95,12 +95,21 @@ _QWEN_TYPES = (
     "qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe qwen4_exp cosmos3_omni cosmos3_edge cohere_compass "
     "ernie4_5_vl_moe qwen2_5_omni_thinker qwen3_omni_moe_thinker"
 )
-_GRID_TYPES = "exaone4_5 hyperclovax_vision_v2 glm5_next minimax_m3_vl muse_glimmer muse_spark video_llama_3"
+_GRID_TYPES = "exaone4_5 hyperclovax_vision_v2 minimax_m3_vl muse_glimmer muse_spark video_llama_3"
 
 FAMILIES: dict[str, ModelFamily] = {
     **dict.fromkeys(_QWEN_TYPES.split(), _QWEN),
     **dict.fromkeys(["glm4v", "glm4v_moe", "glm46v", "glmga", "glm_ocr"], _GLM),
+    "glm5_next": replace(_GLM, has_grid_positions=False),
     **dict.fromkeys(_GRID_TYPES.split(), _GRID),
+    "gemma4": ModelFamily(locate.read_gemma4_grids),
+    "gemma4_unified": ModelFamily(locate.read_gemma4_unified_grids),
+    "kimi_k25": ModelFamily(locate.read_kimi_grids),
+    **dict.fromkeys(["minicpmv4_6", "minicpmv4_7", "minicpm_ocr"], ModelFamily(locate.read_minicpm_grids)),
+    "molmo2": ModelFamily(locate.read_molmo2_grids),
+    "nemotron_h_omni": ModelFamily(locate.read_nemotron_grids, placeholder="image_token_id"),
+    "perception_lm": ModelFamily(locate.read_perception_lm_grids),
+    "video_llava": ModelFamily(locate.read_video_llava_grids),
     "llava_next_video": ModelFamily(locate.read_llava_next_grids),
     "llava_onevision": ModelFamily(locate.read_llava_onevision_grids, newline="image_newline"),
     "internvl": _LABELLED,

@@ -5,11 +5,15 @@ A number is used wherever a config has a field of that name, so a type needs an 
 
 # no `from __future__ import annotations`: dataclasses cannot resolve them in a file that is loaded by its path
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 import pytest
+import torch
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc-video[hf]'")
+
+from tests.integrations.transformers.processors import PARTS, create_processor  # noqa: E402
 
 HIDDEN = 64
 MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
@@ -170,3 +174,52 @@ def create_config(kind: str) -> Any:
     if kind in ("qwen2_5_omni", "qwen3_omni_moe"):
         parts["audio_config"] = OMNI_AUDIO
     return config_class(**parts, **{**_pick(config_class, WHOLE), **own.get("whole", {})})
+
+
+# tokens whose name in the config is not that of the tokenizer's attribute
+NAMED_OTHERWISE = {
+    "cohere_compass": {
+        "image_token_id": "<|IMAGE_PAD|>",
+        "video_token_id": "<|VIDEO_PAD|>",
+        "vision_start_token_id": "<|VISION_START|>",
+        "vision_end_token_id": "<|VISION_END|>",
+    },
+    "minimax_m3_vl": {"image_token_index": "]<]image[>[", "video_token_index": "]<]video[>["},
+    "molmo2": {
+        "image_patch_id": "<im_patch>",
+        "image_start_token_id": "<im_start>",
+        "low_res_image_start_token_id": "<low_res_im_start>",
+        "image_end_token_id": "<im_end>",
+        "frame_start_token_id": "<frame_start>",
+        "frame_end_token_id": "<frame_end>",
+    },
+    "internvl": {"image_token_id": "<IMG_CONTEXT>"},
+    "gemma4": {"video_token_id": "<|video|>"},
+    "gemma4_unified": {"video_token_id": "<|video|>"},
+    **dict.fromkeys(["qwen2_5_omni", "qwen3_omni_moe"], {"vision_start_token_id": "<|vision_bos|>"}),
+}
+
+
+def set_token_ids(config: Any, kind: str) -> None:
+    """Give a config the ids of the tokenizer of its processor."""
+    tokenizer, special = create_processor(kind).tokenizer, PARTS[kind].special
+    for attribute in (field.name for field in fields(config)):
+        name = attribute.removesuffix("_id").removesuffix("_index")
+        token = NAMED_OTHERWISE.get(kind, {}).get(attribute) or special.get(name) or special.get(f"{name}_token")
+        if token is not None and attribute != name:
+            setattr(config, attribute, tokenizer.convert_tokens_to_ids(token))
+
+
+@cache
+def create_model(kind: str) -> Any:
+    """Return a tiny model of a type with random weights."""
+    config = create_config(kind)
+    set_token_ids(config, kind)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForMultimodalLM.from_config(config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.ndim > 1 or not name.endswith("weight"):  # norms keep their weights
+                weight.copy_(torch.randn(weight.shape) * 0.2)
+    model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, 0
+    return model

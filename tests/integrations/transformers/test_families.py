@@ -1,0 +1,147 @@
+"""`floc.attach` on every model type of transformers that takes videos, with inputs of its real processor.
+
+The first oracle is the bare model, whose decoder is called with inputs that were cut by hand. The second masks the
+dropped tokens, for models whose attention is full. Both start from what the bare model passes to its decoder.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import floc
+from tests.integrations.transformers.helpers import list_hooks
+from tests.integrations.transformers.processors import PARTS, create_processor, transformers
+from tests.integrations.transformers.tiny_configs import create_model
+
+CLOSE = dict(atol=2e-4, rtol=1e-4)
+FRAMES = 8
+KINDS = pytest.mark.parametrize("kind", PARTS)
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of processors that pass tensors to numpy
+
+
+@cache
+def create_inputs(kind: str) -> dict[str, Any]:
+    """Return what the processor of a type makes of a short video and a question."""
+    from transformers.video_utils import VideoMetadata
+
+    video = np.random.default_rng(0).integers(0, 256, (FRAMES, 40, 64, 3), np.uint8)
+    about = VideoMetadata(
+        total_num_frames=FRAMES, fps=4.0, width=64, height=40, duration=2.0, frames_indices=list(range(FRAMES))
+    )
+    parts = [{"type": "video", "video": video}, {"type": "text", "text": "What?"}]
+    settings: dict[str, Any] = {"do_sample_frames": False, "video_metadata": [about], "return_metadata": True}
+    if "_omni" in kind and kind.startswith("qwen"):
+        settings["size"] = PARTS[kind].settings["size"]  # the processor has a default for each call
+    inputs = create_processor(kind).apply_chat_template(
+        [{"role": "user", "content": parts}],
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        return_tensors="pt",
+        processor_kwargs=settings,
+    )
+    return {name: value for name, value in inputs.items() if torch.is_tensor(value)}
+
+
+def call(model: Any, inputs: dict[str, Any], **more: Any) -> torch.Tensor:
+    """Return the logits of a call.
+
+    The forward of Gemma 4 in transformers 5.22 does not pass the number of frames on, so that only generation can use
+    videos. Like generation, encode first.
+    """
+    if "num_frames_per_video" in inputs:
+        names = inspect.signature(model.base_model.get_video_features).parameters
+        given = {name: value for name, value in inputs.items() if name in names}
+        features = model.base_model.get_video_features(**given, return_dict=True)
+        inputs = {name: value for name, value in inputs.items() if name not in names}
+        inputs["mm_encoder_outputs"] = {"video": features}
+    return model(**inputs, **more)
+
+
+@contextmanager
+def change_decoder(model: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Iterator[None]:
+    """Change the arguments of the decoder of a bare model."""
+    hook = model.get_decoder().register_forward_pre_hook(
+        lambda module, args, kwargs: (args, change(dict(kwargs))), with_kwargs=True
+    )
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def cut_by_hand(kwargs: dict[str, Any], stays: list[int]) -> dict[str, Any]:
+    """Cut the arguments of a decoder to some columns of its only row."""
+    length = kwargs["inputs_embeds"].shape[1]
+    positions = kwargs.get("position_ids")
+    kwargs["position_ids"] = (torch.arange(length)[None] if positions is None else positions)[..., stays]
+    if kwargs.get("deepstack_visual_embeds"):
+        marked = kwargs["visual_pos_masks"][0].nonzero()[:, 0].tolist()
+        rows = [i for i, column in enumerate(marked) if column in stays]
+        kwargs["deepstack_visual_embeds"] = [layer[rows] for layer in kwargs["deepstack_visual_embeds"]]
+    mask = kwargs.pop("attention_mask", None)
+    for name, value in kwargs.items():
+        if name != "position_ids" and isinstance(value, torch.Tensor) and value.shape[:2] == (1, length):
+            kwargs[name] = value[:, stays]
+    masks = mask if isinstance(mask, dict) else {"": mask}
+    for kind, each in masks.items():
+        if each is None or each.ndim == 2:
+            masks[kind] = torch.ones(1, len(stays), dtype=torch.long)
+        else:
+            masks[kind] = each[:, :, stays][..., stays]
+    kwargs["attention_mask"] = masks if isinstance(mask, dict) else masks[""]
+    return kwargs
+
+
+def find_columns(kind: str, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+    """Return the columns of all visual tokens; the prompts of these tests have one video."""
+    names = ["video_token_id", "image_token_id"]
+    ids = [getattr(model.config, name) for name in names if getattr(model.config, name, None) is not None]
+    return max(((inputs["input_ids"][0] == token).nonzero()[:, 0] for token in ids), key=len)
+
+
+def list_staying(kind: str, model: Any, inputs: dict[str, Any], handle: Any) -> list[int]:
+    (kept,) = handle.last
+    places = find_columns(kind, model, inputs)[: kept.n]  # a newline may follow
+    dropped = set(places.tolist()) - set(places[torch.as_tensor(kept.indices)].tolist())
+    assert 0 < len(kept) < kept.n
+    assert len(dropped) == kept.n - len(kept)
+    return [column for column in range(inputs["input_ids"].shape[1]) if column not in dropped]
+
+
+def extend(inputs: dict[str, Any], ids: list[int]) -> dict[str, Any]:
+    """Append text tokens to the prompt."""
+    length = inputs["input_ids"].shape[1]
+    more = dict(inputs)
+    for name, value in inputs.items():
+        if value.shape == (1, length):
+            new = ids if name == "input_ids" else [int(name == "attention_mask")] * len(ids)
+            more[name] = torch.cat([value, torch.tensor([new], dtype=value.dtype)], 1)
+    return more
+
+
+def compute_by_hand(model: Any, inputs: dict[str, Any], stays: list[int]) -> torch.Tensor:
+    with change_decoder(model, lambda kwargs: cut_by_hand(kwargs, stays)):
+        return call(model, inputs, use_cache=False).logits
+
+
+@KINDS
+def test_equals_inputs_cut_by_hand(kind: str) -> None:
+    model, inputs = create_model(kind), create_inputs(kind)
+    bare = call(model, inputs).logits
+    before = list_hooks(model)  # the library adds hooks of its own in the first call
+    with floc.attach(model, ratio=1 / 4) as handle:
+        logits = call(model, inputs).logits
+    stays = list_staying(kind, model, inputs, handle)
+    torch.testing.assert_close(logits, compute_by_hand(model, inputs, stays), **CLOSE)
+    assert not torch.allclose(logits[:, -1], bare[:, -1], **CLOSE)
+    assert list_hooks(model) == before
+    assert torch.equal(call(model, inputs).logits, bare)
