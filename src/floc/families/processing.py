@@ -169,6 +169,8 @@ class VideoPreparer:
             rate = DEFAULT_FPS
         try:
             indices = self._sample(facts, rate, max_frames, must_follow=fps is not None)
+            if not len(indices):
+                raise ValueError("it takes no frame")
             return self.plan_frames(facts, indices, self._find_size(len(indices), facts), rate)
         except (ValueError, ZeroDivisionError, RuntimeError) as error:  # too short for the processor, mostly
             raise ValueError(
