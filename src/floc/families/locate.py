@@ -134,7 +134,9 @@ def read_llava_onevision_grids(config: Any, arguments: Arguments) -> list[Shape]
 
 def read_video_llava_grids(config: Any, arguments: Arguments) -> list[Shape]:
     """Read the grids of videos of Video-LLaVA: a frame is one row, because it has a class token before its patches."""
-    return _read_stacked_grids(arguments, 1, 1 + (config.vision_config.image_size // config.vision_config.patch_size) ** 2)
+    return _read_stacked_grids(
+        arguments, 1, 1 + (config.vision_config.image_size // config.vision_config.patch_size) ** 2
+    )
 
 
 def read_perception_lm_grids(config: Any, arguments: Arguments) -> list[Shape]:

@@ -153,7 +153,12 @@ PARTS: dict[str, Parts] = {
             "<im_low>",
         ),
     ),
-    "nemotron_h_omni": Parts(LLAVA, "<video>", {}, tokens=("<img>", "</img>", "<so_embedding>")),
+    "nemotron_h_omni": Parts(
+        LLAVA,
+        "<video>",
+        {"norm_mean": [0.5] * 3, "norm_std": [0.2] * 3, "patch_size": PATCH, "video_target_num_patches": 48},
+        tokens=("<img>", "</img>", "<so_embedding>"),
+    ),
     "llava_next_video": Parts(
         LLAVA,
         "<video>\n",
