@@ -4,7 +4,7 @@ Families differ in how the grid of a video is known:
 
 * grids: `video_grid_thw` has slices, rows and columns in patches (Qwen-VL, GLM-V, VideoLLaMA3, most others);
 * stacked frames: `pixel_values_videos` has the frames, all of one size (LLaVA, Perception LM, Nemotron);
-* single frames: the model knows the size of every frame, and only the prompt shows where a video ends (Kimi, MiniCPM-V);
+* single frames: the model knows the size of every frame, the prompt shows where a video ends (Kimi, MiniCPM-V);
 * labelled images: a video is a sequence of images with a label each, and only the prompt shows it (InternVL, SmolVLM).
 """
 
