@@ -16,8 +16,8 @@ from floc.captured import pieces
 from floc.families.processing import VideoPreparer
 from floc.tokens import Frames
 from tests.integrations.transformers.helpers import CLOSE, RATIO, create_prompt, forbid_vision, record_bare_call
-from tests.integrations.transformers.processors import create_processor
-from tests.integrations.transformers.tiny_configs import BUILT, create_model
+from tests.integrations.transformers.processors import PARTS, create_processor
+from tests.integrations.transformers.tiny_configs import create_model
 from tests.integrations.transformers.zoo import Image, Text, Video, prompt, side, transformers, without_pixels
 
 QUESTION = "What is on the table?"
@@ -169,7 +169,7 @@ def clip(tmp_path_factory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", BUILT)
+@pytest.mark.parametrize("kind", PARTS)
 def test_file_with_all_tokens_equals_the_model_alone(kind: str, clip: Path, tmp_path: Path) -> None:
     """Capture, save, load and replay with ratio=1, against the model on what its processor makes of the file."""
     model, processor = create_model(kind), create_processor(kind)
@@ -187,7 +187,7 @@ def test_file_with_all_tokens_equals_the_model_alone(kind: str, clip: Path, tmp_
         torch.testing.assert_close(step, other, **CLOSE)
 
 
-@pytest.mark.parametrize("kind", BUILT)
+@pytest.mark.parametrize("kind", PARTS)
 def test_fewer_tokens_of_a_file_equal_attach(kind: str, clip: Path) -> None:
     model, processor = create_model(kind), create_processor(kind)
     video = floc.capture(model, clip, processor=processor, ratio=RATIO)
