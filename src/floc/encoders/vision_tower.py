@@ -12,13 +12,14 @@ import numpy as np
 import torch
 
 from floc.encoders.base import FrameTokens, default_device, require_rgb
-from floc.encoders.vision_features import can_encode_in_chunks, encode_prepared
+from floc.encoders.vision_features import ADDS_TO_PLACEHOLDER, can_encode_in_chunks, encode_prepared
 from floc.families import find_family
 from floc.families.locate import count_joined
 from floc.families.pretrained import hide_progress, load_part
 from floc.families.processing import Limit, Rate, VideoPlan, VideoPreparer
 from floc.video.choice import FrameChoice, VideoFacts
 
+LOADED_WHOLE = (*ADDS_TO_PLACEHOLDER, "gemma4")  # their embeddings depend on the number of layers, or are needed
 STEP = 16  # frames encoded at a time: bounds the memory; even, so that pairs stay together
 
 
@@ -28,13 +29,9 @@ class VisionLayout:
 
     name: str
     preparer: VideoPreparer
-    joined: int = 1  # slices of the processor that the model joins into one
+    frames_per_token: int = 1
     plan: VideoPlan | None = None  # of the video that is encoded; None: one for each call
     _plans: dict[tuple[int, ...], VideoPlan] = field(default_factory=dict, repr=False)  # by shape of the frames
-
-    @property
-    def frames_per_token(self) -> int:
-        return self.preparer.frames_per_slice * self.joined
 
     def frame_size(self, width: int, height: int) -> tuple[int, int]:
         """Return the same size: the processor resizes frames."""
@@ -104,7 +101,7 @@ def load(name: str, device: str | None = None) -> VisionTower:
     layout = load_layout(name)
     config = load_part("config", name.removeprefix("hf:"), f"the encoder {name!r}")
     model = _load_without_language(name, config).to(torch.device(device or default_device()))
-    return VisionTower(name, layout.preparer, layout.joined, model=model)
+    return VisionTower(name, layout.preparer, layout.frames_per_token, model=model)
 
 
 def load_layout(name: str) -> VisionLayout:
@@ -113,7 +110,8 @@ def load_layout(name: str) -> VisionLayout:
     config = load_part("config", source, purpose)
     find_family(config)
     try:
-        return VisionLayout(name, VideoPreparer(load_part("processor", source, purpose)), count_joined(config))
+        preparer = VideoPreparer(load_part("processor", source, purpose))
+        return VisionLayout(name, preparer, count_frames_per_token(preparer, config))
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(source) else f"{name}: {error}") from error
 
@@ -121,24 +119,37 @@ def load_layout(name: str) -> VisionLayout:
 def wrap_model(model: Any, processor: Any) -> VisionTower:
     """Create an encoder from a loaded model and its processor."""
     name = str(getattr(model, "name_or_path", "") or type(model).__name__)
-    joined = count_joined(model.config)
-    return VisionTower(name, VideoPreparer(processor), joined, model=model.base_model, is_half=False)
+    preparer = VideoPreparer(processor)
+    count = count_frames_per_token(preparer, model.config)
+    return VisionTower(name, preparer, count, model=model.base_model, is_half=False)
+
+
+def count_frames_per_token(preparer: VideoPreparer, config: Any) -> int:
+    """Return how many frames a model joins into one slice of tokens."""
+    joined, frames = count_joined(config), 2 * preparer.frames_per_slice
+    facts = VideoFacts(frames * joined, 1.0, 224, 224)
+    grid = preparer.plan_frames(facts, np.arange(facts.frames)).outputs.get("video_grid_thw")
+    return preparer.frames_per_slice if grid is None else facts.frames * joined // int(grid[0, 0])
 
 
 def _load_without_language(name: str, config: Any) -> Any:
+    """Load the multimodal model of a folder or hub id, without its language model."""
     from transformers import AutoModelForImageTextToText
 
     text = config.get_text_config()
-    text.num_hidden_layers = 0
-    if getattr(text, "layer_types", None):
-        text.layer_types = []
+    if config.model_type not in LOADED_WHOLE:
+        text.num_hidden_layers = 0
+        if getattr(text, "layer_types", None):
+            text.layer_types = []
     options = dict(config=config, dtype="auto", output_loading_info=True)
     with hide_progress(hide_warnings=True):  # it would list every weight of the language model as unused
         loaded: Any = AutoModelForImageTextToText.from_pretrained(name.removeprefix("hf:"), **options)
-    model, report = loaded[0].model, loaded[1]
-    language = "text_model" if hasattr(model, "text_model") else "language_model"
-    missing = [weight for weight in report["missing_keys"] if language not in weight and "lm_head" not in weight]
+    model, report = loaded
+    base, decoder = model.base_model, model.get_decoder()
+    parent, _, child = next(path for path, module in base.named_modules() if module is decoder).rpartition(".")
+    missing = [key for key in report["missing_keys"] if f".{child}." not in f".{key}" and "lm_head" not in key]
     if missing:
         raise ValueError(f"{name}: {len(missing)} weights of the vision encoder are missing, such as {missing[0]}")
-    delattr(model, language)
-    return model.eval()
+    if config.model_type not in ADDS_TO_PLACEHOLDER:
+        delattr(base.get_submodule(parent), child)
+    return base.eval()

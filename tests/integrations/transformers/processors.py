@@ -239,7 +239,11 @@ def create_tokenizer(kind: str) -> Any:
         "{% endif %}{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
     return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=bare, bos_token="<s>", pad_token="<s>", chat_template=template, extra_special_tokens=parts.special
+        tokenizer_object=bare,
+        bos_token="<s>",
+        pad_token="<s>",
+        chat_template=template,
+        extra_special_tokens=parts.special,
     )
 
 

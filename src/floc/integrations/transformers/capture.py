@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from floc.captured.captured import Captured
 from floc.captured.identity import Identity
@@ -190,7 +191,14 @@ def _split_prepared(
     for start in range(0, slices, step):
         stop = min(slices, start + step)
         if grids is None:
-            yield {**inputs, name: pixels.narrow(axis, start, stop - start)}, stop - start
+            by_frame = {
+                name: value.narrow(axis, start, stop - start)
+                for name, value in inputs.items()
+                if torch.is_tensor(value)
+                and value.ndim > axis + 1
+                and value.shape[: axis + 1] == pixels.shape[: axis + 1]
+            }
+            yield {**inputs, **by_frame}, stop - start
         else:
             rows = len(pixels) // slices
             grid = grids.new_tensor([[int(grids[0, 0]) // slices * (stop - start), *grids[0, 1:].tolist()]])
