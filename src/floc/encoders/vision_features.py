@@ -95,6 +95,9 @@ def _read_shape(config: Any, family: ModelFamily, prepared: Mapping[str, Any], c
         problem = f"prepared frames must be of one video, got grids of {shapes} slices, rows and columns"
         raise ValueError(f"{problem}; encode each video alone")
     (shape,) = shapes
+    frames = prepared.get("num_patches_per_frame")  # of MiniCPM-V, which cuts every frame into tiles
+    if frames is not None and len(frames) != shape[0]:
+        shape = (len(frames), 1, count // len(frames))
     extra = count - math.prod(shape)
     if extra != (family.newline is not None and extra > 0):
         problem = f"the vision encoder of {config.model_type} returned {count} tokens for a grid of {shape}"

@@ -129,7 +129,8 @@ class VideoPreparer:
     @property
     def frames_per_slice(self) -> int:
         """Frames that the model joins into one slice of tokens."""
-        return int(getattr(self.video_processor, "temporal_patch_size", None) or 1)
+        joined = getattr(self.processor, "video_temporal_patch_dim", None)  # of Nemotron
+        return int(joined or getattr(self.video_processor, "temporal_patch_size", None) or 1)
 
     def plan(self, facts: VideoFacts, *, fps: float | None = None, max_frames: int | None = None) -> VideoPlan:
         """Decide which frames to take and how large they are, as the processor would.
