@@ -139,10 +139,10 @@ def read_video_llava_grids(config: Any, arguments: Arguments) -> list[Shape]:
 
 def read_perception_lm_grids(config: Any, arguments: Arguments) -> list[Shape]:
     """Read the grids of videos of Perception LM, whose vision encoder has its patch size in its name."""
-    patch = re.search(r"patch(\d+)", config.vision_config.architecture)
+    name = config.vision_config.architecture
+    patch = re.search(r"patch(\d+)", name)
     if patch is None:
-        given = config.vision_config.architecture
-        raise ValueError(f"the vision encoder's name must have its patch size, such as patch14; got {given!r}")
+        raise ValueError(f"the vision encoder's name must have its patch size, such as patch14; got {name!r}")
     side = int(patch[1]) * config.projector_pooling_ratio
     height, width = _require(arguments, "pixel_values_videos").shape[-2:]
     return _read_stacked_grids(arguments, height // side, width // side)

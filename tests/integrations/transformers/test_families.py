@@ -6,6 +6,7 @@ dropped tokens, for models whose attention is full. Both start from what the bar
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,7 +41,15 @@ def create_inputs(kind: str) -> dict[str, Any]:
     settings: dict[str, Any] = {"do_sample_frames": False, "video_metadata": [about], "return_metadata": True}
     if "_omni" in kind and kind.startswith("qwen"):
         settings["size"] = PARTS[kind].settings["size"]  # the processor has a default for each call
-    inputs = create_processor(kind).apply_chat_template(
+    if kind == "nemotron_h_omni":
+        del settings["video_metadata"]  # its processor of transformers 5.22 fails with a list of them
+    if "mm_token_type_ids" in inspect.signature(create_model(kind).base_model.forward).parameters:
+        settings["return_mm_token_type_ids"] = True
+    processor = create_processor(kind)
+    if kind == "kimi_k25":  # the model of transformers 5.22 fails if several frames are joined
+        processor = copy.copy(processor)
+        processor.video_processor = type(processor.video_processor)(**PARTS[kind].settings, temporal_patch_size=1)
+    inputs = processor.apply_chat_template(
         [{"role": "user", "content": parts}],
         add_generation_prompt=True,
         tokenize=True,
@@ -51,19 +60,25 @@ def create_inputs(kind: str) -> dict[str, Any]:
     return {name: value for name, value in inputs.items() if torch.is_tensor(value)}
 
 
-def call(model: Any, inputs: dict[str, Any], **more: Any) -> torch.Tensor:
-    """Return the logits of a call.
+# models whose bare forward of transformers 5.22 fails with pixels of videos: Gemma 4 does not pass the number of frames
+# on, and Nemotron takes only a list of features
+ENCODED_FIRST = ("gemma4", "gemma4_unified", "nemotron_h_omni")
 
-    The forward of Gemma 4 in transformers 5.22 does not pass the number of frames on, so that only generation can use
-    videos. Like generation, encode first.
-    """
-    if "num_frames_per_video" in inputs:
-        names = inspect.signature(model.base_model.get_video_features).parameters
-        given = {name: value for name, value in inputs.items() if name in names}
-        features = model.base_model.get_video_features(**given, return_dict=True)
-        inputs = {name: value for name, value in inputs.items() if name not in names}
-        inputs["mm_encoder_outputs"] = {"video": features}
-    return model(**inputs, **more)
+
+def encode(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Return inputs with encoded videos in place of pixels if the model needs it, as generation passes them."""
+    if model.config.model_type not in ENCODED_FIRST:
+        return inputs
+    names = inspect.signature(model.base_model.get_video_features).parameters
+    given = {name: value for name, value in inputs.items() if name in names}
+    features = model.base_model.get_video_features(**given, return_dict=True)
+    features.pooler_output = tuple(features.pooler_output)
+    others = {name: value for name, value in inputs.items() if name not in names}
+    return {**others, "mm_encoder_outputs": {"video": features}}
+
+
+def call(model: Any, inputs: dict[str, Any], **more: Any) -> Any:
+    return model(**encode(model, inputs), **more)
 
 
 @contextmanager
@@ -93,11 +108,11 @@ def cut_by_hand(kwargs: dict[str, Any], stays: list[int]) -> dict[str, Any]:
             kwargs[name] = value[:, stays]
     masks = mask if isinstance(mask, dict) else {"": mask}
     for kind, each in masks.items():
-        if each is None or each.ndim == 2:
-            masks[kind] = torch.ones(1, len(stays), dtype=torch.long)
-        else:
-            masks[kind] = each[:, :, stays][..., stays]
-    kwargs["attention_mask"] = masks if isinstance(mask, dict) else masks[""]
+        if each is not None:
+            masks[kind] = each[:, stays] if each.ndim == 2 else each[:, :, stays][..., stays]
+    # a mask of ones: without any, positions with gaps are read as several packed prompts
+    ones = torch.ones(1, len(stays), dtype=torch.long)
+    kwargs["attention_mask"] = masks if isinstance(mask, dict) else ones if masks[""] is None else masks[""]
     return kwargs
 
 

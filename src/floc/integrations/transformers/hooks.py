@@ -138,6 +138,8 @@ class DecoderHooks(ABC):
             kwargs["attention_mask"] = layout.cut_mask(given, rows, start + length)
             if mask is not given:
                 kwargs["attention_mask"] = self._build_mask(arguments, kwargs, cut, start)
+                if start == 0 and isinstance(mask, dict):  # the model may have made it otherwise than for generation
+                    kwargs["attention_mask"]["full_attention"] = layout.cut_attention(mask["full_attention"], cut, False)
         else:
             is_static = bool(getattr(cache, "is_compileable", False))
             kwargs["attention_mask"] = layout.cut_attention(mask, cut, is_static)
