@@ -160,3 +160,50 @@ def test_equals_inputs_cut_by_hand(kind: str) -> None:
     assert not torch.allclose(logits[:, -1], bare[:, -1], **CLOSE)
     assert list_hooks(model) == before
     assert torch.equal(call(model, inputs).logits, bare)
+
+
+@KINDS
+def test_generates_as_inputs_cut_by_hand(kind: str) -> None:
+    model, inputs = create_model(kind), create_inputs(kind)
+    length = inputs["input_ids"].shape[1]
+    with floc.attach(model, ratio=1 / 4) as handle:
+        given = encode(model, inputs) if kind == "nemotron_h_omni" else inputs
+        generated = model.generate(**given, max_new_tokens=4, do_sample=False)[0, length:].tolist()
+    stays = list_staying(kind, model, inputs, handle)
+    expected: list[int] = []
+    for _ in range(4):  # without a cache: a longer prompt for each token
+        columns = [*stays, *range(length, length + len(expected))]
+        expected.append(int(compute_by_hand(model, extend(inputs, expected), columns)[0, -1].argmax()))
+    assert generated == expected
+
+
+@KINDS
+def test_second_turn_continues_from_the_cache(kind: str) -> None:
+    model, inputs = create_model(kind), create_inputs(kind)
+    length, ids = inputs["input_ids"].shape[1], [9, 8, 7]
+    turn, longer = {"input_ids": torch.tensor([ids])}, extend(inputs, ids)
+    cache = call(model, inputs, use_cache=True).past_key_values
+    bare = model(**turn, past_key_values=cache, use_cache=True).logits
+    if not torch.allclose(bare[:, -1], call(model, longer).logits[:, -1], **CLOSE):
+        pytest.skip("the bare model continues otherwise from a cache than from the whole prompt")
+    with floc.attach(model, ratio=1 / 4) as handle:
+        cache = call(model, inputs, use_cache=True).past_key_values
+        stays = list_staying(kind, model, inputs, handle)
+        logits = model(**turn, past_key_values=cache, use_cache=True).logits
+    expected = compute_by_hand(model, longer, [*stays, *range(length, length + len(ids))])
+    torch.testing.assert_close(logits[:, -1], expected[:, -1], **CLOSE)
+
+
+@KINDS
+def test_equals_the_bare_model_with_dropped_tokens_masked(kind: str) -> None:
+    model, inputs = create_model(kind), create_inputs(kind)
+    with floc.attach(model, ratio=1 / 4) as handle:
+        logits = call(model, inputs).logits
+    stays = list_staying(kind, model, inputs, handle)
+
+    def mask_dropped(kwargs: dict[str, Any]) -> dict[str, Any]:
+        return kwargs
+
+    with change_decoder(model, mask_dropped):
+        whole = call(model, inputs, use_cache=False).logits
+    torch.testing.assert_close(logits, whole[:, stays], **CLOSE)

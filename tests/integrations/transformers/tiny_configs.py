@@ -138,7 +138,7 @@ OWN: dict[str, dict[str, Any]] = {
         "whole": {"audio_config": None},
     },
     "qwen2_5_omni": {"text": GRID_TEXT, "whole": {"vision_start_token_id": 1}},
-    "qwen3_omni_moe": {"text": GRID_TEXT, "whole": {"vision_start_token_id": 1}},
+    "qwen3_omni_moe": {"text": {**GRID_TEXT, "sliding_window": None}, "whole": {"vision_start_token_id": 1}},
     "molmo2": {
         "text": {"additional_vocab_size": 16},
         "vision": {"image_size": [24, 24], "head_dim": 16},

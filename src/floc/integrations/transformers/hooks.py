@@ -19,7 +19,7 @@ import torch
 from floc._checks import check_choice
 from floc.families import find_family
 from floc.families.locate import Arguments, PromptVideo, Shape
-from floc.integrations.transformers.cache import CacheLayout, PromptLength, pop_layout
+from floc.integrations.transformers.cache import CacheLayout, pop_layout, put_layout
 from floc.integrations.transformers.cut import DecoderCut, VideoSelection, cut_inputs, gather_tokens, plan_cut
 
 Positions = Literal["keep", "compact"]
@@ -153,7 +153,7 @@ class DecoderHooks(ABC):
         if cache is None:
             cache = getattr(output, "past_key_values", None)
         if cache is not None:
-            cache.get_seq_length = PromptLength(cache, layout, self.base, is_attached)
+            put_layout(cache, layout, self.base, is_attached)
 
     def _has_videos(self, arguments: Arguments) -> bool:
         has_pixels = self.family.carries_pixels(arguments)
