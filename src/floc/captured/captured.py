@@ -12,6 +12,7 @@ import torch
 from floc.budget import Budget
 from floc.captured.identity import Identity
 from floc.families.locate import Shape
+from floc.families.preparation import Preparation
 from floc.families.processing import Turns, VideoPreparer
 
 
@@ -88,7 +89,7 @@ class Captured:
                 "how this video was prepared is unknown; build the prompt with the model's processor, and remove pixels"
             )
         preparer = VideoPreparer(processor)
-        return preparer.write_prompt(preparer.restore(record), question, history)
+        return preparer.write_prompt(preparer.restore(Preparation.from_dict(record)), question, history)
 
     def save(self, path: str | Path) -> None:
         """Write a .floc file atomically."""

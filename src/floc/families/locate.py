@@ -4,7 +4,7 @@ Families differ in how the grid of a video is known:
 
 * grids: `video_grid_thw` has slices, rows and columns in patches (Qwen-VL, GLM-V, VideoLLaMA3, most others);
 * stacked frames: `pixel_values_videos` has the frames, all of one size (LLaVA, Perception LM, Nemotron);
-* single frames: the model knows the size of every frame, and only the prompt shows where a video ends (Kimi, MiniCPM-V);
+* single frames: the model knows the size of every frame, the prompt shows where a video ends (Kimi, MiniCPM-V);
 * labelled images: a video is a sequence of images with a label each, and only the prompt shows it (InternVL, SmolVLM).
 """
 
@@ -135,7 +135,9 @@ def read_llava_onevision_grids(config: Any, arguments: Arguments) -> list[Shape]
 
 def read_video_llava_grids(config: Any, arguments: Arguments) -> list[Shape]:
     """Read the grids of videos of Video-LLaVA: a frame is one row, because it has a class token before its patches."""
-    return _read_stacked_grids(arguments, 1, 1 + (config.vision_config.image_size // config.vision_config.patch_size) ** 2)
+    return _read_stacked_grids(
+        arguments, 1, 1 + (config.vision_config.image_size // config.vision_config.patch_size) ** 2
+    )
 
 
 def read_perception_lm_grids(config: Any, arguments: Arguments) -> list[Shape]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -23,8 +22,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 
-from floc._checked_file import Fields
-from floc._checks import shorten
+from floc.families.preparation import Preparation
 from floc.video.choice import FrameChoice, VideoFacts
 
 Rate: TypeAlias = float | Literal["all"] | None  # frames per second; None: the processor's
@@ -34,7 +32,6 @@ Limit: TypeAlias = int | Literal["all"] | None  # the most frames; None: the pro
 DEFAULT_FPS = 2.0  # of Qwen's own tools and of vLLM, for processors that would take every frame
 # video processors whose `num_frames` is the most frames, beside a rate
 FRAMES_ARE_A_LIMIT = ("SmolVLMVideoProcessor", "MuseGlimmerVideoProcessor")
-MOST_FRAMES, MOST_PIXELS = 1 << 24, 1 << 26  # of a video, of a frame
 # first words of the settings of a video processor that shape pixels and grids, and those of them that do not
 _SHAPING = (
     *("size", "crop", "resample", "rescale", "image", "min", "max", "patch", "temporal", "merge", "do"),
@@ -56,6 +53,7 @@ class VideoPlan:
     outputs: Mapping[str, Any]  # what it returns for the whole video, without pixels
     pixels: tuple[str, tuple[int, ...]]  # name and shape of the pixels of the whole video
     resizing: _Resizing | None = None  # how it resizes a frame; None if that cannot be done on its own
+    fps: float | None = None  # the rate that it was asked for; None if its own
 
     @property
     def frame_size(self) -> tuple[int, int]:
@@ -160,14 +158,16 @@ class VideoPreparer:
         }
         if "cap_pixels_per_frame" in accepted:  # as the model was trained; unset, it warns and does not
             self.settings.setdefault("cap_pixels_per_frame", True)
+        if getattr(video_processor, "do_resize", None):  # MiniMax's processor expects frames of the right size
+            self.settings["do_resize"] = True
         if "use_token_compression" in accepted:  # floc compresses
             self.settings["use_token_compression"] = False
 
     @property
     def frames_per_slice(self) -> int:
         """Frames that the model joins into one slice of tokens."""
-        joined = getattr(self.processor, "video_temporal_patch_dim", None)  # of Nemotron
-        return int(joined or getattr(self.video_processor, "temporal_patch_size", None) or 1)
+        joined = getattr(self.video_processor, "temporal_patch_size", None)
+        return int(joined or getattr(self.processor, "video_temporal_patch_dim", None) or 1)
 
     def plan(self, facts: VideoFacts, *, fps: Rate = None, max_frames: Limit = None) -> VideoPlan:
         """Decide which frames to take and how large they are, as the processor would.
@@ -176,19 +176,31 @@ class VideoPreparer:
             fps: Frames per second, or "all"; the processor's by default.
             max_frames: The most frames, or "all"; the processor's limit by default.
         """
-        indices = self._sample(facts, fps, max_frames)
-        return self.plan_frames(facts, indices, self._find_size(len(indices), facts))
+        rate = facts.fps if fps == "all" else fps
+        if fps is None and all(getattr(self.video_processor, name, None) is None for name in ("fps", "num_frames")):
+            rate = DEFAULT_FPS
+        try:
+            indices = self._sample(facts, rate, max_frames, must_follow=fps is not None)
+            if not len(indices):
+                raise ValueError("it takes no frame")
+            return self.plan_frames(facts, indices, self._find_size(len(indices), facts), rate)
+        except (ValueError, ZeroDivisionError, RuntimeError) as error:  # too short for the processor, mostly
+            raise ValueError(
+                f"{type(self.processor).__name__} cannot take a video of {facts.frames} frames at {facts.fps:g} per "
+                f"second ({error}); give a longer video, or other values for fps and max_frames"
+            ) from error
 
-    def plan_frames(self, facts: VideoFacts, indices: np.ndarray, size: Any = None) -> VideoPlan:
-        """Plan given frames; `size` is that of `VideoPlan.size`."""
+    def plan_frames(
+        self, facts: VideoFacts, indices: np.ndarray, size: Any = None, fps: float | None = None
+    ) -> VideoPlan:
+        """Plan given frames; `size` and `fps` are those of `VideoPlan`."""
         step = self.frames_per_slice
-        short = [self._describe_frames(count, facts, size) for count in (step, 2 * step)]
-        slices = math.ceil(len(indices) / step)
-        outputs = {
-            name: _extrapolate(short[0][name], short[1][name], slices) for name in short[0] if name != "video_metadata"
-        }
+        shortest = min(len(indices), step + len(indices) % step)  # not all processors fill the last slice
+        one, two = (self._describe_frames(count, facts, size) for count in (shortest, shortest + step))
+        steps = (len(indices) - shortest) // step
+        outputs = {name: _extrapolate(one[name], two[name], steps) for name in one if name != "video_metadata"}
         name = next(name for name in PIXELS if name in outputs)
-        plan = VideoPlan(facts, indices, size, outputs, (name, tuple(outputs.pop(name).shape)))
+        plan = VideoPlan(facts, indices, size, outputs, (name, tuple(outputs.pop(name).shape)), fps=fps)
         return replace(plan, resizing=self._find_resizing(plan))
 
     def prepare(self, plan: VideoPlan, pixels: np.ndarray) -> dict[str, torch.Tensor]:
@@ -198,35 +210,24 @@ class VideoPreparer:
             pixels: [F, height, width, 3] uint8, of the video's own size or of `plan.frame_size`.
         """
         is_resized = plan.resizing is not None and pixels.shape[2:0:-1] == plan.frame_size
+        missing = self.frames_per_slice - len(pixels)
+        if missing > 0 and self._fills_slice(plan, len(pixels)):  # some refuse less than a slice
+            pixels = np.concatenate([pixels, *[pixels[-1:]] * missing])
         processor = self._control(_SKIP if is_resized else plan.size)
         return dict(processor(videos=[pixels], do_sample_frames=False, return_tensors="pt", **self._processing()))
 
-    def record(self, plan: VideoPlan) -> dict[str, Any]:
-        """Return what was done to a video; JSON-serialisable, for `restore`."""
-        facts, size = plan.facts, plan.size
-        return {
-            "processor": type(self.video_processor).__name__,
-            "settings": self._describe_settings(),
-            "video": [facts.frames, facts.fps, facts.width, facts.height],
-            "size": None if size is None else [int(size["height"]), int(size["width"])],
-            "indices": plan.indices.tolist(),
-        }
+    def record(self, plan: VideoPlan) -> Preparation:
+        """Return what is done to a video, for `restore`."""
+        size = None if plan.size is None else [int(plan.size["height"]), int(plan.size["width"])]
+        return Preparation(*self._describe(), plan.facts, plan.indices, size, plan.fps)
 
-    def restore(self, record: Mapping[str, Any]) -> VideoPlan:
+    def restore(self, record: Preparation) -> VideoPlan:
         """Return the plan that was recorded; raise ValueError if this processor would prepare the video differently."""
         from transformers.image_utils import SizeDict
 
-        facts, indices, size = read_record(record)
-        mine, theirs = self._describe_settings(), record["settings"]
-        kinds = (record["processor"], type(self.video_processor).__name__)
-        changed = [name for name in mine if name in theirs and mine[name] != theirs[name]]
-        if kinds[0] != kinds[1] or changed:
-            reason = f"by {kinds[0]}, but this is {kinds[1]}"
-            if changed and kinds[0] == kinds[1]:
-                name = changed[0]
-                reason = f"with {name} {shorten(theirs[name])}, but this processor has {shorten(mine[name])}"
-            raise ValueError(f"the video was prepared {reason}; use that processor, or capture the video again")
-        return self.plan_frames(facts, indices, size and SizeDict(height=size[0], width=size[1]))
+        record.require_same(*self._describe())
+        size = None if record.size is None else SizeDict(height=record.size[0], width=record.size[1])
+        return self.plan_frames(record.facts, record.indices, size, record.fps)
 
     def write_prompt(self, plan: VideoPlan, question: str, history: Turns = ()) -> Any:
         """Write the prompt for a question about a video, without pixels, as the processor would.
@@ -249,7 +250,12 @@ class VideoPreparer:
         processor.video_processor = _answer_with(self.video_processor, plan)
         try:
             inputs = processor.apply_chat_template(
-                turns, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+                turns,
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=True,
+                return_tensors="pt",
+                processor_kwargs={} if plan.fps is None else {"fps": plan.fps},  # some write it into their outputs
             )
         except TemplateError as error:
             raise ValueError(f"the processor's chat template does not support videos ({error})") from error
@@ -257,27 +263,33 @@ class VideoPreparer:
             {name: inputs[name] for name in inputs if name not in PIXELS and torch.is_tensor(inputs[name])}
         )
 
-    def _sample(self, facts: VideoFacts, fps: Rate, max_frames: Limit) -> np.ndarray:
-        fps = facts.fps if fps == "all" else fps
+    def _sample(self, facts: VideoFacts, fps: float | None, max_frames: Limit, *, must_follow: bool) -> np.ndarray:
+        """Return the frames to take. If `must_follow` is True, `fps` counts even for a processor that ignores it."""
         max_frames = facts.frames if max_frames == "all" else max_frames
         sampler = copy.copy(self.video_processor)
         accepted = sampler.valid_kwargs.__annotations__
         for name, value in self.settings.items():
             setattr(sampler, name, value)
         limits = type(sampler).__name__ in FRAMES_ARE_A_LIMIT
-        if fps is not None or (getattr(sampler, "fps", None) is None and getattr(sampler, "num_frames", None) is None):
-            sampler.fps = fps or DEFAULT_FPS
+        if fps is not None:
+            sampler.fps = fps
             sampler.num_frames = sampler.num_frames if limits else None
         if max_frames is not None:
-            for name in ("max_frames", "max_num_frames", *(["num_frames"] if limits else [])):
+            for name in ("max_frames", "max_num_frames"):
                 if name in accepted:
                     setattr(sampler, name, max_frames)
+            if getattr(sampler, "num_frames", None) is not None:
+                sampler.num_frames = max_frames if limits else min(max_frames, facts.frames)
         # the processor would pass its own values, too; most refuse a rate and a number together
         given = {name: getattr(sampler, name, None) for name in accepted if name not in _NOT_SAMPLING}
         if given.get("fps") is not None and not limits:
             given["num_frames"] = None
         empty = VideoPlan(facts, np.zeros(0, np.int64), None, {}, ("", ()))
         indices = np.asarray(sampler.sample_frames(metadata=empty.describe(), **given), np.int64)
+        if must_follow and _ignores_rate(sampler, given):
+            from transformers.video_processing_utils import BaseVideoProcessor
+
+            indices = BaseVideoProcessor.sample_frames(sampler, empty.describe(), fps=fps)
         if max_frames is not None and len(indices) > max_frames:
             indices = indices[np.arange(max_frames) * len(indices) // max_frames]
         return indices
@@ -311,6 +323,12 @@ class VideoPreparer:
         is_equal = all(torch.equal(value, found[name]) for name, value in expected.items() if torch.is_tensor(value))
         return resizing if is_equal else None
 
+    def _fills_slice(self, plan: VideoPlan, frames: int) -> bool:
+        """Return whether the processor repeats the last frame to fill the last slice."""
+        name, step = plan.pixels[0], self.frames_per_slice
+        short, full = (self._describe_frames(count, plan.facts, plan.size) for count in (step + frames, 2 * step))
+        return short[name].shape == full[name].shape
+
     def _describe_frames(self, frames: int, facts: VideoFacts, size: Any) -> dict[str, Any]:
         """Return what the processor returns for so many empty frames, which take no memory before they are resized."""
         empty = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(frames, 3, facts.height, facts.width)
@@ -327,13 +345,12 @@ class VideoPreparer:
         changed.fixed_size, changed.calls = size, []
         return changed
 
-    def _describe_settings(self) -> dict[str, Any]:
-        """Return the settings that shape pixels and grids; JSON-serialisable."""
+    def _describe(self) -> tuple[str, dict[str, Any]]:
+        """Return the class of the video processor, and the settings that shape pixels and grids."""
         settings = {**self.video_processor.to_dict(), **self.settings}
-        shaping = {
-            name: settings[name] for name in settings if name.split("_")[0] in _SHAPING and name not in _SAMPLING
-        }
-        return json.loads(json.dumps(shaping, default=dict))
+        shaping = [name for name in settings if name.split("_")[0] in _SHAPING and name not in _SAMPLING]
+        found = {name: settings[name] for name in shaping}
+        return type(self.video_processor).__name__, json.loads(json.dumps(found, default=dict))
 
     def _processing(self) -> dict[str, Any]:
         return {name: value for name, value in self.settings.items() if name not in ("fps", "num_frames")}
@@ -346,20 +363,12 @@ def check_processor(processor: Any) -> None:
         raise ValueError("the processor has no chat template; put the model's chat_template.jinja beside its files")
 
 
-def read_record(record: Mapping[str, Any]) -> tuple[VideoFacts, np.ndarray, list[int] | None]:
-    """Check a record of a file; return the facts of the video, the numbers of its frames, and their size."""
-    fields = Fields(dict(record), "preparation")
-    fields.text("processor")
-    fields.section("settings")
-    frames, fps, width, height = fields.numbers("video", 4, 1e-6, MOST_FRAMES)
-    if min(width, height) < 1 or width * height > MOST_PIXELS or frames < 1:
-        raise ValueError(f"preparation: no video has {shorten(record['video'])} frames, rate, width and height")
-    facts = VideoFacts(int(frames), fps, int(width), int(height))
-    indices = np.array(fields.integers("indices", None, 0, facts.frames - 1), np.int64)
-    size = fields.integers("size", 2, 1, MOST_FRAMES) if fields.has("size") else None
-    if not len(indices) or (size and size[0] * size[1] > MOST_PIXELS) or (np.diff(indices) < 0).any():
-        raise ValueError("preparation: indices must be ascending, and the size possible")
-    return facts, indices, size
+def _ignores_rate(sampler: Any, given: Mapping[str, Any]) -> bool:
+    """Return whether a video processor samples the same frames at any rate."""
+    facts = VideoFacts(2400, 24.0, 64, 64)  # between the limits of all processors
+    video = VideoPlan(facts, np.zeros(0, np.int64), None, {}, ("", ())).describe()
+    slow, fast = (sampler.sample_frames(metadata=video, **{**given, "fps": fps}) for fps in (0.25, 0.5))
+    return len(slow) == len(fast)
 
 
 def _answer_with(video_processor: Any, plan: VideoPlan) -> Any:
@@ -382,24 +391,34 @@ def _answer_with(video_processor: Any, plan: VideoPlan) -> Any:
     return changed
 
 
-def _extrapolate(one: Any, two: Any, slices: int) -> Any:
-    """Return a processor's output for a video of so many slices, from its outputs for one and two slices.
+def _extrapolate(one: Any, two: Any, steps: int) -> Any:
+    """Return a processor's output for a longer video, from its outputs for two short ones.
 
-    >>> _extrapolate(torch.tensor([[1, 4, 6]]), torch.tensor([[2, 4, 6]]), 5)
+    Args:
+        one: for the first video.
+        two: for a video that is one step longer.
+        steps: how many steps longer than the first video the long video is.
+
+    >>> _extrapolate(torch.tensor([[1, 4, 6]]), torch.tensor([[2, 4, 6]]), 4)
     tensor([[5, 4, 6]])
-    >>> _extrapolate(torch.zeros(2, 3), torch.zeros(4, 3), 5).shape
+    >>> _extrapolate(torch.tensor([0, 1]), torch.tensor([0, 1, 2, 3]), 2)
+    tensor([0, 1, 2, 3, 4, 5])
+    >>> _extrapolate(torch.zeros(2, 3), torch.zeros(4, 3), 4).shape
     torch.Size([10, 3])
     """
     if isinstance(one, list | tuple):
         one, two = np.asarray(one), np.asarray(two)
-        return _extrapolate(torch.from_numpy(one), torch.from_numpy(two), slices).numpy()
-    if not torch.is_tensor(one):
+        return _extrapolate(torch.from_numpy(one), torch.from_numpy(two), steps).numpy()
+    if steps == 0 or not torch.is_tensor(one):
         return one
     if one.is_floating_point() or one.dtype == torch.bool:
-        shape = [a + (b - a) * (slices - 1) for a, b in zip(one.shape, two.shape, strict=True)]
+        shape = [a + (b - a) * steps for a, b in zip(one.shape, two.shape, strict=True)]
         return one[(slice(0, 1),) * one.ndim].expand(shape) if one.numel() else one
     if one.shape == two.shape:
-        return one + (two - one) * (slices - 1)
+        return one + (two - one) * steps
     axis = next(i for i, (a, b) in enumerate(zip(one.shape, two.shape, strict=True)) if a != b)
-    step = two.narrow(axis, one.shape[axis], one.shape[axis]) - one
-    return torch.cat([one + step * i for i in range(slices)], axis)
+    added = two.shape[axis] - one.shape[axis]
+    first, second, rest = two.split([added, added, two.shape[axis] - 2 * added], axis)
+    growth = second - first
+    rest = rest + growth.narrow(axis, 0, rest.shape[axis]) * (steps - 1)
+    return torch.cat([*(first + growth * i for i in range(steps + 1)), rest], axis)

@@ -96,7 +96,7 @@ def _encode_file(
     check_file(path)
     video, tower = open_video(path, tower, fps=fps, max_frames=max_frames, batch=STEP)
     assert tower.plan is not None
-    record = tower.preparer.record(tower.plan)
+    record = tower.preparer.record(tower.plan).as_dict()
     log.fps, log.duration_s = video.sampled_fps, float(video.duration_s)
     log.about = {"source": path.name, "preparation": record}
 
@@ -128,7 +128,10 @@ def _encode_frames(
         times_s = np.concatenate(log.times_s)
         facts = VideoFacts(len(times_s), estimate_rate(times_s), width, height)
         plan = replace(planned_tower.plan, facts=facts, indices=np.arange(len(times_s)))
-        log.about = {"preparation": tower.preparer.record(plan), "warnings": list(getattr(frames, "warnings", ()))}
+        log.about = {
+            "preparation": tower.preparer.record(plan).as_dict(),
+            "warnings": list(getattr(frames, "warnings", ())),
+        }
 
     return -(-planned // tower.frames_per_token), encode()
 

@@ -205,7 +205,6 @@ class DecoderHooks(ABC):
             return positions
         return positions.take_along_dim(cut.columns.expand(*positions.shape[:-1], -1), -1)
 
-
     def _build_mask(self, arguments: Arguments, kwargs: dict[str, Any], cut: DecoderCut | None, start: int) -> Any:
         """Let the model build its own kind of mask for the tokens that are held."""
         types = arguments.get("mm_token_type_ids")
