@@ -66,9 +66,8 @@ class _Stop(Exception):
 def record_decoder(example: Example) -> tuple[torch.Tensor, ...]:
     """Return the tokens and deep features, [n, D] each, that the bare model gives its decoder at the placeholders."""
     model, processor, plan = example.model, example.preparer.processor, example.plan
-    settings = {
-        name: example.preparer.settings.get(name) for name in ("cap_pixels_per_frame", "use_token_compression", "size")
-    }
+    changed = ("cap_pixels_per_frame", "use_token_compression", "do_resize", "size")
+    settings = {name: value for name, value in example.preparer.settings.items() if name in changed}
     turn = [{"type": "video", "video": FRAMES[plan.indices]}, {"type": "text", "text": "What?"}]
     inputs = processor.apply_chat_template(
         [{"role": "user", "content": turn}],
@@ -76,7 +75,7 @@ def record_decoder(example: Example) -> tuple[torch.Tensor, ...]:
         return_dict=True,
         return_tensors="pt",
         processor_kwargs={
-            **{name: value for name, value in settings.items() if value is not None},
+            **settings,
             "do_sample_frames": False,
             # the processor of Nemotron takes those of one video only; times do not matter here
             **({} if hasattr(processor, "video_temporal_patch_dim") else {"video_metadata": [plan.describe()]}),
