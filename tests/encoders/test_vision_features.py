@@ -16,7 +16,7 @@ import torch
 pytest.importorskip("torchvision", reason="processors need torchvision: pip install torchvision")
 
 from floc.encoders import vision_features
-from floc.encoders.vision_features import can_encode_in_chunks, check_chunk, encode_prepared
+from floc.encoders.vision_features import can_encode_in_chunks, check_chunk, encode_prepared, split_prepared
 from floc.families import FAMILIES
 from floc.families.processing import VideoFacts, VideoPlan, VideoPreparer
 from tests.integrations.transformers.processors import PARTS, create_processor, transformers
@@ -26,6 +26,18 @@ FRAMES = np.random.default_rng(0).integers(0, 256, (32, 40, 64, 3), np.uint8)
 FACTS = VideoFacts(32, 8.0, 64, 40)
 SMALL = {"size": {"shortest_edge": 16 * 24, "longest_edge": 48 * 48}}  # for processors that replace the size they have
 CLOSE = dict(atol=1e-5, rtol=1e-5)
+# types whose prepared frames are not split: frames depend on each other, or cannot be told apart by a general rule
+STAY_WHOLE = [
+    "minimax_m3_vl",
+    "kimi_k25",
+    "gemma4",
+    "gemma4_unified",
+    "minicpmv4_6",
+    "minicpmv4_7",
+    "minicpm_ocr",
+    "molmo2",
+    "nemotron_h_omni",
+]
 # processors of GLM-V and MiniCPM-V pass tensors to numpy
 pytestmark = pytest.mark.filterwarnings("ignore:__array_:DeprecationWarning")
 ALL = pytest.mark.parametrize("kind", PARTS)
@@ -133,6 +145,20 @@ def test_chunks_equal_the_whole_video(kind: str, step: int) -> None:
         assert joined.shape == layer.shape
         is_equal = torch.allclose(joined, layer, **CLOSE)
         assert is_equal == can_encode_in_chunks(example.model.base_model.config)
+
+
+@ALL
+def test_prepared_frames_are_split(kind: str) -> None:
+    example = create_example(kind)
+    config, whole = example.model.base_model.config, example.encode()
+    prepared = example.prepare()
+    if kind == "internvl":  # as its processor returns them
+        prepared = {"pixel_values": prepared["pixel_values_videos"][0]}
+    parts = [*split_prepared(config, prepared, len(whole[0]), 3)]
+    encoded = [encode_prepared(example.model.base_model, part).all for part in parts]
+    for layer, pieces in zip(whole, zip(*encoded, strict=True), strict=True):
+        torch.testing.assert_close(torch.cat(pieces), layer, **CLOSE)
+    assert (len(parts) == 1) == (kind in STAY_WHOLE)
 
 
 def test_parts_of_a_video_that_cannot_be_encoded_alone_are_refused() -> None:
