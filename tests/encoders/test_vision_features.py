@@ -171,8 +171,9 @@ def test_parts_of_a_video_that_cannot_be_encoded_alone_are_refused() -> None:
     check_chunk(create_config("qwen2_5_vl"), 2, 4)
 
 
-def test_tokens_have_the_dtype_of_the_model() -> None:
-    example = create_example("qwen3_vl")
+@pytest.mark.parametrize("kind", ["qwen3_vl", "kimi_k25"])  # the latter does not convert pixels
+def test_tokens_have_the_dtype_of_the_model(kind: str) -> None:
+    example = create_example(kind)
     half = copy.deepcopy(example.model.base_model).bfloat16()
     expected = example.encode()
     for actual, layer in zip(encode_prepared(half, example.prepare()).all, expected, strict=True):
