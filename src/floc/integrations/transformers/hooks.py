@@ -139,7 +139,9 @@ class DecoderHooks(ABC):
             if mask is not given:
                 kwargs["attention_mask"] = self._build_mask(arguments, kwargs, cut, start)
                 if start == 0 and isinstance(mask, dict):  # the model may have made it otherwise than for generation
-                    kwargs["attention_mask"]["full_attention"] = layout.cut_attention(mask["full_attention"], cut, False)
+                    kwargs["attention_mask"]["full_attention"] = layout.cut_attention(
+                        mask["full_attention"], cut, False
+                    )
         else:
             is_static = bool(getattr(cache, "is_compileable", False))
             kwargs["attention_mask"] = layout.cut_attention(mask, cut, is_static)
