@@ -92,8 +92,7 @@ class VisionTower(VisionLayout):
         parts = []
         step = STEP if can_encode_in_chunks(self.model.config) else len(pixels)
         for start in range(0, len(pixels), step):
-            batch = pixels[start : start + step]
-            tokens, deep = encode_prepared(self.model, self.prepare(batch)).fold(len(batch) // count)
+            tokens, deep = encode_prepared(self.model, self.prepare(pixels[start : start + step]))
             parts.append(FrameTokens(tokens.half() if self.is_half and tokens.element_size() > 2 else tokens, deep))
         tokens, *layers = (torch.cat(layer) for layer in zip(*(part.all for part in parts), strict=True))
         return FrameTokens(tokens, tuple(layers))
