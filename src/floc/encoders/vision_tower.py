@@ -14,7 +14,6 @@ import torch
 from floc.encoders.base import FrameTokens, default_device, require_rgb
 from floc.encoders.vision_features import ADDS_TO_PLACEHOLDER, can_encode_in_chunks, encode_prepared
 from floc.families import find_family
-from floc.families.locate import count_joined
 from floc.families.pretrained import hide_progress, load_part
 from floc.families.processing import Limit, Rate, VideoPlan, VideoPreparer
 from floc.video.choice import FrameChoice, VideoFacts
@@ -29,9 +28,12 @@ class VisionLayout:
 
     name: str
     preparer: VideoPreparer
-    frames_per_token: int = 1
     plan: VideoPlan | None = None  # of the video that is encoded; None: one for each call
     _plans: dict[tuple[int, ...], VideoPlan] = field(default_factory=dict, repr=False)  # by shape of the frames
+
+    @property
+    def frames_per_token(self) -> int:
+        return self.preparer.frames_per_slice
 
     def frame_size(self, width: int, height: int) -> tuple[int, int]:
         """Return the same size: the processor resizes frames."""
@@ -89,8 +91,7 @@ class VisionTower(VisionLayout):
         parts = []
         step = STEP if can_encode_in_chunks(self.model.config) else len(pixels)
         for start in range(0, len(pixels), step):
-            batch = pixels[start : start + step]
-            tokens, deep = encode_prepared(self.model, self.prepare(batch)).fold(len(batch) // count)
+            tokens, deep = encode_prepared(self.model, self.prepare(pixels[start : start + step]))
             parts.append(FrameTokens(tokens.half() if self.is_half and tokens.element_size() > 2 else tokens, deep))
         tokens, *layers = (torch.cat(layer) for layer in zip(*(part.all for part in parts), strict=True))
         return FrameTokens(tokens, tuple(layers))
@@ -101,17 +102,15 @@ def load(name: str, device: str | None = None) -> VisionTower:
     layout = load_layout(name)
     config = load_part("config", name.removeprefix("hf:"), f"the encoder {name!r}")
     model = _load_without_language(name, config).to(torch.device(device or default_device()))
-    return VisionTower(name, layout.preparer, layout.frames_per_token, model=model)
+    return VisionTower(name, layout.preparer, model=model)
 
 
 def load_layout(name: str) -> VisionLayout:
     """Load the frame layout of "hf:" with a folder or hub id."""
     source, purpose = name.removeprefix("hf:"), f"the encoder {name!r}"
-    config = load_part("config", source, purpose)
-    find_family(config)
+    find_family(load_part("config", source, purpose))
     try:
-        preparer = VideoPreparer(load_part("processor", source, purpose))
-        return VisionLayout(name, preparer, count_frames_per_token(preparer, config))
+        return VisionLayout(name, VideoPreparer(load_part("processor", source, purpose)))
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(source) else f"{name}: {error}") from error
 
@@ -119,17 +118,7 @@ def load_layout(name: str) -> VisionLayout:
 def wrap_model(model: Any, processor: Any) -> VisionTower:
     """Create an encoder from a loaded model and its processor."""
     name = str(getattr(model, "name_or_path", "") or type(model).__name__)
-    preparer = VideoPreparer(processor)
-    count = count_frames_per_token(preparer, model.config)
-    return VisionTower(name, preparer, count, model=model.base_model, is_half=False)
-
-
-def count_frames_per_token(preparer: VideoPreparer, config: Any) -> int:
-    """Return how many frames a model joins into one slice of tokens."""
-    joined, frames = count_joined(config), 2 * preparer.frames_per_slice
-    facts = VideoFacts(frames * joined, 1.0, 224, 224)
-    grid = preparer.plan_frames(facts, np.arange(facts.frames)).outputs.get("video_grid_thw")
-    return preparer.frames_per_slice if grid is None else facts.frames * joined // int(grid[0, 0])
+    return VisionTower(name, VideoPreparer(processor), model=model.base_model, is_half=False)
 
 
 def _load_without_language(name: str, config: Any) -> Any:

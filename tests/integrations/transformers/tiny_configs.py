@@ -110,6 +110,7 @@ OWN: dict[str, dict[str, Any]] = {
     "muse_glimmer": {"whole": {"out_hidden_size": 128}},
     "smolvlm": {"whole": {"scale_factor": 2}},
     "internvl": {},
+    **{kind: {"whole": {"insert_layer_id": 1}} for kind in ("minicpmv4_6", "minicpmv4_7", "minicpm_ocr")},
     "exaone4_5": {"text": {"model_type": "exaone4"}, "vision": {"num_key_value_heads": 1}},
     "glm5_next": {"text": {"num_key_value_heads": 4}},
     "ernie4_5_vl_moe": {
@@ -184,7 +185,7 @@ def create_config(kind: str) -> Any:
     parts = {}
     for name, numbers in (("text_config", TEXT), ("vision_config", VISION)):
         part = type(getattr(defaults, name) or config_class.sub_configs[name]())
-        parts[name] = {**_pick(part, numbers), **own.get(name.split("_")[0], {})}
+        parts[name] = {"model_type": part.model_type, **_pick(part, numbers), **own.get(name.split("_")[0], {})}
     if kind in ("qwen2_5_omni", "qwen3_omni_moe"):
         parts["audio_config"] = OMNI_AUDIO
     return config_class(**parts, **{**_pick(config_class, WHOLE), **own.get("whole", {})})
