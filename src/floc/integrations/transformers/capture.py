@@ -15,6 +15,7 @@ from floc.captured.recipe import Recipe
 from floc.encoders.base import FrameTokens, group_frames
 from floc.encoders.vision_tower import STEP, encode_patches, encode_squares, wrap_model
 from floc.families import find_family
+from floc.integrations.transformers.setups import unwrap_model
 from floc.tokens import Frames
 
 
@@ -47,6 +48,7 @@ def capture(
     """
     recipe = Recipe(ratio, budget, coverage, method, options)
     started = time.perf_counter()
+    model = unwrap_model(model)
     identity = Identity.from_model(model)  # raises if the model is not supported
     timer = StageTimer(model.device)
     frames = FrameLog(1)

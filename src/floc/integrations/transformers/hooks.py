@@ -18,6 +18,13 @@ from floc.families import find_family
 from floc.families.locate import Arguments, PromptVideo, Shape
 from floc.integrations.transformers.cache import CacheLayout, PromptLength, pop_layout
 from floc.integrations.transformers.cut import DecoderCut, VideoSelection, cut_inputs, plan_cut
+from floc.integrations.transformers.setups import (
+    check_direct_call,
+    check_visible,
+    discard_compiled_code,
+    find_decoder,
+    unwrap_model,
+)
 
 Positions = Literal["keep", "compact"]
 
@@ -25,6 +32,7 @@ Positions = Literal["keep", "compact"]
 class CallState(threading.local):
     """State of the call that runs in this thread."""
 
+    is_inside = False  # the multimodal model runs
     arguments: Arguments | None = None  # of the multimodal model, if they have videos
     layout: CacheLayout | None = None  # of what the decoder will hold
     tower: tuple[torch.Tensor, torch.Tensor | None] | None = None  # last grids and merge sizes of the vision encoder
@@ -39,12 +47,13 @@ class DecoderHooks(ABC):
 
     def __init__(self, model: Any, positions: Positions, shapes: Sequence[Shape] | None = None) -> None:
         check_choice("positions", positions, get_args(Positions))
+        model = unwrap_model(model)
         self.config = getattr(model, "config", None)
         self.family = find_family(self.config)
         if positions == "compact" and self.family.has_grid_positions:
             reason = f"in {model.config.model_type} a position is a frame, row and column: use positions='keep'"
             raise ValueError(f"positions='compact' is for models with plain positions; {reason}")
-        self.base, decoder = model.base_model, model.get_decoder()
+        self.base, decoder = find_decoder(model)
         if is_attached(self.base):
             raise RuntimeError("floc is already attached to this model; detach it first, or leave its with block")
         self.positions = positions
@@ -62,11 +71,14 @@ class DecoderHooks(ABC):
         for tower in self.base.children():
             if "grid_thw" in inspect.signature(tower.forward).parameters:
                 self.hooks.append(tower.register_forward_pre_hook(self.before_tower, with_kwargs=True))
+        discard_compiled_code()
 
     def detach(self) -> None:
         """Restore the model; may be called twice."""
         for hook in self.hooks:
             hook.remove()
+        if self.hooks:
+            discard_compiled_code()
         self.hooks = []
 
     def __enter__(self) -> Self:
@@ -75,23 +87,36 @@ class DecoderHooks(ABC):
     def __exit__(self, *_: object) -> None:
         self.detach()
 
+    @torch.compiler.disable
     def before_model(self, base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         arguments = self.signature.bind_partial(*args, **kwargs).arguments if args else kwargs
-        self.call.arguments = {**arguments, "tower": self.call.tower} if self._has_videos(arguments) else None
+        has_videos = self._has_videos(arguments)
+        if not has_videos:
+            check_visible(self.family, self.config, arguments)
+        self.call.arguments = {**arguments, "tower": self.call.tower} if has_videos else None
+        self.call.is_inside = True
 
-    def after_model(self, *_: Any) -> None:
-        self.call.arguments = None
+    @torch.compiler.disable
+    def after_model(self, base: Any, args: tuple[Any, ...], output: Any) -> None:
+        arguments, self.call.arguments, self.call.is_inside = self.call.arguments, None, False
+        if arguments is not None and output is not None:  # None: the model raised an error
+            problem = f"{type(base).__name__} did not call its language model, so floc could not shorten the video"
+            raise RuntimeError(f"{problem}; its get_decoder() must return the module that forward() calls")
 
+    @torch.compiler.disable
     def before_tower(self, tower: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remember the grids that are encoded: images first, then videos."""
         self.call.tower = (kwargs["grid_thw"], kwargs.get("merge_sizes")) if "grid_thw" in kwargs else None
 
+    @torch.compiler.disable
     def before_decoder(
         self, decoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Cut the inputs of a call with videos; in every call, fit masks and positions to the tokens held."""
         call = self.call
         arguments, call.arguments = call.arguments, None
+        if not call.is_inside:
+            check_direct_call(self.family, self.config, kwargs)
         cache = kwargs.get("past_key_values")
         call.layout = earlier = pop_layout(cache)
         if arguments is None and earlier is None:
@@ -120,6 +145,7 @@ class DecoderHooks(ABC):
             kwargs["attention_mask"] = layout.cut_attention(mask, cut, is_static)
         return args, kwargs
 
+    @torch.compiler.disable
     def after_decoder(self, decoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         layout, self.call.layout = self.call.layout, None
         if layout is None:

@@ -10,12 +10,14 @@ from floc.captured.identity import Identity
 from floc.families.locate import PromptVideo
 from floc.integrations.transformers.cut import VideoSelection
 from floc.integrations.transformers.hooks import DecoderHooks, Positions
+from floc.integrations.transformers.setups import unwrap_model
 
 
 class ReplayHandle(DecoderHooks):
     """Captured videos in a model, until it is detached."""
 
     def __init__(self, model: Any, videos: Sequence[Captured], positions: Positions) -> None:
+        model = unwrap_model(model)
         identity = Identity.from_model(model)
         self.selections = []
         for video in videos:
