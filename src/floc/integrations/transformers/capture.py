@@ -15,7 +15,7 @@ from floc.captured.recipe import Recipe
 from floc.encoders.base import FrameTokens, group_frames
 from floc.encoders.vision_tower import STEP, encode_patches, encode_squares, wrap_model
 from floc.families import find_family
-from floc.integrations.transformers.setups import unwrap_model
+from floc.families.parts import find_device, unwrap_model
 from floc.tokens import Frames
 
 
@@ -50,7 +50,7 @@ def capture(
     started = time.perf_counter()
     model = unwrap_model(model)
     identity = Identity.from_model(model)  # raises if the model is not supported
-    timer = StageTimer(model.device)
+    timer = StageTimer(find_device(model))
     frames = FrameLog(1)
     if isinstance(inputs, Mapping):
         planned, encoded = _encode_prepared(model, inputs, timer)

@@ -16,14 +16,13 @@ import torch
 from floc._checks import check_choice
 from floc.families import find_family
 from floc.families.locate import Arguments, PromptVideo, Shape
+from floc.families.parts import find_decoder, unwrap_model
 from floc.integrations.transformers.cache import CacheLayout, PromptLength, pop_layout
 from floc.integrations.transformers.cut import DecoderCut, VideoSelection, cut_inputs, plan_cut
 from floc.integrations.transformers.setups import (
     check_direct_call,
     check_visible,
     discard_compiled_code,
-    find_decoder,
-    unwrap_model,
 )
 
 Positions = Literal["keep", "compact"]
