@@ -23,6 +23,7 @@ from floc.integrations.transformers.setups import (
     check_direct_call,
     check_visible,
     discard_compiled_code,
+    join_sequence,
 )
 
 Positions = Literal["keep", "compact"]
@@ -142,6 +143,8 @@ class DecoderHooks(ABC):
         else:
             is_static = bool(getattr(cache, "is_compileable", False))
             kwargs["attention_mask"] = layout.cut_attention(mask, cut, is_static)
+        if cut is not None:
+            join_sequence(self.config, kwargs)
         return args, kwargs
 
     @torch.compiler.disable

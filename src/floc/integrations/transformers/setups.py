@@ -42,3 +42,25 @@ def check_direct_call(family: ModelFamily, config: Any, kwargs: Mapping[str, Any
             "the decoder was called directly, not by the model that floc is attached to, so floc cannot see videos"
         )
         raise ValueError(f"{problem}; call the model with input_ids and pixels, or detach floc for this call")
+
+
+def join_sequence(config: Any, kwargs: dict[str, Any]) -> None:
+    """Let flash attention read a shortened call on a filled cache as one sequence, in place.
+
+    Without a mask, transformers takes positions with gaps for several packed sequences, and loses what the cache holds.
+    """
+    cache, positions, embeds = kwargs.get("past_key_values"), kwargs["position_ids"], kwargs["inputs_embeds"]
+    held = 0 if cache is None else int(cache.get_seq_length())
+    text = config.get_text_config()
+    if not held or len(embeds) > 1 or "flash" not in str(text._attn_implementation):
+        return
+    if positions.ndim == 3:  # of text, time, row and column: only those of text are searched for gaps
+        kwargs["position_ids"] = positions[-3:]
+        return
+    kinds = set(getattr(text, "layer_types", None) or ()) - {"full_attention"}
+    if kinds:
+        problem = f"floc cannot add a video to a filled cache with flash attention in layers of {', '.join(kinds)}"
+        raise ValueError(f"{problem}; load the model with attn_implementation='sdpa', or ask with a new cache")
+    for name, length in (("q", embeds.shape[1]), ("k", held + embeds.shape[1])):
+        kwargs[f"cu_seq_lens_{name}"] = torch.tensor([0, length], dtype=torch.int32, device=embeds.device)
+        kwargs[f"max_length_{name}"] = length
