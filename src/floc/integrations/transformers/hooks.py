@@ -6,6 +6,7 @@ selects tokens and cuts every per-token argument. A hook after the decoder recor
 """
 
 import inspect
+import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from floc.integrations.transformers.setups import (
     check_visible,
     discard_compiled_code,
     join_sequence,
+    may_be_guess,
 )
 
 Positions = Literal["keep", "compact"]
@@ -167,7 +169,9 @@ class DecoderHooks(ABC):
         ids = arguments.get("input_ids")
         if ids is None or ids.shape[1] == 1:  # an answer may contain placeholder tokens
             return False
-        return bool(self.family.mask_tokens(self.config, ids, has_images=False).any())
+        count = int(self.family.mask_tokens(self.config, ids, has_images=False).sum(1).max())
+        is_part = count < sum(map(math.prod, self.shapes))
+        return count > 0 and not (is_part and may_be_guess(count, arguments.get("past_key_values")))
 
     def _cut(self, arguments: Arguments, kwargs: dict[str, Any]) -> DecoderCut | None:
         """Select tokens and cut the decoder's arguments in place; return None if all tokens stay."""

@@ -9,6 +9,8 @@ import torch
 from floc.families import ModelFamily
 from floc.families.locate import Arguments
 
+GUESSED_TOKENS = 64  # prompt lookup and assistant models guess fewer at a time; videos have more
+
 
 def discard_compiled_code() -> None:
     """Discard all that torch.compile compiled: compiled code does not notice that hooks were added or removed."""
@@ -16,19 +18,24 @@ def discard_compiled_code() -> None:
         torch.compiler.reset()
 
 
+def may_be_guess(tokens: int, cache: Any) -> bool:
+    """Return whether placeholders may repeat a prompt that was read before: in an answer, or as an assistant's guess."""
+    return tokens <= GUESSED_TOKENS and cache is not None and int(cache.get_seq_length()) > 0
+
+
 def check_visible(family: ModelFamily, config: Any, arguments: Arguments) -> None:
-    """Raise ValueError if a call without pixels may have a video that FLoC cannot see."""
+    """Raise ValueError if a call without pixels may have a video, which FLoC could not shorten."""
     ids, embeds, cache = (arguments.get(name) for name in ("input_ids", "inputs_embeds", "past_key_values"))
     if ids is None:
         if embeds is not None and embeds.shape[1] > 1:
             problem = "floc cannot see whether inputs_embeds contain a video, so it cannot shorten it"
             raise ValueError(f"{problem}; pass input_ids and pixels instead, or detach floc for this call")
-    elif ids.shape[1] > 1 and (cache is None or not int(cache.get_seq_length())):
-        # tokens after the prompt may repeat placeholders: those of an answer, or guesses of an assistant model
-        count = int(family.mask_tokens(config, ids).sum())
-        if count:
-            problem = f"the prompt has {count} video tokens, but neither {family.pixels} nor encoded videos"
-            raise ValueError(f"{problem}; pass all that the processor returned, or detach floc for this call")
+        return
+    count = int(family.mask_tokens(config, ids, has_images=False).sum(1).max()) if ids.shape[1] > 1 else 0
+    if count and not may_be_guess(count, cache):
+        problem = f"the prompt has {count} video tokens, but neither {family.pixels} nor encoded videos"
+        remedy = "pass all that the processor returned, and no prefill_chunk_size, which drops pixels"
+        raise ValueError(f"{problem}; {remedy}; or detach floc for this call")
 
 
 def check_direct_call(family: ModelFamily, config: Any, kwargs: Mapping[str, Any]) -> None:
