@@ -86,6 +86,7 @@ class PromptLength:
         self.base = weakref.ref(base)
         self.is_attached = is_attached
 
+    @torch.compiler.disable
     def __call__(self, layer_idx: int = 0) -> Any:
         held = self.count_held(layer_idx)
         if not int(held):
