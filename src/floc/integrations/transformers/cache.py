@@ -2,8 +2,8 @@
 
 A cache has two lengths. Outside the decoder, everything counts the prompt as it was written: ids, masks, positions, and
 which part of the prompt is new. Inside, masks must fit the tokens that are held. On a shortened cache, `get_seq_length`
-returns the first length, and while the decoder runs the second. `get_query_offset`, from which models build masks, always
-returns the second, unless a static cache makes masks as long as the prompt.
+returns the first length, and while the decoder runs the second. `get_query_offset`, from which models build masks,
+always returns the second, unless a static cache makes masks as long as the prompt.
 """
 
 import copy
