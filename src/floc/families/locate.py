@@ -112,9 +112,10 @@ def read_gemma4_unified_grids(config: Any, arguments: Arguments) -> list[Shape]:
 
 
 def _read_patch_grids(arguments: Arguments, side: int) -> list[Shape]:
-    places = _require(arguments, "video_position_ids")  # [F, patches, 2], -1 for padding
+    places = _require(arguments, "video_position_ids")  # [F, patches, 2], -1 for padding; [videos, F, ...] before 5.22
     frames = arguments.get("num_frames_per_video")
-    counts = [len(places)] if frames is None else torch.as_tensor(frames).tolist()
+    counts = [places.shape[-3]] * math.prod(places.shape[:-3]) if frames is None else torch.as_tensor(frames).tolist()
+    places = places.flatten(0, -3)
     firsts = itertools.accumulate(counts[:-1], initial=0)
     sizes = [(places[first].amax(0) + 1).tolist() for first in firsts]
     return [(count, h // side, w // side) for count, (w, h) in zip(counts, sizes, strict=True)]

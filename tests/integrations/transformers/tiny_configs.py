@@ -186,7 +186,7 @@ def create_config(kind: str) -> Any:
     parts = {}
     for name, numbers in (("text_config", TEXT), ("vision_config", VISION)):
         part = type(getattr(defaults, name) or config_class.sub_configs[name]())
-        parts[name] = {**_pick(part, numbers), **own.get(name.split("_")[0], {})}
+        parts[name] = {"model_type": part.model_type, **_pick(part, numbers), **own.get(name.split("_")[0], {})}
     if kind in ("qwen2_5_omni", "qwen3_omni_moe"):
         parts["audio_config"] = OMNI_AUDIO
     return config_class(**parts, **{**_pick(config_class, WHOLE), **own.get("whole", {})})
