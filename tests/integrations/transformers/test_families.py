@@ -75,14 +75,13 @@ def create_inputs(kind: str) -> dict[str, Any]:
     return {name: value for name, value in inputs.items() if torch.is_tensor(value)}
 
 
-# models whose bare forward of transformers 5.22 fails with pixels of videos: Gemma 4 does not pass the number of frames
-# on, and Nemotron takes only a list of features
-ENCODED_FIRST = ("gemma4", "gemma4_unified", "nemotron_h_omni")
-
-
 def encode(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Return inputs with encoded videos in place of pixels if the model needs it, as generation passes them."""
-    if model.config.model_type not in ENCODED_FIRST:
+    """Return inputs with encoded videos in place of pixels, as generation passes them, if the model needs it.
+
+    In transformers 5.22, the forward of Gemma 4 does not pass the number of frames on, and that of Nemotron takes only
+    a list of features.
+    """
+    if "num_frames_per_video" not in inputs and model.config.model_type != "nemotron_h_omni":
         return inputs
     names = inspect.signature(model.base_model.get_video_features).parameters
     given = {name: value for name, value in inputs.items() if name in names}
