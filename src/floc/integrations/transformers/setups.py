@@ -19,7 +19,7 @@ def discard_compiled_code() -> None:
 
 
 def may_be_guess(tokens: int, cache: Any) -> bool:
-    """Return whether placeholders may repeat a prompt that was read before: in an answer, or as an assistant's guess."""
+    """Return whether placeholders may repeat a prompt that was read before: in an answer or a guess."""
     return tokens <= GUESSED_TOKENS and cache is not None and int(cache.get_seq_length()) > 0
 
 
