@@ -106,11 +106,11 @@ def test_reads_grids_from_the_places_of_patches() -> None:
     assert locate.read_gemma4_unified_grids(config, given) == [(3, 4, 6), (2, 2, 4)]
 
 
-def write_runs(*lengths: int, between: int) -> list[int]:
-    """Write runs of visual tokens with text between them."""
+def write_runs(*lengths: int, between: int, tiles: int = 1) -> list[int]:
+    """Write runs of visual tokens with text between them, and a mark before each: one for a frame, another for tiles."""
     row = [TEXT] * 5
-    for length in lengths:
-        row += [IMAGE] * length + [TEXT] * between
+    for index, length in enumerate(lengths):
+        row += [TEXT] * (between - 1) + [START if index % tiles == 0 else OPEN] + [IMAGE] * length
     return row
 
 
@@ -126,11 +126,21 @@ def test_frames_with_little_between_them_are_one_video() -> None:
     assert locate.read_minicpm_grids(config, {**alone, "downsample_mode": "4x"}) == [(3, 4, 6)]
 
 
-def test_frame_in_tiles_is_one_row() -> None:
+@pytest.mark.parametrize("size", [(8, 12), (8, 8)])  # of the whole frame: larger than its tiles, or equal
+def test_frame_in_tiles_is_one_row(size: tuple[int, int]) -> None:
     config = make_config(video_token_id=IMAGE, downsample_mode="16x")
-    sizes = {"target_sizes_videos": torch.tensor([[8, 12], [8, 8], [8, 8]] * 4)}
-    row = write_runs(*[6, 4, 4] * 4, between=2)
-    assert locate.read_minicpm_grids(config, {**sizes, "input_ids": torch.tensor([row])}) == [(4, 1, 14)]
+    lengths = [size[0] * size[1] // 16, 4, 4]
+    sizes = {"target_sizes_videos": torch.tensor([size, (8, 8), (8, 8)] * 4)}
+    row = write_runs(*lengths * 4, between=2, tiles=3)
+    assert locate.read_minicpm_grids(config, {**sizes, "input_ids": torch.tensor([row])}) == [(4, 1, sum(lengths))]
+    assert locate.read_minicpm_grids(config, {**sizes, "num_patches_per_frame": [3] * 4}) == [(4, 1, sum(lengths))]
+
+
+def test_frames_of_unequal_size_are_one_row() -> None:
+    config = make_config(video_token_id=IMAGE, downsample_mode="16x")
+    sizes = {"target_sizes_videos": torch.tensor([[8, 12], [8, 8]] * 2)}
+    row = write_runs(6, 4, 6, 4, between=2)
+    assert locate.read_minicpm_grids(config, {**sizes, "input_ids": torch.tensor([row])}) == [(1, 1, 20)]
 
 
 def test_reads_grids_of_frames_in_chunks() -> None:

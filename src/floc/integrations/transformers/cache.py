@@ -55,13 +55,8 @@ class CacheLayout:
         held = mask[:, : self.length].gather(1, self.columns) * self.is_real
         return torch.cat([held.to(mask.dtype), mask[:, self.length :]], 1)
 
-    def cut_attention(self, mask: Any, cut: DecoderCut | None, is_static: bool) -> Any:
-        """Cut a prepared attention mask [B, 1, Q, length], or several by kind of layer, on both axes.
-
-        A static cache keeps the width of the mask.
-        """
-        if isinstance(mask, dict):
-            return {kind: self.cut_attention(part, cut, is_static) for kind, part in mask.items()}
+    def cut_attention(self, mask: Any, cut: DecoderCut | None, cache: Any) -> Any:
+        """Cut an attention mask [B, 1, Q, length] on both axes; a static cache keeps its width."""
         if mask is None:
             return None
         if not isinstance(mask, torch.Tensor):
@@ -74,7 +69,8 @@ class CacheLayout:
         index = self.columns[:, None, None].expand(-1, mask.shape[1], mask.shape[2], -1)
         held = mask[..., : self.length].gather(-1, index).masked_fill(~self.is_real[:, None, None], closed)
         held = torch.cat([held, mask[..., self.length :]], -1)
-        return pad(held, (0, mask.shape[-1] - held.shape[-1]), value=closed) if is_static else held
+        missing = mask.shape[-1] - held.shape[-1] if getattr(cache, "is_compileable", False) else 0
+        return pad(held, (0, missing), value=closed)
 
 
 class PromptLength:

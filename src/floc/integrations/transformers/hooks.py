@@ -64,8 +64,8 @@ class DecoderHooks(ABC):
             raise RuntimeError("floc is already attached to this model; detach it first, or leave its with block")
         self.positions = positions
         self.shapes = shapes  # grids of videos without pixels, in the order of the prompt; None if they have pixels
+        self.model = model
         self.signature = inspect.signature(self.base.forward)
-        self.build_mask: Any = getattr(model, "create_masks_for_generate", None)  # of models with masks of their own
         self.call = CallState()
         self.hooks = [
             model.register_forward_pre_hook(_reject_unsupported, with_kwargs=True),
@@ -151,9 +151,8 @@ class DecoderHooks(ABC):
         start = 0 if cache is None else int(cache.get_seq_length())  # of the prompt before this call
         if earlier is not None:
             start += earlier.length - earlier.columns.shape[1]
-        mask = kwargs.get("attention_mask")
-        if self.build_mask is not None and call.is_inside:
-            mask = arguments.get("attention_mask")  # from which the model made its own
+        prepared = kwargs.get("attention_mask")
+        mask = self._find_padding(prepared, start + length)
         cut = self._cut(arguments, kwargs, mask) if has_videos else None
         if cut is not None:
             call.layout = CacheLayout.extend(earlier, cut, start)
@@ -161,18 +160,13 @@ class DecoderHooks(ABC):
         if layout is None:
             return None
         kwargs["position_ids"] = self._cut_positions(kwargs, cut, layout, start, length)
-        if _is_plain(mask):
-            prepared = kwargs.get("attention_mask")
+        if _marks_padding(mask):
             # always pass a mask: without one, some releases read positions with gaps as several packed prompts
             kwargs["attention_mask"] = layout.cut_mask(mask, rows, start + length)
-            if not _is_plain(prepared):
-                self._rebuild_mask(arguments, kwargs, cut, start)
-                if start == 0 and isinstance(prepared, dict):  # for generation, the library may build it otherwise
-                    full = layout.cut_attention(prepared["full_attention"], cut, is_static=False)
-                    kwargs["attention_mask"]["full_attention"] = full
+            if not _marks_padding(prepared):
+                kwargs["attention_mask"] = self._rebuild_mask(kwargs, cut, prepared, layout, start)
         else:
-            is_static = bool(getattr(cache, "is_compileable", False))
-            kwargs["attention_mask"] = layout.cut_attention(mask, cut, is_static)
+            kwargs["attention_mask"] = layout.cut_attention(mask, cut, cache)
         if cut is not None:
             join_sequence(self.config, kwargs)
         return args, kwargs
@@ -240,16 +234,37 @@ class DecoderHooks(ABC):
             return positions
         return positions.take_along_dim(cut.columns.expand(*positions.shape[:-1], -1), -1)
 
-    def _rebuild_mask(self, arguments: Arguments, kwargs: dict[str, Any], cut: DecoderCut | None, start: int) -> None:
-        """Let the model build its own kind of mask for the tokens that are held, from a mask of two axes, in place."""
+    def _find_padding(self, prepared: Any, length: int) -> Any:
+        """Return a mask [B, length] of the prompt, None for all ones, if a prepared mask was built from one."""
+        given = self.call.arguments.get("attention_mask")
+        makes_masks = hasattr(self.model, "create_masks_for_generate")
+        if makes_masks and self.call.is_inside and _marks_padding(given):
+            return given
+        if not isinstance(prepared, dict):
+            return prepared
+        mask = prepared["full_attention"] if "full_attention" in prepared else next(iter(prepared.values()))
+        if mask is None or mask.ndim == 2:  # it may have the new tokens only, if none is padding
+            return mask if mask is None or mask.shape[1] == length else None
+        last = mask[:, 0, -1, :length]  # the last token sees all but padding
+        return (last if last.dtype == torch.bool else last >= 0).long()
+
+    def _rebuild_mask(
+        self, kwargs: dict[str, Any], cut: DecoderCut | None, prepared: Any, layout: CacheLayout, start: int
+    ) -> Any:
+        """Let the library build the masks of all kinds of layers for the tokens that are held."""
+        from transformers.masking_utils import create_masks_for_generate
+
         names = ("inputs_embeds", "attention_mask", "past_key_values", "position_ids")
-        types = arguments.get("mm_token_type_ids")
+        given = {name: kwargs.get(name) for name in names}
+        types = self.call.arguments.get("mm_token_type_ids")
         if types is not None and cut is not None:
             types = gather_tokens(types, cut.columns) * cut.is_real
-        given = {name: kwargs.get(name) for name in names}
-        kwargs["attention_mask"] = self.build_mask(
-            config=self.config, **given, mm_token_type_ids=types, is_first_iteration=start == 0
-        )
+        build: Any = getattr(self.model, "create_masks_for_generate", create_masks_for_generate)
+        mask = build(config=self.config, **given, mm_token_type_ids=types, is_first_iteration=start == 0)
+        if start == 0 and isinstance(prepared, dict) and "full_attention" in prepared:
+            # some models build it otherwise than the library does for generation
+            mask["full_attention"] = layout.cut_attention(prepared["full_attention"], cut, given["past_key_values"])
+        return mask
 
 
 def is_attached(base: Any) -> bool:
@@ -257,8 +272,8 @@ def is_attached(base: Any) -> bool:
     return any(isinstance(getattr(hook, "__self__", None), DecoderHooks) for hook in base._forward_pre_hooks.values())
 
 
-def _is_plain(mask: Any) -> bool:
-    """Return whether a mask marks padding only, for all layers alike."""
+def _marks_padding(mask: Any) -> bool:
+    """Return whether a mask is one of two axes, or None."""
     return mask is None or (isinstance(mask, torch.Tensor) and mask.ndim == 2)
 
 
