@@ -107,7 +107,7 @@ def test_reads_grids_from_the_places_of_patches() -> None:
 
 
 def write_runs(*lengths: int, between: int, tiles: int = 1) -> list[int]:
-    """Write runs of visual tokens with text between them, and a mark before each: one for a frame, another for tiles."""
+    """Write runs of visual tokens with text between them, after a mark: one for a frame, another for tiles."""
     row = [TEXT] * 5
     for index, length in enumerate(lengths):
         row += [TEXT] * (between - 1) + [START if index % tiles == 0 else OPEN] + [IMAGE] * length

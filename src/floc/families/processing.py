@@ -229,11 +229,14 @@ class VideoPreparer:
         size = None if record.size is None else SizeDict(height=record.size[0], width=record.size[1])
         return self.plan_frames(record.facts, record.indices, size, record.fps)
 
-    def write_prompt(self, plan: VideoPlan, question: str, history: Turns = ()) -> Any:
+    def write_prompt(
+        self, plan: VideoPlan, question: str, history: Turns = (), *, asks_token_types: bool = False
+    ) -> Any:
         """Write the prompt for a question about a video, without pixels, as the processor would.
 
         Args:
             history: Earlier questions about the video with their answers, oldest first.
+            asks_token_types: As in `ModelFamily`.
         """
         from jinja2 import TemplateError
 
@@ -246,6 +249,8 @@ class VideoPreparer:
         turns = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in texts]
         # any array will do: the processor below returns what it knows already
         turns[0]["content"] = [{"type": "video", "video": np.zeros((1, 1, 1, 3), np.uint8)}, *turns[0]["content"]]
+        options: dict[str, Any] = {} if plan.fps is None else {"fps": plan.fps}  # some write it into their outputs
+        options |= {"return_mm_token_type_ids": True} if asks_token_types else {}
         processor = copy.copy(self.processor)
         processor.video_processor = _answer_with(self.video_processor, plan)
         try:
@@ -255,7 +260,7 @@ class VideoPreparer:
                 tokenize=True,
                 return_dict=True,
                 return_tensors="pt",
-                processor_kwargs={} if plan.fps is None else {"fps": plan.fps},  # some write it into their outputs
+                processor_kwargs=options,
             )
         except TemplateError as error:
             raise ValueError(f"the processor's chat template does not support videos ({error})") from error

@@ -26,6 +26,7 @@ class ModelFamily:
     # config, [B, L] ids -> [B, L] bool, True at tokens of videos; None if images have another placeholder
     find_tokens: Callable[[Any, torch.Tensor], torch.Tensor] | None = None
     newline: str | None = None  # model parameter at the extra placeholder after each video, if there is one
+    asks_token_types: bool = False  # mm_token_type_ids are needed, but its processor returns them only on request
 
     @property
     def takes_images(self) -> bool:
@@ -112,12 +113,13 @@ _LABELLED = ModelFamily(
 # types that follow the protocol, and that the tests cover
 _GRID_TYPES = (
     "qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe qwen4_exp qwen2_5_omni_thinker "
-    "qwen3_omni_moe_thinker cohere_compass cosmos3_edge cosmos3_omni ernie4_5_vl_moe exaone4_5 hyperclovax_vision_v2 "
+    "qwen3_omni_moe_thinker cohere_compass cosmos3_omni ernie4_5_vl_moe exaone4_5 hyperclovax_vision_v2 "
     "minimax_m3_vl muse_glimmer muse_spark video_llama_3"
 )
 
 FAMILIES: dict[str, ModelFamily] = {
     **dict.fromkeys(_GRID_TYPES.split(), _GRID),
+    "cosmos3_edge": replace(_GRID, asks_token_types=True),
     **dict.fromkeys(["glm4v", "glm4v_moe", "glm46v", "glmga", "glm_ocr", "glm5_next"], _GLM),
     "gemma4": ModelFamily(locate.read_gemma4_grids),
     "gemma4_unified": ModelFamily(locate.read_gemma4_unified_grids),

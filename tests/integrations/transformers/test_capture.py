@@ -13,6 +13,7 @@ import torch
 
 import floc
 from floc.captured import pieces
+from floc.families import FAMILIES
 from floc.families.processing import VideoPreparer
 from floc.tokens import Frames
 from tests.integrations.transformers.helpers import CLOSE, RATIO, create_prompt, forbid_vision, record_bare_call
@@ -21,6 +22,14 @@ from tests.integrations.transformers.tiny_configs import create_model
 from tests.integrations.transformers.zoo import Image, Text, Video, prompt, side, transformers, without_pixels
 
 QUESTION = "What is on the table?"
+# types that transformers 5.22 itself cannot run from a file
+BROKEN = {
+    "kimi_k25": "its vision encoder fails if frames are joined",
+    "nemotron_h_omni": "its processor fails with the metadata of a video",
+}
+KINDS = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.skip(BROKEN[kind])) if kind in BROKEN else kind for kind in PARTS]
+)
 GREEDY: Any = dict(max_new_tokens=3, do_sample=False, output_logits=True, return_dict_in_generate=True)
 
 
@@ -36,6 +45,9 @@ def read_with_processor(kind: str, path: Path) -> dict[str, torch.Tensor]:
     changed = ("cap_pixels_per_frame", "use_token_compression", "do_resize")
     options |= {name: value for name, value in preparer.settings.items() if name in changed}
     options |= {} if plan.fps is None else {"fps": plan.fps}
+    options |= (
+        {"return_mm_token_type_ids": True} if FAMILIES[create_model(kind).config.model_type].asks_token_types else {}
+    )
     inputs = processor.apply_chat_template(
         [turn],
         add_generation_prompt=True,
@@ -130,7 +142,10 @@ def test_frames_equal_inputs_of_the_processor(kind: str) -> None:
     video = capture_frames(kind, frames, ratio=1)
     pixels = np.concatenate([batch.pixels for batch in frames])
     turn = {"role": "user", "content": [{"type": "video", "video": pixels}, {"type": "text", "text": "?"}]}
-    options = {"do_sample_frames": False, "video_metadata": [{"fps": 2.0, "total_num_frames": 38}]}
+    options = {
+        "do_sample_frames": False,
+        "video_metadata": [{"fps": 2.0, "total_num_frames": 38, "frames_indices": list(range(38))}],
+    }
     if "cap_pixels_per_frame" in processor.video_processor.valid_kwargs.__annotations__:
         options["cap_pixels_per_frame"] = True
     inputs = processor.apply_chat_template(
@@ -161,7 +176,7 @@ def clip(tmp_path_factory) -> Path:
     with av.open(path, "w") as out:
         stream = out.add_stream("mpeg4", rate=8)
         stream.width, stream.height = 64, 40
-        for i in range(48):
+        for i in range(24):
             picture = np.full((40, 64, 3), i * 5, np.uint8)
             picture[:, i : i + 4] = 255 - i
             out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
@@ -169,7 +184,7 @@ def clip(tmp_path_factory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", PARTS)
+@KINDS
 def test_file_with_all_tokens_equals_the_model_alone(kind: str, clip: Path, tmp_path: Path) -> None:
     """Capture, save, load and replay with ratio=1, against the model on what its processor makes of the file."""
     model, processor = create_model(kind), create_processor(kind)
@@ -187,7 +202,7 @@ def test_file_with_all_tokens_equals_the_model_alone(kind: str, clip: Path, tmp_
         torch.testing.assert_close(step, other, **CLOSE)
 
 
-@pytest.mark.parametrize("kind", PARTS)
+@KINDS
 def test_fewer_tokens_of_a_file_equal_attach(kind: str, clip: Path) -> None:
     model, processor = create_model(kind), create_processor(kind)
     video = floc.capture(model, clip, processor=processor, ratio=RATIO)
@@ -205,9 +220,9 @@ def test_options_of_a_file(clip: Path, tmp_path: Path) -> None:
     model, processor = create_model("qwen2_5_vl"), create_processor("qwen2_5_vl")
     video = floc.capture(model, clip, processor=processor, ratio=RATIO, fps=4, max_frames=10)
     assert video.shape[0] == 5
-    assert video.duration_s == pytest.approx(6, abs=0.2)
+    assert video.duration_s == pytest.approx(3, abs=0.2)
     assert video.made["source"] == "clip.mp4"
-    assert floc.capture(model, clip, processor=processor, ratio=RATIO, fps="all").shape[0] == 24
+    assert floc.capture(model, clip, processor=processor, ratio=RATIO, fps="all").shape[0] == 12
     with pytest.raises(FileNotFoundError, match=r"nothing\.mp4"):
         floc.capture(model, tmp_path / "nothing.mp4", processor=processor, ratio=RATIO)
     with pytest.raises(ValueError, match="pass processor="):
@@ -219,7 +234,7 @@ def test_options_of_a_file(clip: Path, tmp_path: Path) -> None:
 def test_replay_refuses_another_preparation(clip: Path) -> None:
     model, processor = create_model("qwen2_5_vl"), create_processor("qwen2_5_vl")
     video = floc.capture(model, clip, processor=processor, ratio=RATIO)
-    with pytest.raises(ValueError, match="prepared by Qwen2VLVideoProcessor, but this is Qwen3VLVideoProcessor"):
+    with pytest.raises(ValueError, match="prepared by .Qwen2VLVideoProcessor., but this is Qwen3VLVideoProcessor"):
         video.inputs(create_processor("qwen3_vl"), QUESTION)
     other = copy.copy(processor)
     other.video_processor = copy.copy(processor.video_processor)
