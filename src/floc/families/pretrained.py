@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 
-def load_part(part: Literal["config", "tokenizer"], source: str, purpose: str) -> Any:
-    """Load the config or the tokenizer of a model; `purpose` names what needs transformers, for the error."""
+def load_part(part: Literal["config", "tokenizer", "processor"], source: str, purpose: str) -> Any:
+    """Load the config, tokenizer or processor of a model; `purpose` names what needs transformers, for the error."""
     try:
         import transformers
     except ImportError as error:
         raise ImportError(f"{purpose} needs transformers: pip install 'floc-video[hf]'") from error
-    loader = transformers.AutoConfig if part == "config" else transformers.AutoTokenizer
+    loader = getattr(transformers, f"Auto{part.capitalize()}")
     try:
         return loader.from_pretrained(source)
     except (OSError, ValueError, KeyError) as error:
