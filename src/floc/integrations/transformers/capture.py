@@ -1,47 +1,54 @@
 """Capture a video once: encode it a few frames at a time, and keep the selected tokens for later questions."""
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
 from floc.captured.captured import Captured
 from floc.captured.identity import Identity
-from floc.captured.pieces import FrameLog, StageTimer, create_selector, join_pieces
+from floc.captured.pieces import FrameLog, StageTimer, create_selector, estimate_rate, join_pieces
 from floc.captured.recipe import Recipe
-from floc.encoders.base import FrameTokens, group_frames
-from floc.encoders.vision_tower import STEP, encode_patches, encode_squares, wrap_model
+from floc.encoders.base import FrameTokens, group_frames, open_video
+from floc.encoders.vision_features import encode_prepared
+from floc.encoders.vision_tower import STEP, VisionTower, wrap_model
 from floc.families import find_family
+from floc.families.processing import Limit, Rate
 from floc.tokens import Frames
+from floc.video.choice import VideoFacts
 
 
 def capture(
     model: Any,
     inputs: Mapping[str, Any] | str | Path | Iterable[Frames],
     *,
+    processor: Any = None,
     ratio: float | str | None = None,
     budget: int | None = None,
     coverage: float | None = None,
     method: str = "floc",
-    fps: float | None = 1.0,
-    max_frames: int | None = 7200,
-    source: str | None = None,
+    fps: Rate = None,
+    max_frames: Limit = None,
     progress: Callable[[float], None] | None = None,
     **options: object,
 ) -> Captured:
     """Encode a video once, a few frames at a time, and keep the tokens that best represent it, for `floc.replay`.
 
+        video = floc.capture(model, "talk.mp4", processor=processor, ratio=1/8)
+
     At most one piece of the video's tokens is in memory; for a long video with a budget, about twice the budget.
 
     Args:
-        inputs: a video file; or frames from `floc.video.read`, of the size that the model takes; or the inputs that
-            the model's processor returns for one video.
+        inputs: a video file; or frames from `floc.video.read`; or the inputs that the model's processor returns for
+            one video.
+        processor: of the model, from `AutoProcessor`; it prepares files and frames.
         ratio, budget, coverage, method: as in `floc.compress`.
-        fps, max_frames: sampling of a video file; None takes every frame.
-        source: folder or hub id of the preprocessor file, for files and frames. Default: that of the model.
+        fps: frames per second of a video file, or "all". Default: as the processor samples.
+        max_frames: limit on the frames of a file, or "all". Default: that of the processor.
         progress: called with the share of the frames that is done.
         **options: of the method.
     """
@@ -53,11 +60,13 @@ def capture(
     if isinstance(inputs, Mapping):
         planned, encoded = _encode_prepared(model, inputs, timer)
     else:
-        source = source or model.name_or_path
-        if not source:
-            raise ValueError("the model does not say where it was loaded from; pass source=, its folder or hub id")
-        sampling = {"fps": fps, "max_frames": max_frames}
-        planned, encoded = _encode_frames(model, inputs, sampling, source, timer, frames)
+        if processor is None:
+            raise ValueError("a video is prepared by the model's processor; pass processor=AutoProcessor...")
+        tower = wrap_model(model, processor)
+        if isinstance(inputs, (str, Path)):
+            planned, encoded = _encode_file(tower, Path(inputs), fps, max_frames, timer, frames)
+        else:
+            planned, encoded = _encode_frames(tower, inputs, timer, frames)
     if budget is not None and not planned and recipe.get_stream_options() is None:
         problem = f"method {method!r} needs the length of the video for a budget"
         raise ValueError(f"{problem}; pass a file or a list, not an iterator")
@@ -78,40 +87,62 @@ def capture(
     return join_pieces(pieces, frames, {**timer.seconds, "total": time.perf_counter() - started})
 
 
-def _encode_frames(
-    model: Any,
-    inputs: str | Path | Iterable[Frames],
-    sampling: dict[str, Any],
-    source: str,
-    timer: StageTimer,
-    log: FrameLog,
+def _encode_file(
+    tower: VisionTower, path: Path, fps: Rate, max_frames: Limit, timer: StageTimer, log: FrameLog
 ) -> tuple[int, Iterator[FrameTokens]]:
-    """Encode a file or frames, and fill in the log; return the number of slices, 0 if unknown, and their tokens."""
-    tower = wrap_model(model, source)
-    per_slice = log.frames_per_slice = tower.frames_per_token
-    frames: Iterable[Frames]
-    if isinstance(inputs, (str, Path)):
-        from floc.video import check_file, read
+    """Encode a file, and fill in the log; return the number of slices and their tokens."""
+    from floc.video import check_file
 
-        path = Path(inputs)
-        check_file(path)
-        frames = video = read(path, **sampling, size=tower.frame_size, batch=STEP)
-        planned = video.planned
-        log.fps, log.duration_s = video.sampled_fps, float(video.duration_s)
-        log.about = {"source": path.name, "preprocessing": {"size": [video.width, video.height]}}
-    else:
-        frames = inputs
-        planned = sum(len(batch.times_s) for batch in frames) if isinstance(frames, Sequence) else 0
+    check_file(path)
+    video, tower = open_video(path, tower, fps=fps, max_frames=max_frames, batch=STEP)
+    assert tower.plan is not None
+    record = tower.preparer.record(tower.plan).as_dict()
+    log.fps, log.duration_s = video.sampled_fps, float(video.duration_s)
+    log.about = {"source": path.name, "preparation": record}
 
     def encode() -> Iterator[FrameTokens]:
-        for batch in timer.measure_items("decode", group_frames(frames, per_slice)):
-            log.times_s.append(batch.times_s)
-            with timer.measure("vision"):
-                encoded = tower.encode(batch.pixels)
-            yield encoded
-        log.about["warnings"] = list(getattr(frames, "warnings", ()))
+        yield from _encode(tower, video, timer, log)
+        count = sum(map(len, log.times_s))
+        record["indices"] = record["indices"][:count]  # the end of a damaged file may be missing
+        log.about["warnings"] = list(video.warnings)
 
-    return -(-planned // per_slice), encode()
+    return -(-video.planned // tower.frames_per_token), encode()
+
+
+def _encode_frames(
+    tower: VisionTower, frames: Iterable[Frames], timer: StageTimer, log: FrameLog
+) -> tuple[int, Iterator[FrameTokens]]:
+    """Encode frames, and fill in the log; return the number of slices, 0 if unknown, and their tokens."""
+    planned = sum(len(batch.times_s) for batch in frames) if isinstance(frames, Sequence) else 0
+
+    def encode() -> Iterator[FrameTokens]:
+        batches = iter(frames)
+        first = next(batches, None)
+        if first is None:
+            return
+        height, width = first.pixels.shape[1:3]
+        count, rate = max(planned, len(first.times_s)), estimate_rate(first.times_s)
+        planned_tower = tower.plan_video(VideoFacts(count, rate, width, height), "all", "all")
+        assert planned_tower.plan is not None
+        yield from _encode(planned_tower, chain([first], batches), timer, log)
+        times_s = np.concatenate(log.times_s)
+        facts = VideoFacts(len(times_s), estimate_rate(times_s), width, height)
+        plan = replace(planned_tower.plan, facts=facts, indices=np.arange(len(times_s)))
+        log.about = {
+            "preparation": tower.preparer.record(plan).as_dict(),
+            "warnings": list(getattr(frames, "warnings", ())),
+        }
+
+    return -(-planned // tower.frames_per_token), encode()
+
+
+def _encode(tower: VisionTower, frames: Iterable[Frames], timer: StageTimer, log: FrameLog) -> Iterator[FrameTokens]:
+    log.frames_per_slice = tower.frames_per_token
+    for batch in timer.measure_items("decode", group_frames(frames, tower.frames_per_token)):
+        log.times_s.append(batch.times_s)
+        with timer.measure("vision"):
+            encoded = tower.encode(batch.pixels)
+        yield encoded
 
 
 def _encode_prepared(model: Any, inputs: Mapping[str, Any], timer: StageTimer) -> tuple[int, Iterator[FrameTokens]]:
@@ -126,22 +157,33 @@ def _encode_prepared(model: Any, inputs: Mapping[str, Any], timer: StageTimer) -
     if len(shapes) != 1:
         problem = f"capture takes one video at a time, but the inputs have {len(shapes)}"
         raise ValueError(f"{problem}; capture each, and replay all")
-    ((slices, rows, columns),) = shapes
+    ((slices, _, _),) = shapes
     images = pixels.shape[:-3].numel()
     if family.takes_images and images != slices:
         raise ValueError(f"the inputs have {images} images for {slices} frames; prepare the video alone")
 
     def encode() -> Iterator[FrameTokens]:
-        base, per_slice = model.base_model, len(pixels) // slices  # of patches
-        for start in range(0, slices, STEP):
-            stop = min(slices, start + STEP)
-            with timer.measure("vision"), torch.no_grad():
-                if inputs.get("video_grid_thw") is None:
-                    encoded = encode_squares(base, pixels.flatten(0, -4)[start:stop])
-                else:
-                    patches = pixels[start * per_slice : stop * per_slice]
-                    merge = math.isqrt(per_slice // (rows * columns))
-                    encoded = encode_patches(base, patches, (stop - start, rows, columns), merge)
+        for part in _split_prepared(inputs, family.pixels, slices):
+            with timer.measure("vision"):
+                encoded = encode_prepared(model.base_model, part)
             yield encoded
 
     return slices, encode()
+
+
+def _split_prepared(inputs: Mapping[str, Any], name: str, slices: int) -> Iterator[Mapping[str, Any]]:
+    """Split the inputs of a processor for one video into a few slices at a time, if slices can be told apart."""
+    pixels, grids = inputs[name], inputs.get("video_grid_thw")
+    if grids is None:
+        axis = pixels.ndim - 4
+        if axis not in (0, 1) or pixels.shape[axis] != slices:
+            yield inputs
+            return
+    for start in range(0, slices, STEP):
+        stop = min(slices, start + STEP)
+        if grids is None:
+            yield {**inputs, name: pixels.narrow(axis, start, stop - start)}
+        else:
+            rows = len(pixels) // slices
+            grid = grids.new_tensor([[int(grids[0, 0]) // slices * (stop - start), *grids[0, 1:].tolist()]])
+            yield {**inputs, name: pixels[start * rows : stop * rows], "video_grid_thw": grid}

@@ -3,12 +3,15 @@
 Every video model of transformers builds `inputs_embeds` for the whole prompt and calls its decoder with keyword
 arguments. A hook before the multimodal model remembers its arguments. A hook before the decoder, in a call with videos,
 selects tokens and cuts every per-token argument. A hook after the decoder records on the cache which tokens it holds.
+Generation may encode videos before it calls the model, so the arguments of `get_video_features` are remembered, too.
 """
 
+import functools
 import inspect
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
 
 import torch
@@ -16,8 +19,8 @@ import torch
 from floc._checks import check_choice
 from floc.families import find_family
 from floc.families.locate import Arguments, PromptVideo, Shape
-from floc.integrations.transformers.cache import CacheLayout, PromptLength, pop_layout
-from floc.integrations.transformers.cut import DecoderCut, VideoSelection, cut_inputs, plan_cut
+from floc.integrations.transformers.cache import CacheLayout, pop_layout, put_layout
+from floc.integrations.transformers.cut import DecoderCut, VideoSelection, cut_inputs, gather_tokens, plan_cut
 
 Positions = Literal["keep", "compact"]
 
@@ -25,9 +28,10 @@ Positions = Literal["keep", "compact"]
 class CallState(threading.local):
     """State of the call that runs in this thread."""
 
-    arguments: Arguments | None = None  # of the multimodal model, if they have videos
+    arguments: Arguments | None = None  # of the multimodal model
+    has_videos: bool = False
+    encoded: Arguments = MappingProxyType({})  # of the last `get_video_features`, without pixels
     layout: CacheLayout | None = None  # of what the decoder will hold
-    tower: tuple[torch.Tensor, torch.Tensor | None] | None = None  # last grids and merge sizes of the vision encoder
 
 
 class DecoderHooks(ABC):
@@ -39,32 +43,35 @@ class DecoderHooks(ABC):
 
     def __init__(self, model: Any, positions: Positions, shapes: Sequence[Shape] | None = None) -> None:
         check_choice("positions", positions, get_args(Positions))
+        model = getattr(model, "thinker", model)  # a model that also speaks has one part that sees
         self.config = getattr(model, "config", None)
         self.family = find_family(self.config)
-        if positions == "compact" and self.family.has_grid_positions:
+        self.base, decoder = model.base_model, model.get_decoder()
+        if positions == "compact" and hasattr(self.base, "get_rope_index"):
             reason = f"in {model.config.model_type} a position is a frame, row and column: use positions='keep'"
             raise ValueError(f"positions='compact' is for models with plain positions; {reason}")
-        self.base, decoder = model.base_model, model.get_decoder()
         if is_attached(self.base):
             raise RuntimeError("floc is already attached to this model; detach it first, or leave its with block")
         self.positions = positions
         self.shapes = shapes  # grids of videos without pixels, in the order of the prompt; None if they have pixels
         self.signature = inspect.signature(self.base.forward)
+        self.build_mask = getattr(model, "create_masks_for_generate", None)  # of models with masks of their own
         self.call = CallState()
         self.hooks = [
+            model.register_forward_pre_hook(_reject_unsupported, with_kwargs=True),
             self.base.register_forward_pre_hook(self.before_model, with_kwargs=True),
             self.base.register_forward_hook(self.after_model, always_call=True),
             decoder.register_forward_pre_hook(self.before_decoder, with_kwargs=True),
             decoder.register_forward_hook(self.after_decoder, with_kwargs=True, always_call=True),
         ]
-        if model is not self.base:
-            self.hooks.append(model.register_forward_pre_hook(_reject_unsupported, with_kwargs=True))
-        for tower in self.base.children():
-            if "grid_thw" in inspect.signature(tower.forward).parameters:
-                self.hooks.append(tower.register_forward_pre_hook(self.before_tower, with_kwargs=True))
+        self.encode = getattr(self.base, "get_video_features", None)
+        if self.encode is not None:
+            self.base.get_video_features = self._remember(self.encode)
 
     def detach(self) -> None:
         """Restore the model; may be called twice."""
+        if self.hooks and self.encode is not None:
+            del self.base.get_video_features
         for hook in self.hooks:
             hook.remove()
         self.hooks = []
@@ -75,26 +82,38 @@ class DecoderHooks(ABC):
     def __exit__(self, *_: object) -> None:
         self.detach()
 
+    def _remember(self, encode: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that does the same and remembers its arguments."""
+        signature = inspect.signature(encode)
+
+        @functools.wraps(encode)
+        def encode_videos(*args: Any, **kwargs: Any) -> Any:
+            arguments = signature.bind_partial(*args, **kwargs).arguments
+            pixels = arguments.get(self.family.pixels)
+            if pixels is not None:  # their shape is enough
+                arguments[self.family.pixels] = torch.empty_like(pixels, device="meta")
+            self.call.encoded = arguments
+            return encode(*args, **kwargs)
+
+        return encode_videos
+
     def before_model(self, base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         arguments = self.signature.bind_partial(*args, **kwargs).arguments if args else kwargs
-        self.call.arguments = {**arguments, "tower": self.call.tower} if self._has_videos(arguments) else None
+        self.call.arguments, self.call.has_videos = arguments, self._has_videos(arguments)
 
     def after_model(self, *_: Any) -> None:
         self.call.arguments = None
-
-    def before_tower(self, tower: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Remember the grids that are encoded: images first, then videos."""
-        self.call.tower = (kwargs["grid_thw"], kwargs.get("merge_sizes")) if "grid_thw" in kwargs else None
 
     def before_decoder(
         self, decoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Cut the inputs of a call with videos; in every call, fit masks and positions to the tokens held."""
         call = self.call
-        arguments, call.arguments = call.arguments, None
+        arguments, call.arguments = call.arguments or {}, None
+        has_videos, call.has_videos = call.has_videos and bool(arguments), False
         cache = kwargs.get("past_key_values")
         call.layout = earlier = pop_layout(cache)
-        if arguments is None and earlier is None:
+        if not has_videos and earlier is None:
             return None
         kwargs = dict(kwargs)
         rows, length = kwargs["inputs_embeds"].shape[:2]
@@ -104,17 +123,23 @@ class DecoderHooks(ABC):
         start = 0 if cache is None else int(cache.get_seq_length())  # of the prompt before this call
         if earlier is not None:
             start += earlier.length - earlier.columns.shape[1]
-        cut = None if arguments is None else self._cut(arguments, kwargs)
+        mask = given = kwargs.get("attention_mask")
+        if self.build_mask is not None and "attention_mask" in self.signature.parameters:
+            given = arguments.get("attention_mask", given)  # the model has made a mask of its own from it
+        cut = self._cut(arguments, kwargs, given) if has_videos else None
         if cut is not None:
             call.layout = CacheLayout.extend(earlier, cut, start)
         layout = call.layout
         if layout is None:
             return None
         kwargs["position_ids"] = self._cut_positions(kwargs, cut, layout, start, length)
-        mask = kwargs.get("attention_mask")
-        if mask is None or (isinstance(mask, torch.Tensor) and mask.ndim == 2):
+        if given is None or (isinstance(given, torch.Tensor) and given.ndim == 2):
             # always pass a mask: without one, some releases read positions with gaps as several packed prompts
-            kwargs["attention_mask"] = layout.cut_mask(mask, rows, start + length)
+            kwargs["attention_mask"] = layout.cut_mask(given, rows, start + length)
+            if mask is not given:
+                kwargs["attention_mask"] = self._build_mask(arguments, kwargs, cut, start)
+                if start == 0 and isinstance(mask, dict):  # the model may have made it otherwise than for generation
+                    kwargs["attention_mask"]["full_attention"] = layout.cut_attention(mask["full_attention"], cut, False)
         else:
             is_static = bool(getattr(cache, "is_compileable", False))
             kwargs["attention_mask"] = layout.cut_attention(mask, cut, is_static)
@@ -128,7 +153,7 @@ class DecoderHooks(ABC):
         if cache is None:
             cache = getattr(output, "past_key_values", None)
         if cache is not None:
-            cache.get_seq_length = PromptLength(cache, layout, self.base, is_attached)
+            put_layout(cache, layout, self.base, is_attached)
 
     def _has_videos(self, arguments: Arguments) -> bool:
         has_pixels = self.family.carries_pixels(arguments)
@@ -141,15 +166,19 @@ class DecoderHooks(ABC):
             return False
         return bool(self.family.mask_tokens(self.config, ids, has_images=False).any())
 
-    def _cut(self, arguments: Arguments, kwargs: dict[str, Any]) -> DecoderCut | None:
+    def _cut(self, arguments: Arguments, kwargs: dict[str, Any], mask: Any) -> DecoderCut | None:
         """Select tokens and cut the decoder's arguments in place; return None if all tokens stay."""
-        embeds = kwargs["inputs_embeds"]
-        videos = self.family.find_videos(self.config, arguments, self.shapes)
+        embeds, ids = kwargs["inputs_embeds"], arguments.get("input_ids")
+        if ids is not None and ids.shape[1] != embeds.shape[1]:
+            counts = f"it makes {embeds.shape[1]} embeddings from {ids.shape[1]} ids"
+            raise ValueError(f"the model drops tokens itself: {counts}; switch that off, such as video_pruning_rate")
+        known = {**self.call.encoded, **{name: value for name, value in arguments.items() if value is not None}}
+        videos = self.family.find_videos(self.config, known, self.shapes)
         pairs = zip(videos, self.select(videos, embeds), strict=True)
         selected = [(video, selection) for video, selection in pairs if selection is not None]
         if not selected:
             return None
-        cut = plan_cut(selected, embeds, kwargs.get("attention_mask"))
+        cut = plan_cut(selected, embeds, mask)
         cut_inputs(kwargs, cut, selected)
         if self.shapes is not None and self.family.newline is not None:  # without pixels the model does not insert it
             embeds, newline = kwargs["inputs_embeds"], getattr(self.base, self.family.newline)
@@ -175,6 +204,21 @@ class DecoderHooks(ABC):
         if cut is None:
             return positions
         return positions.take_along_dim(cut.columns.expand(*positions.shape[:-1], -1), -1)
+
+    def _build_mask(self, arguments: Arguments, kwargs: dict[str, Any], cut: DecoderCut | None, start: int) -> Any:
+        """Let the model build its own kind of mask for the tokens that are held."""
+        types = arguments.get("mm_token_type_ids")
+        if types is not None and cut is not None:
+            types = gather_tokens(types, cut.columns) * cut.is_real
+        return self.build_mask(
+            config=self.config,
+            inputs_embeds=kwargs["inputs_embeds"],
+            attention_mask=kwargs["attention_mask"],
+            past_key_values=kwargs.get("past_key_values"),
+            position_ids=kwargs["position_ids"],
+            mm_token_type_ids=types,
+            is_first_iteration=start == 0,
+        )
 
 
 def is_attached(base: Any) -> bool:

@@ -1,0 +1,194 @@
+"""Vision features of prepared frames: what the bare model gives its decoder at the placeholders of a video."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections import Counter
+from dataclasses import fields, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("torchvision", reason="processors need torchvision: pip install torchvision")
+
+from floc.encoders import vision_features
+from floc.encoders.vision_features import can_encode_in_chunks, check_chunk, encode_prepared
+from floc.families import FAMILIES
+from floc.families.processing import VideoFacts, VideoPlan, VideoPreparer
+from tests.integrations.transformers.processors import PARTS, create_processor, transformers
+from tests.integrations.transformers.tiny_configs import create_config
+
+FRAMES = np.random.default_rng(0).integers(0, 256, (32, 40, 64, 3), np.uint8)
+FACTS = VideoFacts(32, 8.0, 64, 40)
+SMALL = {"size": {"shortest_edge": 16 * 24, "longest_edge": 48 * 48}}  # for processors that replace the size they have
+CLOSE = dict(atol=1e-5, rtol=1e-5)
+REASONS = {
+    "kimi_k25": "the model of transformers fails on videos: it splits features by frames that it has averaged",
+}
+# names of special tokens in the config, where the tokenizer has others
+OMNI = {"vision_start_token": "<|vision_bos|>"}
+TOKENS = {
+    "qwen2_5_omni": OMNI,
+    "qwen3_omni_moe": OMNI,
+    "cohere_compass": {f"{name}_token": f"<|{name.upper()}_PAD|>" for name in ("image", "video")}
+    | {f"vision_{name}_token": f"<|VISION_{name.upper()}|>" for name in ("start", "end")},
+    "minimax_m3_vl": {"image_token": "]<]image[>[", "video_token": "]<]video[>["},
+    "internvl": {"image_token": "<IMG_CONTEXT>"},
+}
+KINDS = [kind for kind in PARTS if kind not in REASONS]
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in processors of GLM-V
+ALL = pytest.mark.parametrize("kind", KINDS)
+
+
+class Example(NamedTuple):
+    """A tiny model, and one video as its own processor prepares it."""
+
+    model: Any
+    preparer: VideoPreparer
+    plan: VideoPlan
+
+    def prepare(self, start: int = 0, stop: int | None = None) -> dict[str, Any]:
+        """Prepare a range of slices."""
+        step = self.preparer.frames_per_slice
+        indices = self.plan.indices[start * step : None if stop is None else stop * step]
+        return self.preparer.prepare(self.plan, FRAMES[indices])
+
+    def encode(self, start: int = 0, stop: int | None = None) -> tuple[torch.Tensor, ...]:
+        return encode_prepared(self.model.base_model, self.prepare(start, stop)).all
+
+
+@cache
+def create_example(kind: str) -> Example:
+    if kind not in transformers.CONFIG_MAPPING:
+        pytest.skip(f"{kind} is not in this release of transformers")
+    if kind not in FAMILIES and f"{kind}_thinker" not in FAMILIES:
+        pytest.skip(f"{kind} is not in the table of families")
+    processor = create_processor(kind)
+    preparer = VideoPreparer(processor, **(SMALL if "omni" in kind and "qwen" in kind else {}))
+    torch.manual_seed(0)
+    config = create_config(kind)
+    _set_token_ids(config, kind, processor.tokenizer)
+    model = transformers.AutoModelForMultimodalLM.from_config(config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.ndim > 1 or not name.endswith("weight"):  # all but norms; defaults make attention uniform
+                weight.copy_(torch.randn(weight.shape) * weight.shape[-1] ** -0.5)
+    return Example(model, preparer, preparer.plan(FACTS, fps=2, max_frames=8))
+
+
+def _set_token_ids(config: Any, kind: str, tokenizer: Any) -> None:
+    """Set the ids of special tokens, by the names that the tokenizer or `TOKENS` gives them."""
+    for field in fields(config):
+        stem = field.name.removesuffix("_id").removesuffix("_index")
+        token = TOKENS.get(kind, {}).get(stem) or PARTS[kind].special.get(stem)
+        if token is not None:
+            setattr(config, field.name, tokenizer.convert_tokens_to_ids(token))
+
+
+class _Stop(Exception):
+    pass
+
+
+def record_decoder(example: Example) -> tuple[torch.Tensor, ...]:
+    """Return the tokens and deep features, [n, D] each, that the bare model gives its decoder at the placeholders."""
+    model, processor, plan = example.model, example.preparer.processor, example.plan
+    settings = {
+        name: example.preparer.settings.get(name) for name in ("cap_pixels_per_frame", "use_token_compression", "size")
+    }
+    turn = [{"type": "video", "video": FRAMES[plan.indices]}, {"type": "text", "text": "What?"}]
+    inputs = processor.apply_chat_template(
+        [{"role": "user", "content": turn}],
+        tokenize=True,
+        return_dict=True,
+        return_tensors="pt",
+        processor_kwargs={
+            **{name: value for name, value in settings.items() if value is not None},
+            "do_sample_frames": False,
+            "video_metadata": [plan.describe()],
+            "return_metadata": True,
+            "return_mm_token_type_ids": True,
+        },
+    )
+    inputs.pop("video_metadata", None)
+    if "mm_token_type_ids" not in inspect.signature(model.forward).parameters:
+        inputs.pop("mm_token_type_ids", None)
+    calls: list[dict[str, Any]] = []
+
+    def stop(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        calls.append(kwargs)
+        raise _Stop
+
+    hook = model.get_decoder().register_forward_pre_hook(stop, with_kwargs=True)
+    with pytest.raises(_Stop):
+        model.generate(**inputs, max_new_tokens=1)
+    hook.remove()
+    ids = inputs["input_ids"][0]
+    ((placeholder, _),) = Counter(ids.tolist()).most_common(1)
+    deep = calls[0].get("deepstack_visual_embeds") or ()
+    return (calls[0]["inputs_embeds"][0, ids == placeholder], *deep)
+
+
+@ALL
+def test_tokens_are_what_the_decoder_sees(kind: str) -> None:
+    example = create_example(kind)
+    encoded, expected = example.encode(), record_decoder(example)
+    assert len(encoded) == len(expected)
+    newline = getattr(example.model.base_model, "image_newline", None) if kind == "llava_onevision" else None
+    for actual, rows in zip(encoded, expected, strict=True):
+        if newline is not None:
+            assert torch.equal(rows[-1], newline)
+            rows = rows[:-1]
+        torch.testing.assert_close(actual.flatten(0, 2), rows, **CLOSE)
+    slices = len(example.plan.indices) // example.preparer.frames_per_slice
+    assert len(encoded[0]) == slices > 2
+    assert encoded[0].std(0).min() > 0  # frames differ
+
+
+@ALL
+@pytest.mark.parametrize("step", [1, 3])
+def test_chunks_equal_the_whole_video(kind: str, step: int) -> None:
+    example = create_example(kind)
+    whole = example.encode()
+    chunks = [example.encode(start, start + step) for start in range(0, len(whole[0]), step)]
+    for layer, parts in zip(whole, zip(*chunks, strict=True), strict=True):
+        joined = torch.cat(parts)
+        assert joined.shape == layer.shape
+        is_equal = torch.allclose(joined, layer, **CLOSE)
+        assert is_equal == can_encode_in_chunks(example.model.base_model.config)
+
+
+def test_parts_of_a_video_that_cannot_be_encoded_alone_are_refused() -> None:
+    config = create_config("minimax_m3_vl")
+    check_chunk(config, 4, 4)
+    with pytest.raises(
+        ValueError, match=r"minimax_m3_vl attends across all frames.*got 2 of 4 slices; encode the whole"
+    ):
+        check_chunk(config, 2, 4)
+    check_chunk(create_config("qwen2_5_vl"), 2, 4)
+
+
+def test_tokens_have_the_dtype_of_the_model() -> None:
+    example = create_example("qwen3_vl")
+    half = copy.deepcopy(example.model.base_model).bfloat16()
+    expected = example.encode()
+    for actual, layer in zip(encode_prepared(half, example.prepare()).all, expected, strict=True):
+        assert actual.dtype == torch.bfloat16
+        torch.testing.assert_close(actual.float(), layer, atol=0.1, rtol=0.1)
+
+
+def test_wrong_inputs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    example = create_example("qwen2_5_vl")
+    base, prepared = example.model.base_model, example.prepare()
+    with pytest.raises(ValueError, match="must have pixel_values_videos, got video_grid_thw; prepare them"):
+        encode_prepared(base, {"video_grid_thw": prepared["video_grid_thw"]})
+    two = {name: value.repeat(2, 1) for name, value in prepared.items() if torch.is_tensor(value)}
+    with pytest.raises(ValueError, match="must be of one video, got grids of"):
+        encode_prepared(base, two)
+    family = replace(FAMILIES["qwen2_5_vl"], read_grids=lambda config, arguments: [(1, 2, 3)])
+    monkeypatch.setattr(vision_features, "find_family", lambda config: family)
+    with pytest.raises(ValueError, match=r"qwen2_5_vl returned 112 tokens for a grid of \(1, 2, 3\)"):
+        encode_prepared(base, prepared)
