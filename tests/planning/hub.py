@@ -1,4 +1,4 @@
-"""Model folders as on the hub, without weights: config, tokenizer and preprocessor files with the numbers of real models."""
+"""Folders of models as on the hub, without weights: config, tokenizer, and preprocessor files with real numbers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integrations.transformers.processors import create_tokenizer, transformers
+from tests.integrations.transformers.tiny_configs import set_token_ids
 
 CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
 HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
@@ -59,7 +60,11 @@ FILES: dict[str, dict[str, dict[str, Any]]] = {
     "gemma4": {
         "processor_config.json": {
             "processor_class": "Gemma4Processor",
-            "image_processor": {"image_processor_type": "Gemma4ImageProcessor", "patch_size": 16, "max_soft_tokens": 280},
+            "image_processor": {
+                "image_processor_type": "Gemma4ImageProcessor",
+                "patch_size": 16,
+                "max_soft_tokens": 280,
+            },
             "video_processor": {
                 "video_processor_type": "Gemma4VideoProcessor",
                 "patch_size": 16,
@@ -72,23 +77,14 @@ FILES: dict[str, dict[str, dict[str, Any]]] = {
         }
     },
 }
-TOKENS = {
-    "image_token_id": ("image_token", "context_image_token"),
-    "video_token_id": ("video_token",),
-    "vision_start_token_id": ("vision_start_token",),
-    "vision_end_token_id": ("vision_end_token",),
-}
 
 
 def save(kind: str, folder: Path, **text: Any) -> Path:
     """Write a folder of a model type; `text` changes the config of its language model."""
     tokenizer = create_tokenizer(kind)
-    config = transformers.CONFIG_MAPPING[kind]()
+    config = transformers.CONFIG_MAPPING[kind](dtype="bfloat16")
     config.get_text_config().update(text)
-    for name, tokens in TOKENS.items():
-        special = next((getattr(tokenizer, token) for token in tokens if getattr(tokenizer, token, None)), None)
-        if special is not None and hasattr(config, name):
-            setattr(config, name, tokenizer.convert_tokens_to_ids(special))
+    set_token_ids(config, kind)
     config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     for name, settings in FILES[kind].items():

@@ -32,8 +32,8 @@ def plan(
     more_frames: bool = flag(
         "--more-frames", "Take as many frames as fit, and keep as many tokens as the model reads otherwise.", BUDGET
     ),
-    fps: float | None = option("N", "Frames per second. (default: that of the model's processor)", VIDEO),
-    max_frames: int | None = option("N", "Most frames. (default: that of the model's processor)", VIDEO),
+    fps: str | None = option("N", "Frames per second, or 'all'. (default: that of the model's processor)", VIDEO),
+    max_frames: str | None = option("N", "Most frames, or 'all'. (default: that of the model's processor)", VIDEO),
     frame_tokens: int | None = option("N", "Most tokens of a frame. (default: that of the model's processor)", VIDEO),
     device: str | None = options.DEVICE,
     as_json: bool = options.AS_JSON,
@@ -51,8 +51,8 @@ def plan(
         model,
         ratio=ratio,
         budget=budget,
-        fps=fps,
-        max_frames=max_frames,
+        fps=options.parse_fps(fps),
+        max_frames=options.parse_limit(max_frames),
         frame_tokens=frame_tokens,
         more_frames=more_frames,
         device=device,

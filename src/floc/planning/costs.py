@@ -140,7 +140,7 @@ class ModelCosts:
         encoding = (
             self.itemsize * work.pixels + self.vision.count_activation_bytes(work.patches, self.itemsize) + tokens
         )
-        selecting = EMBEDDED * tokens + count_selection_bytes(work, self.dim)
+        selecting = EMBEDDED * tokens + count_selection_bytes(work, self.decoder.width)
         reading = EMBEDDED * tokens + self._count_prefill_bytes(work)
         return self.weights_bytes + max(processing, PIXEL_BYTES * work.pixels + max(encoding, selecting, reading))
 
@@ -155,7 +155,7 @@ class ModelCosts:
         pixels = int(work.pixels * work.chunk) * (2 * PIXEL_BYTES + self.itemsize)
         patches = int(work.patches * work.chunk)
         encoding = piece + pixels + self.vision.count_activation_bytes(patches, self.itemsize)
-        selecting = piece + count_selection_bytes(work, self.dim)
+        selecting = piece + count_selection_bytes(work, self.decoder.width)
         return self.weights_bytes + max(encoding, selecting, self._count_prefill_bytes(work))
 
     def _count_prefill_bytes(self, work: Workload) -> int:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
 import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from floc._checks import check_count
 from floc.families import find_family
-from floc.families.processing import VideoFacts, VideoPlan, VideoPreparer
+from floc.families.processing import VideoPlan, VideoPreparer
 from floc.planning.costs import ModelCosts, Workload
+from floc.video.choice import VideoFacts
 
 MOST_COMPRESSED = 32  # times as many frames as usual at most: 1/32 is the smallest ratio of the paper
-COUNTED_FRAMES = 4096  # longer prompts are not written to count their tokens
-ROUNDING = (1.3, 1.2, 1.1, 1.05, 1.0)  # pixels before rounding, relative to those after it
+COUNTED_FRAMES = 128  # a longer prompt is not written to count its tokens: some processors copy all pixels
 QUESTION = 512  # tokens left for a question and its answer
 
 
@@ -23,10 +23,8 @@ QUESTION = 512  # tokens left for a question and its answer
 class MoreFrames:
     """More frames than usual, compressed to the usual number of tokens."""
 
-    fps: float
-    max_frames: int
+    plan: VideoPlan
     budget: int  # tokens to keep: what the processor makes of the video without options
-    frame_tokens: int | None  # keeps frames at their usual size; None if the model has only one
 
 
 def describe_workload(preparer: VideoPreparer, plan: VideoPlan, costs: ModelCosts, ratio: float = 1.0) -> Workload:
@@ -47,84 +45,94 @@ def describe_workload(preparer: VideoPreparer, plan: VideoPlan, costs: ModelCost
 
 def count_tokens(preparer: VideoPreparer, plan: VideoPlan, config: Any) -> tuple[int, int]:
     """Return the number of visual tokens of a video, and of all other tokens in a prompt without a question."""
-    frames, family = len(plan.indices), find_family(config)
-    if frames > COUNTED_FRAMES and plan.size is None:  # all frames are alike, however many there are
-        part = preparer.plan(plan.facts, fps=frames / plan.facts.frames * plan.facts.fps, max_frames=COUNTED_FRAMES)
-        scale = frames / len(part.indices)
-        tokens, text = count_tokens(preparer, part, config)
-        return round(tokens * scale), round(text * scale)
+    frames, step, family = len(plan.indices), preparer.frames_per_slice, find_family(config)
+    if frames >= COUNTED_FRAMES + step:  # count in two parts, with frames of all times: the rest is linear
+        counts = []
+        for few in (COUNTED_FRAMES // 2, COUNTED_FRAMES):
+            part = np.linspace(0, frames - 1, few + frames % step).round().astype(int)
+            shorter = preparer.plan_frames(plan.facts, plan.indices[part], plan.size, plan.fps)
+            counts.append(np.array(count_tokens(preparer, shorter, config)))
+        steps = (frames - len(part)) / (COUNTED_FRAMES / 2)
+        tokens, text = (counts[1] + (counts[1] - counts[0]) * steps).round().astype(int).tolist()
+        return tokens, text
     ids = preparer.write_prompt(plan, "")["input_ids"]
     tokens = int(family.mask_tokens(config, ids, has_images=False).sum()) - int(family.newline is not None)
     return tokens, ids.shape[1] - tokens
 
 
-def limit_frame_tokens(
-    preparer: VideoPreparer, facts: VideoFacts, limit: int, *, fps: float | None = None, max_frames: int | None = None
-) -> VideoPreparer:
-    """Return a preparer whose frames have at most `limit` tokens, and more than usual if the limit is larger.
+def limit_frame_tokens(preparer: VideoPreparer, plan: VideoPlan, limit: int) -> VideoPlan:
+    """Return a plan whose frames are as large as `limit` tokens allow, but not larger than the video.
 
     Where a model joins frames in pairs, the tokens are those of a pair.
     """
     check_count("frame_tokens", limit, "tokens")
-    processor, settings = copy.copy(preparer.processor), preparer.settings
-    plan = preparer.plan(facts, fps=fps, max_frames=max_frames)
-    video_processor = processor.video_processor = copy.copy(preparer.video_processor)
-    if "max_soft_tokens" in video_processor.valid_kwargs.__annotations__:
-        return VideoPreparer(processor, **{**settings, "max_soft_tokens": limit})
-    cell = count_token_pixels(preparer)
-    if cell is None or "video_grid_thw" not in plan.outputs:
-        tokens = preparer.write_prompt(plan, "")["input_ids"].shape[1] // len(plan.indices)
-        problem = f"frame_tokens={limit} cannot be set for {type(video_processor).__name__}, whose frames have one size"
-        raise ValueError(f"{problem}, about {tokens} tokens each; leave it out, or change max_frames")
-    if hasattr(video_processor, "max_video_tokens"):  # a limit of the release on top of the sizes
-        video_processor.max_video_tokens = max(video_processor.max_video_tokens, 2 * limit * len(plan.indices))
-    shortest = _read_size(preparer)["shortest_edge"]
-    size = {"shortest_edge": min(shortest, max(1, limit // 2) * cell)}
-    # the size limits the pixels of the whole video, or else those of a frame; sides are rounded down to whole tokens
-    for count, scale in itertools.product((len(plan.indices), 1), ROUNDING):
-        size["longest_edge"] = int(limit * cell * count * scale)
-        changed = VideoPreparer(processor, **{**settings, "size": size})
-        grid = changed.plan(facts, fps=fps, max_frames=max_frames).outputs["video_grid_thw"][0]
-        if int(grid[1:].prod()) <= limit * video_processor.merge_size**2:
-            return changed
-    raise ValueError(f"frame_tokens={limit} is less than the smallest frame of this model has; give a larger number")
+    side = find_token_side(preparer)
+    if side is None:
+        ids = preparer.write_prompt(plan, "")["input_ids"]
+        tokens = int((ids == ids.mode().values).sum()) // len(plan.indices)
+        name = type(preparer.video_processor).__name__
+        problem = f"frame_tokens={limit} cannot be set: {name} makes frames of one size, {tokens} tokens each"
+        raise ValueError(f"{problem}; leave it out, or change the number of frames")
+    return _set_grid(preparer, plan, fit_grid(plan.facts.width / side, plan.facts.height / side, limit), side)
 
 
-def count_token_pixels(preparer: VideoPreparer) -> int | None:
-    """Return the pixels of a token if the size of a frame is set by a number of pixels, else None."""
-    size = _read_size(preparer)
-    patch, merge = (getattr(preparer.video_processor, name, None) for name in ("patch_size", "merge_size"))
-    if not (size.get("shortest_edge") and size.get("longest_edge") and patch and merge):
-        return None
-    return int((patch * merge) ** 2)
+def fit_grid(width: float, height: float, limit: int) -> tuple[int, int]:
+    """Return the rows and columns of the largest grid of about this shape with at most `limit` cells.
+
+    >>> fit_grid(1920 / 28, 1080 / 28, 768), fit_grid(1920 / 28, 1080 / 28, 1), fit_grid(4, 3, 768)
+    ((21, 36), (1, 1), (3, 4))
+    """
+    scale = min(1.0, math.sqrt(limit / (width * height)))
+    rows = max(1, min(limit, round(height * scale)))
+    columns = max(1, min(limit // rows, round(width * scale)))
+    return rows, columns
+
+
+def find_token_side(preparer: VideoPreparer) -> int | None:
+    """Return the side of a token in pixels if a frame may have any number of them, else None."""
+    processor = preparer.video_processor
+    size = dict(preparer.settings.get("size") or getattr(processor, "size", None) or {})
+    patch, merge = (getattr(processor, name, None) for name in ("patch_size", "merge_size"))
+    is_counted = size.get("shortest_edge") and size.get("longest_edge")  # numbers of pixels
+    return int(patch * merge) if patch and merge and is_counted else None
 
 
 def plan_more_frames(
     preparer: VideoPreparer, facts: VideoFacts, costs: ModelCosts, free_bytes: int | None
 ) -> MoreFrames:
-    """Plan as many frames as fit, compressed to the number of tokens that the model usually reads.
+    """Plan as many frames as fit, of the usual size, compressed to the number of tokens that the model usually reads.
 
     The limits are the video's frames, a ratio of 1/32, the model's context (prompts name the time of every frame)
     and, if given, `free_bytes` of memory for a capture.
     """
-    usual = describe_workload(preparer, preparer.plan(facts), costs)
+    usual_plan = preparer.plan(facts)
+    usual = describe_workload(preparer, usual_plan, costs)
     frames = min(facts.frames, usual.frames * MOST_COMPRESSED)
     if costs.context is not None:
         room = costs.context - usual.tokens - QUESTION
-        frames = min(frames, max(usual.frames, int(usual.frames * room / max(1, usual.text))))
+        frames = min(frames, int(usual.frames * room / max(1, usual.text)))
     while frames > usual.frames and free_bytes is not None:
-        scale = frames / usual.frames
-        more = {
-            name: int(getattr(usual, name) * scale)
-            for name in ("frames", "slices", "pixels", "patches", "tokens", "text")
-        }
-        if costs.count_capture_bytes(replace(usual, **more)) <= free_bytes:
+        scaled = {name: int(getattr(usual, name) * frames / usual.frames) for name in _GROWING}
+        if costs.count_capture_bytes(replace(usual, **scaled)) <= free_bytes:
             break
-        frames = max(usual.frames, frames * 3 // 4)
-    cells = usual.tokens // usual.slices
-    is_sized = count_token_pixels(preparer) is not None
-    return MoreFrames(frames / facts.frames * facts.fps, frames, usual.tokens, cells if is_sized else None)
+        frames = frames * 3 // 4
+    if frames <= usual.frames:
+        return MoreFrames(usual_plan, usual.tokens)
+    plan = preparer.plan(facts, fps=frames / facts.duration_s, max_frames=frames)
+    side = find_token_side(preparer)
+    if side is not None:  # frames stay as large as usual, however many there are
+        _, rows, columns = usual_plan.outputs["video_grid_thw"][0].tolist()
+        patch = preparer.video_processor.patch_size
+        plan = _set_grid(preparer, plan, (rows, columns), patch)
+    return MoreFrames(plan, usual.tokens)
 
 
-def _read_size(preparer: VideoPreparer) -> dict[str, Any]:
-    return dict(preparer.settings.get("size") or getattr(preparer.video_processor, "size", None) or {})
+_GROWING = ("frames", "slices", "pixels", "patches", "tokens", "text")  # with the frames of a video
+
+
+def _set_grid(preparer: VideoPreparer, plan: VideoPlan, grid: tuple[int, int], side: int) -> VideoPlan:
+    """Return a plan with frames of so many rows and columns of squares with a side in pixels."""
+    from transformers.image_utils import SizeDict
+
+    size = SizeDict(height=grid[0] * side, width=grid[1] * side)
+    return preparer.plan_frames(plan.facts, plan.indices, size, plan.fps)

@@ -14,10 +14,11 @@ from floc.budget import Budget
 from floc.encoders.base import default_device
 from floc.families import find_family
 from floc.families.pretrained import hide_progress, load_part
-from floc.families.processing import VideoFacts, VideoPlan, VideoPreparer
+from floc.families.processing import Limit, Rate, VideoPlan, VideoPreparer, check_processor
 from floc.planning import speed
 from floc.planning.costs import ModelCosts, Workload, build_without_weights, count_selection_flops
 from floc.planning.frames import QUESTION, describe_workload, limit_frame_tokens, plan_more_frames
+from floc.video.choice import VideoFacts
 from floc.video.read import check_sampling
 
 DEFAULT_RATIO = "1/8"
@@ -59,8 +60,8 @@ def plan(
     *,
     ratio: float | str | None = None,
     budget: int | None = None,
-    fps: float | None = None,
-    max_frames: int | None = None,
+    fps: Rate = None,
+    max_frames: Limit = None,
     frame_tokens: int | None = None,
     more_frames: bool = False,
     device: str | None = None,
@@ -71,34 +72,30 @@ def plan(
         video: a file; or its facts, then the time to decode it is left out.
         model: folder or hub id of a video model of transformers.
         ratio, budget: as in `floc.compress`. Default: a ratio of 1/8.
-        fps, max_frames: sampling; that of the model's processor by default.
+        fps, max_frames: frames per second and their limit, or "all". Default: those of the model's processor.
         frame_tokens: largest number of tokens of a frame, where the model can change it.
         more_frames: take as many frames as fit, and keep as many tokens as the model reads without options.
         device: where the model would run. Default: the first GPU, else the CPU.
     """
-    check_sampling(fps, max_frames)
-    target = torch.device(device or default_device())
-    path = None if isinstance(video, VideoFacts) else Path(video)
+    check_sampling(None if fps == "all" else fps, None if max_frames == "all" else max_frames)
+    target = _find_device(device or default_device())
     facts = video if isinstance(video, VideoFacts) else _read_facts(Path(video))
     preparer, costs = load_planner(model)
-    sampling: dict[str, Any] = {"fps": fps, "max_frames": max_frames}
     if more_frames:
-        given = {"ratio": ratio, "budget": budget, **sampling, "frame_tokens": frame_tokens}
-        if names := [f"{name}=" for name, value in given.items() if value is not None]:
-            raise ValueError(
-                f"more_frames chooses frames and budget itself; got {' and '.join(names)}, too: leave it out"
-            )
+        given = {"ratio": ratio, "budget": budget, "fps": fps, "max_frames": max_frames, "frame_tokens": frame_tokens}
+        if names := " and ".join(f"{name}=" for name, value in given.items() if value is not None):
+            raise ValueError(f"more_frames chooses the frames and the budget, but {names} is given, too; leave it out")
         more = plan_more_frames(preparer, facts, costs, available_bytes(target))
-        sampling, budget = {"fps": more.fps, "max_frames": more.max_frames}, more.budget
-        frame_tokens = more.frame_tokens
+        video_plan, budget = more.plan, more.budget
+    else:
+        video_plan = preparer.plan(facts, fps=fps, max_frames=max_frames)
     if frame_tokens is not None:
-        preparer = limit_frame_tokens(preparer, facts, frame_tokens, **sampling)
+        video_plan = limit_frame_tokens(preparer, video_plan, frame_tokens)
     if ratio is None and budget is None:
         ratio = DEFAULT_RATIO
-    video_plan = preparer.plan(facts, **sampling)
     result = describe_plan(preparer, video_plan, costs, Budget.parse(ratio, budget, None), target)
-    reading = {} if path is None else speed.measure_reading(path, preparer, video_plan)
-    return replace(result, seconds={**reading, **estimate_seconds(result.work, costs, target)})
+    seconds = {} if isinstance(video, VideoFacts) else speed.measure_reading(Path(video), preparer, video_plan)
+    return replace(result, seconds={**seconds, **estimate_seconds(result.work, costs, target)})
 
 
 def describe_plan(
@@ -164,7 +161,7 @@ def estimate_seconds(work: Workload, costs: ModelCosts, device: torch.device) ->
     # a token attends to those before it: half of them on average
     prefill = speed.measure_stack(costs.decoder, work.prompt, work.prompt // 2 + 1, work.prompt, dtype, device)
     rate = speed.measure_products(costs.decoder, work.block, torch.float32, device)
-    return {"vision": vision, "select": count_selection_flops(work, costs.dim) / rate, "prefill": prefill}
+    return {"vision": vision, "select": count_selection_flops(work, costs.decoder.width) / rate, "prefill": prefill}
 
 
 def load_planner(model: str) -> tuple[VideoPreparer, ModelCosts]:
@@ -173,20 +170,26 @@ def load_planner(model: str) -> tuple[VideoPreparer, ModelCosts]:
     config = getattr(config, "thinker_config", config)
     find_family(config)
     processor = load_part("processor", model, "planning")
-    if getattr(processor, "video_processor", None) is None:
-        raise ValueError(f"{model}: has no video processor; it needs the processor files of the model, as on the hub")
-    if not (getattr(processor, "chat_template", None) or getattr(processor.tokenizer, "chat_template", None)):
-        raise ValueError(f"{model}: has no chat template to write prompts with; save the one of the model with it")
+    try:
+        check_processor(processor)
+    except ValueError as error:
+        raise ValueError(f"{model}: {error}") from error
     with hide_progress(hide_warnings=True):
         return VideoPreparer(processor), ModelCosts.from_model(build_without_weights(config))
+
+
+def _find_device(name: str) -> torch.device:
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
+        raise ValueError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
 
 
 def _read_facts(path: Path) -> VideoFacts:
     from floc.video import check_file, read_facts
 
     check_file(path)
-    facts = read_facts(path)
-    return VideoFacts(facts.frames, facts.fps, facts.width, facts.height)
+    return read_facts(path)
 
 
 def _describe_lack(what: str, needed: int, free: int, device: str) -> str:

@@ -52,9 +52,9 @@ def measure_attention(stack: Stack, span: int, dtype: torch.dtype, device: torch
 
 def measure_reading(path: Path, preparer: VideoPreparer, plan: VideoPlan) -> dict[str, float]:
     """Decode and prepare the first frames of a video; return the seconds that all its frames would take."""
-    from floc.video import FrameChoice, read
+    from floc.video import read
 
-    choice = FrameChoice(plan.indices, plan.facts.width, plan.facts.height)
+    choice = plan.choose_frames()
     started = time.perf_counter()
     batches = iter(read(path, choose=lambda _: choice, batch=preparer.frames_per_slice))
     pixels, count = next(batches).pixels, 0
