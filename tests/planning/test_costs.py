@@ -99,5 +99,16 @@ def test_memory_of_a_capture_does_not_grow_with_the_video() -> None:
     )
 
 
+def test_cache_of_a_model_of_7b_parameters() -> None:
+    """28 layers with keys and values of 4 heads of 128 values in bfloat16: 56 KiB per token."""
+    sizes = dict(hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, vocab_size=152064)
+    text = dict(sizes, num_attention_heads=28, num_key_value_heads=4)
+    vision = dict(hidden_size=1280, intermediate_size=3420, out_hidden_size=3584)
+    config = transformers.Qwen2_5_VLConfig(text_config=text, vision_config=vision, dtype="bfloat16")
+    costs = ModelCosts.from_model(build_without_weights(config))
+    assert costs.count_kv_bytes(1000) == 1000 * 56 * 1024
+    assert costs.weights_bytes == pytest.approx(2 * 8.29e9, rel=0.01)
+
+
 def test_exceptions_are_families() -> None:
     assert OTHERWISE.keys() <= FAMILIES.keys()
