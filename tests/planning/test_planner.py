@@ -129,7 +129,7 @@ def test_errors_name_what_is_missing(folder: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has no video processor|with a processor that transformers"):
         floc.plan(FACTS, str(tmp_path))
     (tmp_path / "processor_config.json").write_text((Path(folder) / "processor_config.json").read_text())
-    with pytest.raises(ValueError, match="has no chat template"):
+    with pytest.raises(ValueError, match=f"{tmp_path}: the processor has no chat template"):
         floc.plan(FACTS, str(tmp_path))
     with pytest.raises(ValueError, match="max_frames must be a whole number"):
         floc.plan(FACTS, folder, max_frames=0)
