@@ -14,6 +14,7 @@ import torch
 from floc.encoders.base import FrameTokens, default_device, require_rgb
 from floc.encoders.vision_features import ADDS_TO_PLACEHOLDER, can_encode_in_chunks, encode_prepared
 from floc.families import find_family
+from floc.families.frame_size import limit_frame_tokens
 from floc.families.pretrained import hide_progress, load_part
 from floc.families.processing import Limit, Rate, VideoPlan, VideoPreparer
 from floc.video.choice import FrameChoice, VideoFacts
@@ -29,6 +30,7 @@ class VisionLayout:
     name: str
     preparer: VideoPreparer
     plan: VideoPlan | None = None  # of the video that is encoded; None: one for each call
+    frame_tokens: int | None = None  # the most of a frame; None: as many as the processor makes
     _plans: dict[tuple[int, ...], VideoPlan] = field(default_factory=dict, repr=False)  # by shape of the frames
 
     @property
@@ -52,8 +54,13 @@ class VisionLayout:
         return pixels[:, top : top + rows, left : left + columns]
 
     def plan_video(self, facts: VideoFacts, fps: Rate = None, max_frames: Limit = None) -> Self:
-        """Return the layout for one video."""
-        return replace(self, plan=self.preparer.plan(facts, fps=fps, max_frames=max_frames))
+        """Return the layout for one video; the same if it has a plan."""
+        if self.plan is not None:
+            return self
+        plan = self.preparer.plan(facts, fps=fps, max_frames=max_frames)
+        if self.frame_tokens is not None:
+            plan = limit_frame_tokens(self.preparer, plan, self.frame_tokens)
+        return replace(self, plan=plan)
 
     def choose_frames(self) -> FrameChoice:
         """Return the frames to read of the planned video."""
