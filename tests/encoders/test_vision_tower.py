@@ -49,7 +49,8 @@ def encode_whole(folder: Path, pixels: np.ndarray) -> torch.Tensor:
         given = {name: inputs[name] for name in others if name in inputs}
         features = model.get_video_features(pixel_values, **given).pooler_output
     else:
-        features = model.get_image_features(pixel_values.flatten(0, 1)).pooler_output
+        pixel_values = pixel_values[0] if model.config.model_type == "internvl" else pixel_values
+        features = model.get_image_features(pixel_values).pooler_output
     parts = [features] if torch.is_tensor(features) else features
     return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
 

@@ -180,14 +180,12 @@ def read_minicpm_grids(config: Any, arguments: Arguments) -> list[Shape]:
 def _group_frames(config: Any, arguments: Arguments, sizes: list[tuple[int, int]], longest: int) -> list[Shape]:
     """Return the grid of each video from the sizes of single frames, or of tiles of frames.
 
-    Frames of one video have at most `longest` other tokens between them. The token before a frame's first tile differs
-    from that before its others. Without a prompt, all frames are one video.
+    Frames of one video have at most `longest` other tokens between them, and the same token before them; tiles have
+    another. Without a prompt, all frames are one video.
     """
     ids, tiles = arguments.get("input_ids"), arguments.get("num_patches_per_frame")
-    counts = [1] * len(sizes) if tiles is None else [int(count) for count in tiles]
-    marks = [mark for count in counts for mark in (1, *[0] * (count - 1))]
-    # number of tokens of every tile, and the mark before it
-    videos = [[(h * w, mark) for (h, w), mark in zip(sizes, marks, strict=True)]]
+    per_frame = 1 if tiles is None else int(tiles[0])
+    videos = [[(i % per_frame, h * w) for i, (h, w) in enumerate(sizes)]]  # token before, length
     if ids is not None:
         videos = []
         for line in ids.cpu().numpy():
@@ -195,15 +193,22 @@ def _group_frames(config: Any, arguments: Arguments, sizes: list[tuple[int, int]
             for start, stop in _find_edges(line == config.video_token_id):
                 if start - end > longest:
                     videos.append([])
-                videos[-1].append((stop - start, int(line[start - 1])))
+                videos[-1].append((int(line[start - 1]), stop - start))
                 end = stop
     by_length = {h * w: (h, w) for h, w in sizes}
     shapes = []
-    for video in videos:
-        lengths = [length for length, _ in video]
-        frames = sum(mark == video[0][1] for _, mark in video)
-        one_row = (1, sum(lengths) // frames)
-        shapes.append((frames, *(by_length.get(lengths[0], one_row) if frames == len(video) else one_row)))
+    for runs in videos:
+        frames: list[list[int]] = []
+        for before, length in runs:
+            if before == runs[0][0]:
+                frames.append([])
+            frames[-1].append(length)
+        if any(frame != frames[0] for frame in frames):
+            shapes.append((1, 1, sum(map(sum, frames))))
+        elif len(frames[0]) == 1 and frames[0][0] in by_length:
+            shapes.append((len(frames), *by_length[frames[0][0]]))
+        else:
+            shapes.append((len(frames), 1, sum(frames[0])))
     return shapes
 
 

@@ -17,6 +17,7 @@ from floc.encoders.base import FrameTokens, group_frames, open_video
 from floc.encoders.vision_features import can_encode_in_chunks, encode_prepared, split_prepared
 from floc.encoders.vision_tower import STEP, VisionTower, wrap_model
 from floc.families import find_family
+from floc.families.parts import find_device, unwrap_model
 from floc.families.processing import Limit, Rate
 from floc.tokens import Frames
 from floc.video.choice import VideoFacts
@@ -54,8 +55,9 @@ def capture(
     """
     recipe = Recipe(ratio, budget, coverage, method, options)
     started = time.perf_counter()
+    model = unwrap_model(model)
     identity = Identity.from_model(model)  # raises if the model is not supported
-    timer = StageTimer(model.device)
+    timer = StageTimer(find_device(model))
     frames = FrameLog(1)
     if isinstance(inputs, Mapping):
         planned, encoded = _encode_prepared(model, inputs, timer)
