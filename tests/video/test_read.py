@@ -139,7 +139,10 @@ def test_numbers_frames_of_a_variable_rate_in_display_order(film, numbers, name)
     gaps = np.random.default_rng(5).choice([1, 4, 40, 310], 50, p=[0.4, 0.4, 0.15, 0.05])
     path = film(name, 51, rate=100, stamps=[0, *accumulate(int(gap) for gap in gaps)])
     indices = np.array([0, 1, 7, 8, 33, 50])
-    assert numbers(video.read(path, choose=lambda facts: video.FrameChoice(indices, facts.width, facts.height))) == indices.tolist()
+    assert (
+        numbers(video.read(path, choose=lambda facts: video.FrameChoice(indices, facts.width, facts.height)))
+        == indices.tolist()
+    )
 
 
 def test_resizes_chosen_frames(film) -> None:

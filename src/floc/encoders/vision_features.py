@@ -6,7 +6,7 @@ what the model's processor returns, so one call serves all families; only the gr
 
 import inspect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -32,7 +32,34 @@ def check_chunk(config: Any, slices: int, planned: int) -> None:
     if slices < planned and not can_encode_in_chunks(config):
         problem = f"the vision encoder of {config.model_type} attends across all frames of a video"
         given = f"got {slices} of {planned} slices"
-        raise ValueError(f"{problem}, so a part cannot be encoded alone: {given}; encode the whole video in one call")
+        fix = "encode the whole video in one call, or take fewer frames"
+        raise ValueError(f"{problem}, so a part cannot be encoded alone: {given}; {fix}")
+
+
+def split_prepared(config: Any, prepared: Mapping[str, Any], slices: int, step: int) -> Iterator[Mapping[str, Any]]:
+    """Split the prepared frames of one video into parts of at most `step` of its `slices`.
+
+    Frames whose features depend on each other stay together, as do those that cannot be told apart.
+    """
+    grids, name = prepared.get("video_grid_thw"), find_family(config).pixels
+    pixels = prepared[name]
+    axis = pixels.ndim - 4 if grids is None else 0  # of frames, or of patches
+    can_split = pixels.shape[axis] == slices if grids is None else len(grids) == 1
+    if axis not in (0, 1) or not can_split or not can_encode_in_chunks(config):
+        yield prepared
+        return
+    rows = pixels.shape[axis] // slices
+    lead = pixels.shape[: axis + 1]  # shared by the masks of pixels
+    parts = {
+        key: value for key, value in prepared.items() if key.startswith("pixel") and value.shape[: axis + 1] == lead
+    }
+    for start in range(0, slices, step):
+        count = min(step, slices - start)
+        part = {key: value.narrow(axis, start * rows, count * rows) for key, value in parts.items()}
+        if grids is not None:
+            per_slice = int(grids[0, 0]) // slices
+            part["video_grid_thw"] = grids.new_tensor([[per_slice * count, *grids[0, 1:].tolist()]])
+        yield {**prepared, **part}
 
 
 @torch.no_grad()
@@ -49,7 +76,7 @@ def encode_prepared(base: Any, prepared: Mapping[str, Any]) -> FrameTokens:
     output = _get_encoder(base)(**arguments, return_dict=True)
     features = _flatten(output.pooler_output)
     shape = _read_shape(base.config, family, prepared, len(features))
-    if base.config.model_type in ADDS_TO_PLACEHOLDER:
+    if base.config.model_type in ADDS_TO_PLACEHOLDER and hasattr(base, "language_model"):  # encoders have none
         placeholder = torch.tensor(getattr(base.config, family.placeholder), device=features.device)
         features = features + base.get_input_embeddings()(placeholder)
     deep = getattr(output, "deepstack_features", None) or ()

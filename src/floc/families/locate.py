@@ -83,14 +83,9 @@ def read_grids(config: Any, arguments: Arguments) -> list[Shape]:
     grids, merges = _require(arguments, "video_grid_thw"), arguments.get("video_merge_sizes")
     vision = config.vision_config
     side = getattr(vision, "spatial_merge_size", None) or getattr(vision, "merge_size", 1)
-    frames = count_joined(config)
+    frames = getattr(vision, "temporal_merge_size", 1)
     sides = [side] * len(grids) if merges is None else merges.tolist()
     return [(t // frames, h // side, w // side) for (t, h, w), side in zip(grids.tolist(), sides, strict=True)]
-
-
-def count_joined(config: Any) -> int:
-    """Return how many slices of the processor a model joins into one."""
-    return int(getattr(config.vision_config, "temporal_merge_size", None) or 1)
 
 
 def _require(arguments: Arguments, name: str) -> torch.Tensor:

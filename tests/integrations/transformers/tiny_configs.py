@@ -112,6 +112,7 @@ OWN: dict[str, dict[str, Any]] = {
     "muse_glimmer": {"whole": {"out_hidden_size": 128}},
     "smolvlm": {"whole": {"scale_factor": 2}},
     "internvl": {},
+    **{kind: {"whole": {"insert_layer_id": 1}} for kind in ("minicpmv4_6", "minicpmv4_7", "minicpm_ocr")},
     "exaone4_5": {"text": {"model_type": "exaone4"}, "vision": {"num_key_value_heads": 1}},
     "glm5_next": {"text": {"num_key_value_heads": 4}},
     "ernie4_5_vl_moe": {

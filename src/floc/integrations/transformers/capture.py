@@ -14,7 +14,7 @@ from floc.captured.identity import Identity
 from floc.captured.pieces import FrameLog, StageTimer, create_selector, estimate_rate, join_pieces
 from floc.captured.recipe import Recipe
 from floc.encoders.base import FrameTokens, group_frames, open_video
-from floc.encoders.vision_features import can_encode_in_chunks, encode_prepared
+from floc.encoders.vision_features import can_encode_in_chunks, encode_prepared, split_prepared
 from floc.encoders.vision_tower import STEP, VisionTower, wrap_model
 from floc.families import find_family
 from floc.families.parts import find_device, unwrap_model
@@ -168,32 +168,10 @@ def _encode_prepared(model: Any, inputs: Mapping[str, Any], timer: StageTimer) -
     if family.takes_images and images != slices:
         raise ValueError(f"the inputs have {images} images for {slices} frames; prepare the video alone")
 
-    step = STEP if can_encode_in_chunks(model.config) else slices
-
     def encode() -> Iterator[FrameTokens]:
-        for part, count in _split_prepared(inputs, family.pixels, slices, step):
+        for part in split_prepared(model.config, inputs, slices, STEP):
             with timer.measure("vision"):
-                encoded = encode_prepared(model.base_model, part).fold(count)
+                encoded = encode_prepared(model.base_model, part)
             yield encoded
 
     return slices, encode()
-
-
-def _split_prepared(
-    inputs: Mapping[str, Any], name: str, slices: int, step: int
-) -> Iterator[tuple[Mapping[str, Any], int]]:
-    """Split the inputs of a processor for one video into parts of `step` slices, if slices can be told apart."""
-    pixels, grids = inputs[name], inputs.get("video_grid_thw")
-    if grids is None:
-        axis = pixels.ndim - 4
-        if axis not in (0, 1) or pixels.shape[axis] != slices:
-            yield inputs, slices
-            return
-    for start in range(0, slices, step):
-        stop = min(slices, start + step)
-        if grids is None:
-            yield {**inputs, name: pixels.narrow(axis, start, stop - start)}, stop - start
-        else:
-            rows = len(pixels) // slices
-            grid = grids.new_tensor([[int(grids[0, 0]) // slices * (stop - start), *grids[0, 1:].tolist()]])
-            yield {**inputs, name: pixels[start * rows : stop * rows], "video_grid_thw": grid}, stop - start
