@@ -128,14 +128,22 @@ COMPILERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def create_shallow(kind: str) -> Any:
+    """Create a model with few layers, because each is compiled."""
+    config = FAMILIES[kind][0](kind)
+    config.text_config.num_hidden_layers, config.text_config.layer_types = 1, ["full_attention"]
+    config.vision_config.num_hidden_layers = config.vision_config.depth = 1
+    torch.manual_seed(0)
+    return transformers.AutoModelForImageTextToText.from_config(config).eval()
+
+
 @pytest.mark.parametrize(
     "how", [pytest.param(how, marks=[] if how == "decoder" else pytest.mark.slow) for how in COMPILERS]
 )
 @pytest.mark.parametrize("kind", ["llava_onevision", pytest.param("qwen2_5_vl", marks=pytest.mark.slow)])
 def test_compiled_model(kind: str, how: str) -> None:
     """Code that was compiled before would notice neither that FLoC is attached nor that it is detached."""
-    example = create_prompt(kind)
-    bare = model(kind)
+    bare, example = create_shallow(kind), create_prompt(kind)
     whole = bare(**example.inputs).logits
     with floc.attach(bare, ratio=RATIO):
         short = bare(**example.inputs).logits
@@ -144,6 +152,24 @@ def test_compiled_model(kind: str, how: str) -> None:
     with floc.attach(compiled, ratio=RATIO):
         torch.testing.assert_close(compiled(**example.inputs).logits, short, **CLOSE)
     torch.testing.assert_close(compiled(**example.inputs).logits, whole, **CLOSE)
+
+
+def test_attach_and_detach_discard_compiled_code(models) -> None:
+    """The quick part of the test above."""
+    compilations = []
+
+    def compile_graph(graph: Any, _: Any) -> Any:
+        compilations.append(graph)
+        return graph
+
+    double = torch.compile(lambda tensor: tensor * 2, backend=compile_graph)
+    double(torch.ones(2))
+    with floc.attach(models["llava_onevision", "sdpa"], ratio=RATIO):
+        double(torch.ones(2))
+        double(torch.ones(2))
+        assert len(compilations) == 2
+    double(torch.ones(2))
+    assert len(compilations) == 3
 
 
 @pytest.mark.parametrize("kind", ["llava_onevision", pytest.param("qwen2_5_vl", marks=pytest.mark.slow)])
