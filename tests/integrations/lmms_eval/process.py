@@ -21,6 +21,7 @@ MODELS = {
     # here lmms-eval samples 8 of two frames per second, which floc's arguments cannot express
     "floc_qwen2_vl": ("qwen2_vl", SMALL, "max_num_frames=8", "max_num_frames=8"),
     "floc_qwen3_vl": ("qwen3_vl", SMALL, "max_num_frames=8", EIGHT),
+    "floc_qwen3_5": ("qwen3_5", f"{SMALL},enable_thinking=False", "max_num_frames=8", EIGHT),
     "floc_internvl3": ("internvl", "max_patches=1", "num_frames=8", EIGHT),
     "floc_llava_video": ("llava_onevision", "revision=main", "max_frames_num=8", EIGHT),
 }

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tests.integrations.transformers.checkpoints import save
+from tests.integrations.transformers.processors import create_processor
+from tests.integrations.transformers.tiny_configs import create_model
 from tests.integrations.transformers.zoo import ODD_PIXELS, PATCH, PIXELS, transformers
 
 ANSWERS = "ABCD"
@@ -44,11 +49,20 @@ TEXT = "{% if message['content'] is string %}{{ message['content'] }}{% endif %}
 
 def write(kind: str, folder: Path, **text: Any) -> Path:
     """Save a model that generates only answer letters, with its tokenizer and processor."""
-    save(kind, folder, **text)
-    whole, image, video, config = PROCESSORS[kind]
-    _write_json(folder / "processor_config.json", processor_class=whole, **PROCESSOR_OPTIONS.get(kind, {}))
-    _write_json(folder / "preprocessor_config.json", processor_class=whole, image_processor_type=image, **config)
-    _write_json(folder / "video_preprocessor_config.json", processor_class=whole, video_processor_type=video, **config)
+    if kind in PROCESSORS:
+        save(kind, folder, **text)
+        whole, image, video, config = PROCESSORS[kind]
+        _write_json(folder / "processor_config.json", processor_class=whole, **PROCESSOR_OPTIONS.get(kind, {}))
+        _write_json(folder / "preprocessor_config.json", processor_class=whole, image_processor_type=image, **config)
+        _write_json(
+            folder / "video_preprocessor_config.json", processor_class=whole, video_processor_type=video, **config
+        )
+    else:
+        model = copy.deepcopy(create_model(kind))
+        with torch.no_grad():
+            model.get_input_embeddings().weight.mul_(0.1)  # answers depend on the video
+        model.save_pretrained(folder)
+        create_processor(kind).save_pretrained(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     tokenizer.add_special_tokens({"eos_token": "</s>", "pad_token": "<pad>"})
     tokenizer.chat_template = tokenizer.chat_template.replace(PARTS, TEXT + PARTS)

@@ -39,9 +39,7 @@ class CompressedModel(lmms):
     def __init__(self, **given: Any) -> None:
         if str(given.get("batch_size", 1)) != "1":
             raise ValueError(f"batch_size must be 1, so that every sample is measured; got {given['batch_size']!r}")
-        parameters = inspect.signature(super().__init__).parameters.values()
-        accepted = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
-        arguments = ModelArguments.parse(given, accepted)
+        arguments = ModelArguments.parse(given, _list_arguments(type(self)))
         super().__init__(**arguments.wrapped)
         self.recipe = arguments.recipe
         self.floc_contexts = ExitStack()
@@ -68,6 +66,14 @@ class CompressedModel(lmms):
     def clean(self) -> None:
         self.floc_contexts.close()
         super().clean()
+
+
+def _list_arguments(model: type) -> list[str]:
+    """Return the names that the wrapped model accepts: a class may pass arguments on to its bases."""
+    functions = [vars(base)["__init__"] for base in model.__mro__ if "__init__" in vars(base)]
+    parameters = [parameter for each in functions[1:-1] for parameter in inspect.signature(each).parameters.values()]
+    names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD and each.name != "self"]
+    return [*dict.fromkeys(names)]
 
 
 @dataclass
