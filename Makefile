@@ -57,7 +57,8 @@ TRANSFORMERS := tests/integrations/transformers tests/captured tests/encoders/te
 	$(PYTHON) -m venv .venv/lmms
 	.venv/lmms/bin/$(PIP_INSTALL) --upgrade pip
 	.venv/lmms/bin/$(PIP_INSTALL) -c constraints.txt torch
-	.venv/lmms/bin/$(PIP_INSTALL) -c constraints.txt -e '.[eval]' pytest
+	.venv/lmms/bin/$(PIP_INSTALL) -c constraints.txt -e '.[eval-omni]' pytest
+	.venv/lmms/bin/python $(OPERATORS)
 	@touch $@
 
 # vLLM needs other releases, too; torchaudio and torchcodec do not load beside a CPU build of torch, and are not needed

@@ -55,7 +55,10 @@ class CompressedModel(lmms):
     def _answer(self, request: Instance) -> GenerationResult:
         self.recipe.videos.clear()
         started = time.perf_counter()
-        with _raise_generate_errors(self.model):
+        with ExitStack() as raising:
+            raising.enter_context(_raise_errors(self.model, "generate"))
+            if hasattr(self, "_infer_one"):  # models for audio, too: all that they do for a sample
+                raising.enter_context(_raise_errors(self, "_infer_one"))
             (output,) = super().generate_until([request])
         cost = self.recipe.pop_cost(time.perf_counter() - started)
         if not cost.tokens:
@@ -88,18 +91,18 @@ class MeasuredCounts(TokenCounts):
 
 
 @contextmanager
-def _raise_generate_errors(model: Any) -> Iterator[None]:
-    """Raise errors of `model.generate`: some models of lmms-eval return an empty, wrong answer instead."""
-    generate, errors = model.generate, []
+def _raise_errors(owner: Any, name: str) -> Iterator[None]:
+    """Raise the errors of a method: some models of lmms-eval return an empty, wrong answer instead."""
+    function, errors = getattr(owner, name), []
 
     def collect_errors(*args: Any, **kwargs: Any) -> Any:
         try:
-            return generate(*args, **kwargs)
+            return function(*args, **kwargs)
         except Exception as error:
             errors.append(error)
             raise
 
-    with override_attribute(model, "generate", collect_errors):
+    with override_attribute(owner, name, collect_errors):
         yield
     if errors:
         raise errors[0]
