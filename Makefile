@@ -47,7 +47,7 @@ OPERATORS := tools/torchvision_operators.py
 # the oldest supported release of transformers, beside the newest in the environment
 OLDEST := 5.17.0
 NEWEST := $(shell sed -n 's/^transformers==//p' constraints.txt)
-TRANSFORMERS := tests/integrations/transformers tests/captured tests/encoders/test_vision_tower.py tests/docs
+TRANSFORMERS := tests/integrations/transformers tests/families tests/captured tests/encoders/test_vision_tower.py tests/docs
 
 .venv/transformers-$(OLDEST): .venv/ready
 	$(BIN)/$(PIP_INSTALL) --no-deps --target $@ transformers==$(OLDEST)
