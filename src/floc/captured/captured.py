@@ -11,7 +11,9 @@ import torch
 
 from floc.budget import Budget
 from floc.captured.identity import Identity
+from floc.families import FAMILIES
 from floc.families.locate import Shape
+from floc.families.preparation import Preparation
 from floc.families.processing import Turns, VideoPreparer
 
 
@@ -88,7 +90,9 @@ class Captured:
                 "how this video was prepared is unknown; build the prompt with the model's processor, and remove pixels"
             )
         preparer = VideoPreparer(processor)
-        return preparer.write_prompt(preparer.restore(record), question, history)
+        plan = preparer.restore(Preparation.from_dict(record))
+        asks_types = self.model.kind in FAMILIES and FAMILIES[self.model.kind].asks_token_types
+        return preparer.write_prompt(plan, question, history, asks_token_types=asks_types)
 
     def save(self, path: str | Path) -> None:
         """Write a .floc file atomically."""

@@ -17,7 +17,7 @@ from floc._checks import require
 from floc._version import __version__
 from floc.captured.captured import Captured
 from floc.captured.identity import Identity
-from floc.families.processing import read_record
+from floc.families.preparation import Preparation
 from floc.files import write_atomic
 
 FORMAT = 1
@@ -110,7 +110,7 @@ def _check_made(made: Fields, slices: int, frames_per_slice: int) -> None:
     if made.has("settings"):
         made.section("settings")
     if made.has("preparation"):
-        frames = len(read_record(made.section("preparation").values)[1])
+        frames = len(Preparation.from_dict(made.section("preparation").values).indices)
         if -(-frames // frames_per_slice) != slices:
             raise ValueError(f"preparation has {frames} frames for {slices} slices of {frames_per_slice}")
     if made.has("seconds"):

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from floc.encoders.base import FrameTokens, default_device, require_rgb
-from floc.encoders.vision_features import encode_prepared
+from floc.encoders.vision_features import can_encode_in_chunks, encode_prepared
 from floc.families import find_family
+from floc.families.locate import count_joined
 from floc.families.pretrained import hide_progress, load_part
 from floc.families.processing import Limit, Rate, VideoPlan, VideoPreparer
 from floc.video.choice import FrameChoice, VideoFacts
@@ -27,12 +28,13 @@ class VisionLayout:
 
     name: str
     preparer: VideoPreparer
+    joined: int = 1  # slices of the processor that the model joins into one
     plan: VideoPlan | None = None  # of the video that is encoded; None: one for each call
     _plans: dict[tuple[int, ...], VideoPlan] = field(default_factory=dict, repr=False)  # by shape of the frames
 
     @property
     def frames_per_token(self) -> int:
-        return self.preparer.frames_per_slice
+        return self.preparer.frames_per_slice * self.joined
 
     def frame_size(self, width: int, height: int) -> tuple[int, int]:
         """Return the same size: the processor resizes frames."""
@@ -88,8 +90,10 @@ class VisionTower(VisionLayout):
         if len(pixels) % (count := self.frames_per_token):
             raise ValueError(f"{self.name} joins {count} frames, got {len(pixels)}; use floc.encoders.encode to pad")
         parts = []
-        for start in range(0, len(pixels), STEP):
-            tokens, deep = encode_prepared(self.model, self.prepare(pixels[start : start + STEP]))
+        step = STEP if can_encode_in_chunks(self.model.config) else len(pixels)
+        for start in range(0, len(pixels), step):
+            batch = pixels[start : start + step]
+            tokens, deep = encode_prepared(self.model, self.prepare(batch)).fold(len(batch) // count)
             parts.append(FrameTokens(tokens.half() if self.is_half and tokens.element_size() > 2 else tokens, deep))
         tokens, *layers = (torch.cat(layer) for layer in zip(*(part.all for part in parts), strict=True))
         return FrameTokens(tokens, tuple(layers))
@@ -100,15 +104,16 @@ def load(name: str, device: str | None = None) -> VisionTower:
     layout = load_layout(name)
     config = load_part("config", name.removeprefix("hf:"), f"the encoder {name!r}")
     model = _load_without_language(name, config).to(torch.device(device or default_device()))
-    return VisionTower(name, layout.preparer, model=model)
+    return VisionTower(name, layout.preparer, layout.joined, model=model)
 
 
 def load_layout(name: str) -> VisionLayout:
     """Load the frame layout of "hf:" with a folder or hub id."""
     source, purpose = name.removeprefix("hf:"), f"the encoder {name!r}"
-    find_family(load_part("config", source, purpose))
+    config = load_part("config", source, purpose)
+    find_family(config)
     try:
-        return VisionLayout(name, VideoPreparer(load_part("processor", source, purpose)))
+        return VisionLayout(name, VideoPreparer(load_part("processor", source, purpose)), count_joined(config))
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(source) else f"{name}: {error}") from error
 
@@ -116,7 +121,8 @@ def load_layout(name: str) -> VisionLayout:
 def wrap_model(model: Any, processor: Any) -> VisionTower:
     """Create an encoder from a loaded model and its processor."""
     name = str(getattr(model, "name_or_path", "") or type(model).__name__)
-    return VisionTower(name, VideoPreparer(processor), model=model.base_model, is_half=False)
+    joined = count_joined(model.config)
+    return VisionTower(name, VideoPreparer(processor), joined, model=model.base_model, is_half=False)
 
 
 def _load_without_language(name: str, config: Any) -> Any:

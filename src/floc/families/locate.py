@@ -4,7 +4,7 @@ Families differ in how the grid of a video is known:
 
 * grids: `video_grid_thw` has slices, rows and columns in patches (Qwen-VL, GLM-V, VideoLLaMA3, most others);
 * stacked frames: `pixel_values_videos` has the frames, all of one size (LLaVA, Perception LM, Nemotron);
-* single frames: the model knows the size of every frame, and only the prompt shows where a video ends (Kimi, MiniCPM-V);
+* single frames: the model knows the size of every frame, the prompt shows where a video ends (Kimi, MiniCPM-V);
 * labelled images: a video is a sequence of images with a label each, and only the prompt shows it (InternVL, SmolVLM).
 """
 
@@ -83,9 +83,14 @@ def read_grids(config: Any, arguments: Arguments) -> list[Shape]:
     grids, merges = _require(arguments, "video_grid_thw"), arguments.get("video_merge_sizes")
     vision = config.vision_config
     side = getattr(vision, "spatial_merge_size", None) or getattr(vision, "merge_size", 1)
-    frames = getattr(vision, "temporal_merge_size", 1)
+    frames = count_joined(config)
     sides = [side] * len(grids) if merges is None else merges.tolist()
     return [(t // frames, h // side, w // side) for (t, h, w), side in zip(grids.tolist(), sides, strict=True)]
+
+
+def count_joined(config: Any) -> int:
+    """Return how many slices of the processor a model joins into one."""
+    return int(getattr(config.vision_config, "temporal_merge_size", None) or 1)
 
 
 def _require(arguments: Arguments, name: str) -> torch.Tensor:
@@ -141,10 +146,10 @@ def read_video_llava_grids(config: Any, arguments: Arguments) -> list[Shape]:
 
 def read_perception_lm_grids(config: Any, arguments: Arguments) -> list[Shape]:
     """Read the grids of videos of Perception LM, whose vision encoder has its patch size in its name."""
-    patch = re.search(r"patch(\d+)", config.vision_config.architecture)
+    name = config.vision_config.architecture
+    patch = re.search(r"patch(\d+)", name)
     if patch is None:
-        given = config.vision_config.architecture
-        raise ValueError(f"the vision encoder's name must have its patch size, such as patch14; got {given!r}")
+        raise ValueError(f"the vision encoder's name must have its patch size, such as patch14; got {name!r}")
     side = int(patch[1]) * config.projector_pooling_ratio
     height, width = _require(arguments, "pixel_values_videos").shape[-2:]
     return _read_stacked_grids(arguments, height // side, width // side)

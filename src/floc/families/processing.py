@@ -22,8 +22,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 
-from floc._checked_file import Fields
-from floc._checks import shorten
+from floc.families.preparation import Preparation
 from floc.video.choice import FrameChoice, VideoFacts
 
 Rate: TypeAlias = float | Literal["all"] | None  # frames per second; None: the processor's
@@ -33,7 +32,6 @@ Limit: TypeAlias = int | Literal["all"] | None  # the most frames; None: the pro
 DEFAULT_FPS = 2.0  # of Qwen's own tools and of vLLM, for processors that would take every frame
 # video processors whose `num_frames` is the most frames, beside a rate
 FRAMES_ARE_A_LIMIT = ("SmolVLMVideoProcessor", "MuseGlimmerVideoProcessor")
-MOST_FRAMES, MOST_PIXELS = 1 << 24, 1 << 26  # of a video, of a frame
 # first words of the settings of a video processor that shape pixels and grids, and those of them that do not
 _SHAPING = (
     *("size", "crop", "resample", "rescale", "image", "min", "max", "patch", "temporal", "merge", "do"),
@@ -218,39 +216,27 @@ class VideoPreparer:
         processor = self._control(_SKIP if is_resized else plan.size)
         return dict(processor(videos=[pixels], do_sample_frames=False, return_tensors="pt", **self._processing()))
 
-    def record(self, plan: VideoPlan) -> dict[str, Any]:
-        """Return what was done to a video; JSON-serialisable, for `restore`."""
-        facts, size = plan.facts, plan.size
-        return {
-            "processor": type(self.video_processor).__name__,
-            "settings": self._describe_settings(),
-            "video": [facts.frames, facts.fps, facts.width, facts.height],
-            "size": None if size is None else [int(size["height"]), int(size["width"])],
-            "fps": plan.fps,
-            "indices": plan.indices.tolist(),
-        }
+    def record(self, plan: VideoPlan) -> Preparation:
+        """Return what is done to a video, for `restore`."""
+        size = None if plan.size is None else [int(plan.size["height"]), int(plan.size["width"])]
+        return Preparation(*self._describe(), plan.facts, plan.indices, size, plan.fps)
 
-    def restore(self, record: Mapping[str, Any]) -> VideoPlan:
+    def restore(self, record: Preparation) -> VideoPlan:
         """Return the plan that was recorded; raise ValueError if this processor would prepare the video differently."""
         from transformers.image_utils import SizeDict
 
-        facts, indices, size, fps = read_record(record)
-        mine, theirs = self._describe_settings(), record["settings"]
-        kinds = (record["processor"], type(self.video_processor).__name__)
-        changed = [name for name in mine if name in theirs and mine[name] != theirs[name]]
-        if kinds[0] != kinds[1] or changed:
-            reason = f"by {kinds[0]}, but this is {kinds[1]}"
-            if changed and kinds[0] == kinds[1]:
-                name = changed[0]
-                reason = f"with {name} {shorten(theirs[name])}, but this processor has {shorten(mine[name])}"
-            raise ValueError(f"the video was prepared {reason}; use that processor, or capture the video again")
-        return self.plan_frames(facts, indices, size and SizeDict(height=size[0], width=size[1]), fps)
+        record.require_same(*self._describe())
+        size = None if record.size is None else SizeDict(height=record.size[0], width=record.size[1])
+        return self.plan_frames(record.facts, record.indices, size, record.fps)
 
-    def write_prompt(self, plan: VideoPlan, question: str, history: Turns = ()) -> Any:
+    def write_prompt(
+        self, plan: VideoPlan, question: str, history: Turns = (), *, asks_token_types: bool = False
+    ) -> Any:
         """Write the prompt for a question about a video, without pixels, as the processor would.
 
         Args:
             history: Earlier questions about the video with their answers, oldest first.
+            asks_token_types: As in `ModelFamily`.
         """
         from jinja2 import TemplateError
 
@@ -263,6 +249,8 @@ class VideoPreparer:
         turns = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in texts]
         # any array will do: the processor below returns what it knows already
         turns[0]["content"] = [{"type": "video", "video": np.zeros((1, 1, 1, 3), np.uint8)}, *turns[0]["content"]]
+        options: dict[str, Any] = {} if plan.fps is None else {"fps": plan.fps}  # some write it into their outputs
+        options |= {"return_mm_token_type_ids": True} if asks_token_types else {}
         processor = copy.copy(self.processor)
         processor.video_processor = _answer_with(self.video_processor, plan)
         try:
@@ -272,7 +260,7 @@ class VideoPreparer:
                 tokenize=True,
                 return_dict=True,
                 return_tensors="pt",
-                processor_kwargs={} if plan.fps is None else {"fps": plan.fps},  # some write it into their outputs
+                processor_kwargs=options,
             )
         except TemplateError as error:
             raise ValueError(f"the processor's chat template does not support videos ({error})") from error
@@ -362,13 +350,12 @@ class VideoPreparer:
         changed.fixed_size, changed.calls = size, []
         return changed
 
-    def _describe_settings(self) -> dict[str, Any]:
-        """Return the settings that shape pixels and grids; JSON-serialisable."""
+    def _describe(self) -> tuple[str, dict[str, Any]]:
+        """Return the class of the video processor, and the settings that shape pixels and grids."""
         settings = {**self.video_processor.to_dict(), **self.settings}
-        shaping = {
-            name: settings[name] for name in settings if name.split("_")[0] in _SHAPING and name not in _SAMPLING
-        }
-        return json.loads(json.dumps(shaping, default=dict))
+        shaping = [name for name in settings if name.split("_")[0] in _SHAPING and name not in _SAMPLING]
+        found = {name: settings[name] for name in shaping}
+        return type(self.video_processor).__name__, json.loads(json.dumps(found, default=dict))
 
     def _processing(self) -> dict[str, Any]:
         return {name: value for name, value in self.settings.items() if name not in ("fps", "num_frames")}
@@ -379,22 +366,6 @@ def check_processor(processor: Any) -> None:
     VideoPreparer(processor)
     if not getattr(processor, "chat_template", None):
         raise ValueError("the processor has no chat template; put the model's chat_template.jinja beside its files")
-
-
-def read_record(record: Mapping[str, Any]) -> tuple[VideoFacts, np.ndarray, list[int] | None, float | None]:
-    """Check a record of a file; return the facts of the video, the numbers of its frames, their size and rate."""
-    fields = Fields(dict(record), "preparation")
-    fields.text("processor")
-    fields.section("settings")
-    frames, fps, width, height = fields.numbers("video", 4, 1e-6, MOST_FRAMES)
-    if min(width, height) < 1 or width * height > MOST_PIXELS or frames < 1:
-        raise ValueError(f"preparation: no video has {shorten(record['video'])} frames, rate, width and height")
-    facts = VideoFacts(int(frames), fps, int(width), int(height))
-    indices = np.array(fields.integers("indices", None, 0, facts.frames - 1), np.int64)
-    size = fields.integers("size", 2, 1, MOST_FRAMES) if fields.has("size") else None
-    if not len(indices) or (size and size[0] * size[1] > MOST_PIXELS) or (np.diff(indices) < 0).any():
-        raise ValueError("preparation: indices must be ascending, and the size possible")
-    return facts, indices, size
 
 
 def _ignores_rate(sampler: Any, given: Mapping[str, Any]) -> bool:

@@ -25,6 +25,7 @@ class ModelFamily:
     # config, [B, L] ids -> [B, L] bool, True at tokens of videos; None if images have another placeholder
     find_tokens: Callable[[Any, torch.Tensor], torch.Tensor] | None = None
     newline: str | None = None  # model parameter at the extra placeholder after each video, if there is one
+    asks_token_types: bool = False  # mm_token_type_ids are needed, but its processor returns them only on request
     has_grid_positions: bool = False  # positions are (t, y, x), and the model needs mm_token_type_ids
 
     @property
@@ -92,13 +93,14 @@ _LABELLED = ModelFamily(
     find_tokens=locate.find_labelled_frames,
 )
 _QWEN_TYPES = (
-    "qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe qwen4_exp cosmos3_omni cosmos3_edge cohere_compass "
+    "qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe qwen4_exp cosmos3_omni cohere_compass "
     "ernie4_5_vl_moe qwen2_5_omni_thinker qwen3_omni_moe_thinker"
 )
 _GRID_TYPES = "exaone4_5 hyperclovax_vision_v2 minimax_m3_vl muse_glimmer muse_spark video_llama_3"
 
 FAMILIES: dict[str, ModelFamily] = {
     **dict.fromkeys(_QWEN_TYPES.split(), _QWEN),
+    "cosmos3_edge": replace(_QWEN, asks_token_types=True),
     **dict.fromkeys(["glm4v", "glm4v_moe", "glm46v", "glmga", "glm_ocr"], _GLM),
     "glm5_next": replace(_GLM, has_grid_positions=False),
     **dict.fromkeys(_GRID_TYPES.split(), _GRID),

@@ -131,6 +131,7 @@ PARTS: dict[str, Parts] = {
         {"image_token": "<|media_pad|>", "video_token": "<|video|>"},
         "<|video|>",
         {"patch_size": PATCH, "merge_size": MERGE, "size": {"max_height": 48, "max_width": 48}},
+        tokens=("<|media_begin|>", "<|media_content|>", "<|media_end|>"),
     ),
     "video_llama_3": Parts(QWEN, "<|video_pad|>\n", WHOLE),
     "gemma4": Parts(GEMMA, "<|video|>", {"patch_size": PATCH, "pooling_kernel_size": MERGE}),
@@ -174,7 +175,12 @@ PARTS: dict[str, Parts] = {
         {**SQUARE, "crop_size": {"height": SIDE, "width": SIDE}},
         {"patch_size": PATCH},
     ),
-    "perception_lm": Parts(LLAVA, "<video>\n", SQUARE, {"patch_size": PATCH, "pooling_ratio": MERGE}),
+    "perception_lm": Parts(
+        LLAVA,
+        "<video>\n",
+        {"size": {"height": 64, "width": 64}},
+        {"patch_size": 16, "pooling_ratio": MERGE},  # its vision encoder has a fixed patch
+    ),
     "internvl": Parts(
         {
             "start_image_token": "<img>",

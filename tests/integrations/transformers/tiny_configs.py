@@ -13,7 +13,7 @@ import torch
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc-video[hf]'")
 
-from tests.integrations.transformers.processors import PARTS, create_processor  # noqa: E402
+from tests.integrations.transformers.processors import MERGE, PARTS, create_processor  # noqa: E402
 
 HIDDEN = 64
 MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
@@ -127,16 +127,17 @@ OWN: dict[str, dict[str, Any]] = {
         "whole": {"out_hidden_size": 128, "audio_config": {"hidden_sizes": (8, 8, 8, 8), "out_hidden_size": HIDDEN}},
     },
     "gemma4": {
-        "text": {"vocab_size_per_layer_input": 512, "hidden_size_per_layer_input": 8},
-        "vision": {"head_dim": 16, "position_embedding_size": 64, "pooling_kernel_size": 2},
+        "text": {"vocab_size_per_layer_input": 512, "hidden_size_per_layer_input": 8, "sliding_window": 1024},
+        "vision": {"head_dim": 16, "position_embedding_size": 64, "pooling_kernel_size": MERGE},
         "whole": {"audio_config": None},
     },
     "gemma4_unified": {
-        "vision": {"mm_embed_dim": 32, "mm_posemb_size": 64, "pooling_kernel_size": 2, "output_proj_dims": 32},
+        "text": {"sliding_window": 1024},
+        "vision": {"mm_embed_dim": 32, "mm_posemb_size": 64, "pooling_kernel_size": MERGE, "output_proj_dims": 32},
         "whole": {"audio_config": None},
     },
     "qwen2_5_omni": {"text": GRID_TEXT, "whole": {"vision_start_token_id": 1}},
-    "qwen3_omni_moe": {"text": GRID_TEXT, "whole": {"vision_start_token_id": 1}},
+    "qwen3_omni_moe": {"text": {**GRID_TEXT, "sliding_window": None}, "whole": {"vision_start_token_id": 1}},
     "molmo2": {
         "text": {"additional_vocab_size": 16},
         "vision": {"image_size": [24, 24], "head_dim": 16},
@@ -151,6 +152,19 @@ OWN: dict[str, dict[str, Any]] = {
                 vision_feature_layer=[-1, -2],
             )
         },
+    },
+    "kimi_k25": {"text": {"num_key_value_heads": 4, "n_group": 1, "topk_group": 1, "qk_rope_head_dim": 16}},
+    "nemotron_h_omni": {
+        "text": {"ssm_state_size": 8, "mamba_num_heads": 4, "mamba_head_dim": 16, "n_groups": 2, "chunk_size": 16},
+        "vision": {"video_temporal_patch_size": 2, "num_registers": 2},
+        "whole": {"vision_hidden_size": 32, "image_token_id": 0, "video_token_id": 0},
+    },
+    "perception_lm": {
+        "vision": {
+            "architecture": "vit_pe_core_tiny_patch16_384",
+            "model_args": {"embed_dim": 32, "depth": 2, "num_heads": 2, "img_size": [64, 64], "global_pool": ""},
+        },
+        "whole": {"projector_pooling_ratio": MERGE},
     },
 }
 
@@ -169,7 +183,7 @@ def create_config(kind: str) -> Any:
     own = OWN.get(kind, {})
     parts = {}
     for name, numbers in (("text_config", TEXT), ("vision_config", VISION)):
-        part = type(getattr(defaults, name))
+        part = type(getattr(defaults, name) or config_class.sub_configs[name]())
         parts[name] = {**_pick(part, numbers), **own.get(name.split("_")[0], {})}
     if kind in ("qwen2_5_omni", "qwen3_omni_moe"):
         parts["audio_config"] = OMNI_AUDIO

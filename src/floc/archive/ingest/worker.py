@@ -30,6 +30,7 @@ from floc.captured.pieces import FrameLog, StageTimer, capture_kept, join_pieces
 from floc.captured.recipe import merge_values
 from floc.encoders.base import FrameLayout, FrameTokens, Layout, group_frames, open_video
 from floc.encoders.vision_tower import VisionLayout, VisionTower
+from floc.families.preparation import Preparation
 from floc.tokens import Frames
 from floc.video import Video
 
@@ -78,7 +79,7 @@ def _record(layout: FrameLayout) -> dict[str, Any] | None:
     if not isinstance(layout, VisionLayout):
         return None
     assert layout.plan is not None
-    return layout.preparer.record(layout.plan)
+    return layout.preparer.record(layout.plan).as_dict()
 
 
 def split_spans(
@@ -189,5 +190,8 @@ class Worker:
             return FrameTokens(torch.as_tensor(self.encoder(batch.pixels)))
         assert span.preparation is not None
         if self.planned is None or self.planned[0] != span.video:
-            self.planned = span.video, replace(self.encoder, plan=self.encoder.preparer.restore(span.preparation))
+            self.planned = (
+                span.video,
+                replace(self.encoder, plan=self.encoder.preparer.restore(Preparation.from_dict(span.preparation))),
+            )
         return self.planned[1].encode(batch.pixels)

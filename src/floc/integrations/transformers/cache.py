@@ -2,7 +2,8 @@
 
 A cache has two lengths. Outside the decoder, everything counts the prompt as it was written: ids, masks, positions, and
 which part of the prompt is new. Inside, masks must fit the tokens that are held. On a shortened cache, `get_seq_length`
-returns the first length, and while the decoder runs the second.
+returns the first length, and while the decoder runs the second. `get_query_offset`, from which models build masks, always
+returns the second, unless a static cache makes masks as long as the prompt.
 """
 
 import copy
@@ -106,11 +107,19 @@ class PromptLength:
         return PromptLength(copy.deepcopy(self.cache, memo), self.layout, base, self.is_attached)
 
 
+def put_layout(cache: Any, layout: CacheLayout, base: Any, is_attached: Callable[[Any], bool]) -> None:
+    """Record on a cache the tokens that it holds."""
+    cache.get_seq_length = length = PromptLength(cache, layout, base, is_attached)
+    if not getattr(cache, "is_compileable", False):
+        cache.get_query_offset = length.count_held
+
+
 def pop_layout(cache: Any) -> CacheLayout | None:
     """Remove the layout from a cache, so that it returns the tokens it holds; None if it holds the whole prompt."""
     length = getattr(cache, "__dict__", {}).get("get_seq_length")
     if not isinstance(length, PromptLength):
         return None
     del cache.get_seq_length
+    vars(cache).pop("get_query_offset", None)
     held = int(length.count_held())
     return length.layout.truncate(held) if held else None  # a cache that was reset holds nothing

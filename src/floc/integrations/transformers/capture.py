@@ -14,7 +14,7 @@ from floc.captured.identity import Identity
 from floc.captured.pieces import FrameLog, StageTimer, create_selector, estimate_rate, join_pieces
 from floc.captured.recipe import Recipe
 from floc.encoders.base import FrameTokens, group_frames, open_video
-from floc.encoders.vision_features import encode_prepared
+from floc.encoders.vision_features import can_encode_in_chunks, encode_prepared
 from floc.encoders.vision_tower import STEP, VisionTower, wrap_model
 from floc.families import find_family
 from floc.families.processing import Limit, Rate
@@ -96,7 +96,7 @@ def _encode_file(
     check_file(path)
     video, tower = open_video(path, tower, fps=fps, max_frames=max_frames, batch=STEP)
     assert tower.plan is not None
-    record = tower.preparer.record(tower.plan)
+    record = tower.preparer.record(tower.plan).as_dict()
     log.fps, log.duration_s = video.sampled_fps, float(video.duration_s)
     log.about = {"source": path.name, "preparation": record}
 
@@ -128,14 +128,21 @@ def _encode_frames(
         times_s = np.concatenate(log.times_s)
         facts = VideoFacts(len(times_s), estimate_rate(times_s), width, height)
         plan = replace(planned_tower.plan, facts=facts, indices=np.arange(len(times_s)))
-        log.about = {"preparation": tower.preparer.record(plan), "warnings": list(getattr(frames, "warnings", ()))}
+        log.about = {
+            "preparation": tower.preparer.record(plan).as_dict(),
+            "warnings": list(getattr(frames, "warnings", ())),
+        }
 
     return -(-planned // tower.frames_per_token), encode()
 
 
 def _encode(tower: VisionTower, frames: Iterable[Frames], timer: StageTimer, log: FrameLog) -> Iterator[FrameTokens]:
     log.frames_per_slice = tower.frames_per_token
-    for batch in timer.measure_items("decode", group_frames(frames, tower.frames_per_token)):
+    batches: Iterable[Frames] = group_frames(frames, tower.frames_per_token)
+    if not can_encode_in_chunks(tower.model.config):
+        pixels, times_s = zip(*((batch.pixels, batch.times_s) for batch in batches), strict=True)
+        batches = [Frames(np.concatenate(pixels), np.concatenate(times_s))]
+    for batch in timer.measure_items("decode", batches):
         log.times_s.append(batch.times_s)
         with timer.measure("vision"):
             encoded = tower.encode(batch.pixels)
@@ -159,28 +166,32 @@ def _encode_prepared(model: Any, inputs: Mapping[str, Any], timer: StageTimer) -
     if family.takes_images and images != slices:
         raise ValueError(f"the inputs have {images} images for {slices} frames; prepare the video alone")
 
+    step = STEP if can_encode_in_chunks(model.config) else slices
+
     def encode() -> Iterator[FrameTokens]:
-        for part in _split_prepared(inputs, family.pixels, slices):
+        for part, count in _split_prepared(inputs, family.pixels, slices, step):
             with timer.measure("vision"):
-                encoded = encode_prepared(model.base_model, part)
+                encoded = encode_prepared(model.base_model, part).fold(count)
             yield encoded
 
     return slices, encode()
 
 
-def _split_prepared(inputs: Mapping[str, Any], name: str, slices: int) -> Iterator[Mapping[str, Any]]:
-    """Split the inputs of a processor for one video into a few slices at a time, if slices can be told apart."""
+def _split_prepared(
+    inputs: Mapping[str, Any], name: str, slices: int, step: int
+) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """Split the inputs of a processor for one video into parts of `step` slices, if slices can be told apart."""
     pixels, grids = inputs[name], inputs.get("video_grid_thw")
     if grids is None:
         axis = pixels.ndim - 4
         if axis not in (0, 1) or pixels.shape[axis] != slices:
-            yield inputs
+            yield inputs, slices
             return
-    for start in range(0, slices, STEP):
-        stop = min(slices, start + STEP)
+    for start in range(0, slices, step):
+        stop = min(slices, start + step)
         if grids is None:
-            yield {**inputs, name: pixels.narrow(axis, start, stop - start)}
+            yield {**inputs, name: pixels.narrow(axis, start, stop - start)}, stop - start
         else:
             rows = len(pixels) // slices
             grid = grids.new_tensor([[int(grids[0, 0]) // slices * (stop - start), *grids[0, 1:].tolist()]])
-            yield {**inputs, name: pixels[start * rows : stop * rows], "video_grid_thw": grid}
+            yield {**inputs, name: pixels[start * rows : stop * rows], "video_grid_thw": grid}, stop - start

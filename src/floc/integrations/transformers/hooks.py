@@ -19,7 +19,7 @@ import torch
 from floc._checks import check_choice
 from floc.families import find_family
 from floc.families.locate import Arguments, PromptVideo, Shape
-from floc.integrations.transformers.cache import CacheLayout, PromptLength, pop_layout
+from floc.integrations.transformers.cache import CacheLayout, pop_layout, put_layout
 from floc.integrations.transformers.cut import DecoderCut, VideoSelection, cut_inputs, gather_tokens, plan_cut
 
 Positions = Literal["keep", "compact"]
@@ -138,6 +138,10 @@ class DecoderHooks(ABC):
             kwargs["attention_mask"] = layout.cut_mask(given, rows, start + length)
             if mask is not given:
                 kwargs["attention_mask"] = self._build_mask(arguments, kwargs, cut, start)
+                if start == 0 and isinstance(mask, dict):  # the model may have made it otherwise than for generation
+                    kwargs["attention_mask"]["full_attention"] = layout.cut_attention(
+                        mask["full_attention"], cut, False
+                    )
         else:
             is_static = bool(getattr(cache, "is_compileable", False))
             kwargs["attention_mask"] = layout.cut_attention(mask, cut, is_static)
@@ -151,7 +155,7 @@ class DecoderHooks(ABC):
         if cache is None:
             cache = getattr(output, "past_key_values", None)
         if cache is not None:
-            cache.get_seq_length = PromptLength(cache, layout, self.base, is_attached)
+            put_layout(cache, layout, self.base, is_attached)
 
     def _has_videos(self, arguments: Arguments) -> bool:
         has_pixels = self.family.carries_pixels(arguments)
