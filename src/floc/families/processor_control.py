@@ -69,9 +69,14 @@ def control_resize(processor_class: type) -> type:
 
 
 def answer_with(
-    video_processor: Any, outputs: Mapping[str, Any], pixels: tuple[str, tuple[int, ...]], about: Any
+    video_processor: Any, outputs: Mapping[str, Any], pixels: tuple[str, tuple[int, ...]], metadata: Any
 ) -> Any:
-    """Return a video processor that returns outputs, whatever it is given, and pixels of a shape; `about` is metadata."""
+    """Return a video processor that returns `outputs`, whatever it is given.
+
+    Args:
+        pixels: name and shape of the pixels to return.
+        metadata: of the video.
+    """
     from transformers import BatchFeature
 
     name, shape = pixels
