@@ -26,7 +26,8 @@ def unwrap_model(model: Any) -> Any:
         names = ", ".join(name for name, _ in outermost)
         raise ValueError(f"the model contains several video models: {names}; pass one of them")
     found = outermost or models[:1]
-    return found[0][1] if found else model
+    found_model = found[0][1] if found else model
+    return getattr(found_model, "thinker", found_model)  # the part of a model that sees, if it also speaks
 
 
 def _is_supported(model: Any) -> bool:

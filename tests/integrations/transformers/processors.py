@@ -107,6 +107,7 @@ PARTS: dict[str, Parts] = {
     "glm4v_moe": Parts(GLM, "<|begin_of_video|><|video|><|end_of_video|>", WHOLE, like="glm4v"),
     "glm46v": Parts(GLM, "<|begin_of_video|><|video|><|end_of_video|>", WHOLE),
     "glmga": Parts(GLM, "<|begin_of_video|><|video|><|end_of_video|>", WHOLE, like="glm46v"),
+    "glm_ocr": Parts(GLM, "<|begin_of_video|><|video|><|end_of_video|>", WHOLE, like="glm46v"),
     "glm5_next": Parts(GLM, "<|begin_of_video|><|video|><|end_of_video|>", WHOLE),
     "ernie4_5_vl_moe": Parts(
         {**GLM, "image_token": "<|IMAGE_PLACEHOLDER|>", "video_token": "<|VIDEO_PLACEHOLDER|>"},
@@ -131,6 +132,7 @@ PARTS: dict[str, Parts] = {
         {"image_token": "<|media_pad|>", "video_token": "<|video|>"},
         "<|video|>",
         {"patch_size": PATCH, "merge_size": MERGE, "size": {"max_height": 48, "max_width": 48}},
+        tokens=("<|media_begin|>", "<|media_content|>", "<|media_end|>"),
     ),
     "video_llama_3": Parts(QWEN, "<|video_pad|>\n", WHOLE),
     "gemma4": Parts(GEMMA, "<|video|>", {"patch_size": PATCH, "pooling_kernel_size": MERGE}),
@@ -153,7 +155,12 @@ PARTS: dict[str, Parts] = {
             "<im_low>",
         ),
     ),
-    "nemotron_h_omni": Parts(LLAVA, "<video>", {}, tokens=("<img>", "</img>", "<so_embedding>")),
+    "nemotron_h_omni": Parts(
+        LLAVA,
+        "<video>",
+        {"patch_size": PATCH, "video_target_num_patches": 48, "norm_mean": [0.5] * 3, "norm_std": [0.5] * 3},
+        tokens=("<img>", "</img>", "<so_embedding>"),
+    ),
     "llava_next_video": Parts(
         LLAVA,
         "<video>\n",
@@ -169,7 +176,12 @@ PARTS: dict[str, Parts] = {
         {**SQUARE, "crop_size": {"height": SIDE, "width": SIDE}},
         {"patch_size": PATCH},
     ),
-    "perception_lm": Parts(LLAVA, "<video>\n", SQUARE, {"patch_size": PATCH, "pooling_ratio": MERGE}),
+    "perception_lm": Parts(
+        LLAVA,
+        "<video>\n",
+        {"size": {"height": 64, "width": 64}},
+        {"patch_size": 16, "pooling_ratio": MERGE},  # its vision encoder has a fixed patch
+    ),
     "internvl": Parts(
         {
             "start_image_token": "<img>",
@@ -225,10 +237,15 @@ def create_tokenizer(kind: str) -> Any:
     template = (
         "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{% for part in message['content'] %}"
         "{% if part['type'] == 'video' %}" + parts.video + "{% elif part['type'] == 'text' %}{{ part['text'] }}"
-        "{% endif %}{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+        "{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
     return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=bare, bos_token="<s>", pad_token="<s>", chat_template=template, extra_special_tokens=parts.special
+        tokenizer_object=bare,
+        bos_token="<s>",
+        pad_token="<s>",
+        chat_template=template,
+        extra_special_tokens=parts.special,
     )
 
 

@@ -14,6 +14,7 @@ from floc.archive.ingest.sources import find_videos
 from floc.archive.locks import FolderLock
 from floc.archive.schema import StoredVideo
 from floc.archive.store import Store
+from floc.families.processing import Limit, Rate
 
 
 def ingest(
@@ -24,7 +25,8 @@ def ingest(
     ratio: float | str | None = None,
     coverage: float | None = None,
     method: str = "floc",
-    fps: float | None = 1.0,
+    fps: Rate = None,
+    max_frames: Limit = None,
     device: str | None = None,
     engine: Literal["local", "ray"] = "local",
     workers: int | None = None,
@@ -42,7 +44,8 @@ def ingest(
         encoder: as in `floc.encoders.get`.
         ratio, coverage: exactly one, as in `floc.compress`; applied to each piece of a few minutes.
         method, **options: as in `floc.compress`.
-        fps: sampled frames per second; None for every frame.
+        fps, max_frames: frames per second and limit on the frames, or "all". Default: 1 and all; for the encoder of a
+            model, those of its processor.
         device: device of the encoders, such as "cuda:1"; None for all GPUs, or the CPU if there are none.
         engine: "local" for processes on this machine, "ray" for Ray Data.
         workers: number of encoders; None for one per CPU core, or for GPUs two (local) or one (ray) per GPU.
@@ -55,7 +58,7 @@ def ingest(
     if engine == "local" and address is not None:
         raise ValueError(f"address {address!r} is for a Ray cluster; pass engine='ray' with it")
     text = None if ratio is None else str(ratio)
-    ingest_options = IngestOptions(encoder, text, coverage, method, options, fps, device)
+    ingest_options = IngestOptions(encoder, text, coverage, method, options, fps, max_frames, device)
     warnings: list[tuple[str, str]] = []
     files = find_videos(sources, lambda uri, warning: warnings.append((name_file(uri), warning)))
     target = Store(store, create=True)

@@ -36,7 +36,7 @@ def replay(model: Any, video: Captured | Sequence[Captured], *, positions: Posit
 
         video = floc.load("talk.floc")
         with floc.replay(model, video):
-            answer = model.generate(**video.inputs(model, tokenizer, "What is on the table?"))
+            answer = model.generate(**video.inputs(processor, "What is on the table?").to(model.device))
 
     Inputs are those of the model's processor for the whole video, without pixels. Rows may ask about the same videos.
 
