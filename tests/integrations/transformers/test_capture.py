@@ -19,14 +19,11 @@ from floc.tokens import Frames
 from tests.integrations.transformers.helpers import CLOSE, RATIO, create_prompt, forbid_vision, record_bare_call
 from tests.integrations.transformers.processors import PARTS, create_processor
 from tests.integrations.transformers.tiny_configs import create_model
+from tests.integrations.transformers.video_types import NOTES
 from tests.integrations.transformers.zoo import Image, Text, Video, prompt, side, transformers, without_pixels
 
 QUESTION = "What is on the table?"
-# types that transformers 5.22 itself cannot run from a file
-BROKEN = {
-    "kimi_k25": "its vision encoder fails if frames are joined",
-    "nemotron_h_omni": "its processor fails with the metadata of a video",
-}
+BROKEN = {kind: NOTES[kind] for kind in ("kimi_k25", "nemotron_h_omni")}
 KINDS = pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.skip(BROKEN[kind])) if kind in BROKEN else kind for kind in PARTS]
 )
