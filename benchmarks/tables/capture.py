@@ -8,9 +8,11 @@ of the whole video are in memory at once.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +64,12 @@ def _measure_peak(path: Path, budget: int) -> dict[str, Any]:
         "before_bytes": before,
         "peak_bytes": read_status_bytes("VmHWM"),
         "seconds": seconds,
+        "stages": dict(video.made["seconds"]),
     }
+
+
+def _show_stage(stage: str, row: dict[str, Any]) -> str:
+    return f"{row.get('stages', {}).get(stage, math.nan) / row['frames'] * 1e3:.1f}"
 
 
 def _show(document: dict[str, Any]) -> str:
@@ -75,6 +82,10 @@ def _show(document: dict[str, Any]) -> str:
         "peak, MB": lambda row: f"{row['peak_bytes'] / 1e6:.0f}",
         "ratio to the shortest": lambda row: f"{row['peak_bytes'] / first['peak_bytes']:.2f}x",
         "seconds": lambda row: f"{row['seconds']:.0f}",
+        **{
+            f"{stage}, ms a frame": partial(_show_stage, stage)
+            for stage in ("decode", "preprocess", "vision", "select")
+        },
     }
     note = (
         f"{first['film']} repeated, one frame a second, a tiny model with random weights, the same budget, each in a "
