@@ -28,6 +28,7 @@ from benchmarks.videos import open_videos, repeat_video
 
 FRAMES = (256, 1024, 7200)
 BUDGET = 4096
+STAGES = ("decode", "preprocess", "vision", "select")
 
 
 def run(small: bool, echo: Echo) -> dict[str, Any]:
