@@ -27,13 +27,12 @@ def can_encode_in_chunks(config: Any) -> bool:
     return config.model_type not in NEEDS_WHOLE_VIDEO
 
 
-def check_chunk(config: Any, slices: int, planned: int) -> None:
-    """Raise ValueError if `slices` of a video's `planned` slices would have other features than in the whole video."""
-    if slices < planned and not can_encode_in_chunks(config):
+def require_chunks(config: Any) -> None:
+    """Raise ValueError if a video of this model cannot be encoded a few frames at a time."""
+    if not can_encode_in_chunks(config):
         problem = f"the vision encoder of {config.model_type} attends across all frames of a video"
-        given = f"got {slices} of {planned} slices"
-        fix = "encode the whole video in one call, or take fewer frames"
-        raise ValueError(f"{problem}, so a part cannot be encoded alone: {given}; {fix}")
+        fix = "use floc.capture, which encodes a video in one call, or floc.attach"
+        raise ValueError(f"{problem}, so that it cannot encode a few frames at a time; {fix}")
 
 
 def split_prepared(config: Any, prepared: Mapping[str, Any], slices: int, step: int) -> Iterator[Mapping[str, Any]]:
@@ -76,7 +75,7 @@ def encode_prepared(base: Any, prepared: Mapping[str, Any]) -> FrameTokens:
     output = _get_encoder(base)(**arguments, return_dict=True)
     features = _flatten(output.pooler_output)
     shape = _read_shape(base.config, family, prepared, len(features))
-    if base.config.model_type in ADDS_TO_PLACEHOLDER and hasattr(base, "language_model"):  # encoders have none
+    if base.config.model_type in ADDS_TO_PLACEHOLDER:
         placeholder = torch.tensor(getattr(base.config, family.placeholder), device=features.device)
         features = features + base.get_input_embeddings()(placeholder)
     deep = getattr(output, "deepstack_features", None) or ()

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from floc.encoders.base import FrameTokens, default_device, require_rgb
-from floc.encoders.vision_features import ADDS_TO_PLACEHOLDER, can_encode_in_chunks, encode_prepared
+from floc.encoders.vision_features import ADDS_TO_PLACEHOLDER, can_encode_in_chunks, encode_prepared, require_chunks
 from floc.families import find_family
 from floc.families.frame_size import limit_frame_tokens
 from floc.families.pretrained import hide_progress, load_part
@@ -115,8 +115,10 @@ def load(name: str, device: str | None = None) -> VisionTower:
 def load_layout(name: str) -> VisionLayout:
     """Load the frame layout of "hf:" with a folder or hub id."""
     source, purpose = name.removeprefix("hf:"), f"the encoder {name!r}"
-    find_family(load_part("config", source, purpose))
+    config = load_part("config", source, purpose)
+    find_family(config)
     try:
+        require_chunks(config)
         return VisionLayout(name, VideoPreparer(load_part("processor", source, purpose)))
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(source) else f"{name}: {error}") from error

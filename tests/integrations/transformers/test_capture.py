@@ -234,12 +234,12 @@ def test_options_of_a_file(clip: Path, tmp_path: Path) -> None:
 def test_replay_refuses_another_preparation(clip: Path) -> None:
     model, processor = create_model("qwen2_5_vl"), create_processor("qwen2_5_vl")
     video = floc.capture(model, clip, processor=processor, ratio=RATIO)
-    with pytest.raises(ValueError, match="prepared by .Qwen2VLVideoProcessor., but this is Qwen3VLVideoProcessor"):
+    with pytest.raises(ValueError, match=r"prepared by .Qwen2VLVideoProcessor., but this is Qwen3VLVideoProcessor"):
         video.inputs(create_processor("qwen3_vl"), QUESTION)
     other = copy.copy(processor)
     other.video_processor = copy.copy(processor.video_processor)
     other.video_processor.image_mean = [0.1, 0.2, 0.3]
-    with pytest.raises(ValueError, match="prepared with image_mean .* but this processor has"):
+    with pytest.raises(ValueError, match=r"prepared with image_mean .* but this processor has"):
         video.inputs(other, QUESTION)
     with pytest.raises(ValueError, match="stands for a video in a prompt; remove it"):
         video.inputs(processor, f"What is {processor.video_token}?")

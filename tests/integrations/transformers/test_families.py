@@ -242,3 +242,57 @@ def test_equals_the_bare_model_with_dropped_tokens_masked(kind: str) -> None:
     with change_decoder(model, lambda kwargs: mask_by_hand(kwargs, stays)):
         whole = call(model, inputs, use_cache=False).logits
     torch.testing.assert_close(logits, whole[:, stays], **CLOSE)
+
+
+@KINDS
+def test_static_cache_generates_the_same(kind: str) -> None:
+    model, inputs = create_model(kind), create_inputs(kind)
+    settings = {"max_new_tokens": 3, "do_sample": False}
+    with floc.attach(model, ratio=1 / 4):
+        expected, static = (
+            model.generate(**(encode(model, inputs) if kind == "nemotron_h_omni" else inputs), **settings, **more)
+            for more in ({}, {"cache_implementation": "static", "disable_compile": True})
+        )
+    assert static.tolist() == expected.tolist()
+
+
+@over(["gemma4", "gemma4_unified"])
+def test_sliding_window_counts_the_tokens_that_stay(kind: str, monkeypatch) -> None:
+    """Masks that the model builds for the whole prompt are built anew for the tokens that stay."""
+    model, inputs, window = create_model(kind), create_inputs(kind), 48
+    monkeypatch.setattr(model.config.text_config, "sliding_window", window)
+    for layer in model.get_decoder().layers:
+        if layer.self_attn.is_sliding:
+            monkeypatch.setattr(layer.self_attn, "sliding_window", window)
+    masks = []
+    with (
+        floc.attach(model, ratio=1 / 4) as handle,
+        change_decoder(model, lambda kwargs: masks.append(kwargs) or kwargs),
+    ):
+        call(model, inputs, use_cache=False)
+    stays = list_staying(kind, model, inputs, handle)
+    mask = masks[0]["attention_mask"]["sliding_attention"][0, 0]
+    assert mask.shape == (len(stays), len(stays))
+    is_visual = inputs["mm_token_type_ids"][0, stays].bool()
+    for query in range(len(stays)):
+        seen = mask[query].nonzero()[:, 0]
+        assert seen.min() == max(0, query - window + 1)
+        assert seen.max() == query or is_visual[query : seen.max() + 1].all()
+
+
+@over(["qwen2_5_omni", "qwen3_omni_moe"])
+def test_model_that_also_speaks(kind: str) -> None:
+    thinker, inputs = create_model(kind), create_inputs(kind)
+    whole = transformers.CONFIG_MAPPING[kind](thinker_config=thinker.config.to_dict(), enable_audio_output=False)
+    model = transformers.AutoModelForMultimodalLM.from_config(whole).eval()
+    model.thinker, model.talker = thinker, torch.nn.Identity()
+    model.speaker_map, model.talker.codec_pad_token = {"Chelsie": {}}, 0  # generate reads them even for a text
+    with floc.attach(thinker, ratio=1 / 4):
+        expected = thinker.generate(**inputs, max_new_tokens=3, do_sample=False)
+    with floc.attach(model, ratio=1 / 4) as handle:
+        ids = model.generate(**inputs, thinker_max_new_tokens=3, thinker_do_sample=False, return_audio=False)
+        with pytest.raises(ValueError, match="return_audio=False"):
+            model.talker(ids)
+    assert len(handle.last) == 1
+    assert ids.tolist() == expected.tolist()
+    assert model.talker(ids) is ids

@@ -20,7 +20,7 @@ from floc.encoders.base import FrameTokens, group_frames, open_video
 from floc.encoders.vision_features import can_encode_in_chunks, encode_prepared, split_prepared
 from floc.encoders.vision_tower import STEP, VisionTower, wrap_model
 from floc.families import find_family
-from floc.families.parts import find_device
+from floc.families.parts import find_device, unwrap_model
 from floc.families.processing import Limit, Rate
 from floc.planning import ModelCosts, check_plan, describe_plan, plan_more_frames
 from floc.tokens import Frames

@@ -53,6 +53,7 @@ class DecoderHooks(ABC):
 
     def __init__(self, model: Any, positions: Positions, shapes: Sequence[Shape] | None = None) -> None:
         check_choice("positions", positions, get_args(Positions))
+        talker = getattr(model, "talker", None)
         model = unwrap_model(model)
         self.config = getattr(model, "config", None)
         self.family = find_family(self.config)
@@ -74,6 +75,8 @@ class DecoderHooks(ABC):
             decoder.register_forward_pre_hook(self.before_decoder, with_kwargs=True),
             decoder.register_forward_hook(self.after_decoder, with_kwargs=True, always_call=True),
         ]
+        if talker is not None:
+            self.hooks.append(talker.register_forward_pre_hook(_reject_speech))
         self.encode = getattr(self.base, "get_video_features", None)
         if self.encode is not None:
             self.base.get_video_features = self._remember(self.encode)
@@ -282,3 +285,7 @@ def _reject_unsupported(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any
         raise ValueError("labels are for training, which needs all tokens; detach floc, or omit labels")
     if isinstance(kwargs.get("logits_to_keep"), torch.Tensor):
         raise ValueError("logits_to_keep as a tensor of positions does not fit a shortened prompt; pass a number")
+
+
+def _reject_speech(*_: Any) -> None:
+    raise ValueError("speech is made from all tokens of a prompt, but floc shortens it; pass return_audio=False")
