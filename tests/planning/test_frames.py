@@ -19,7 +19,6 @@ from tests.integrations.transformers.tiny_configs import create_config, set_toke
 from tests.planning import hub
 
 FILM = VideoFacts(18_000, 30.0, 1920, 1080)  # ten minutes
-WITHOUT_CONFIG = ("nemotron_h_omni", "perception_lm")  # no tiny config
 
 
 def run_processor(preparer: VideoPreparer, facts: VideoFacts, frames: Any, **options: Any) -> torch.Tensor:
@@ -57,7 +56,7 @@ def test_a_long_film_has_as_many_tokens_as_the_processor_makes(kind: str, tmp_pa
     assert work.text == pytest.approx(len(ids) - tokens, rel=0.06)  # of a long prompt only a part was written
 
 
-@pytest.mark.parametrize("kind", [kind for kind in PARTS if kind not in WITHOUT_CONFIG])
+@pytest.mark.parametrize("kind", PARTS)
 def test_every_family_has_as_many_tokens_as_its_processor_makes(kind: str) -> None:
     if kind not in transformers.CONFIG_MAPPING:
         pytest.skip(f"{kind} is not in this release")
@@ -134,6 +133,9 @@ def test_more_frames_fit_the_memory() -> None:
     more = plan_more_frames(preparer, facts, costs, 3 * usual.tokens)
     work = describe_workload(preparer, more.plan, costs)
     assert 2 * usual.tokens < work.tokens <= 3 * usual.tokens
+    loaded = OneByteATokenCosts(**{**vars(costs), "loaded_bytes": 2 * usual.tokens})  # part of the cost is paid
+    same = plan_more_frames(preparer, facts, loaded, usual.tokens)
+    assert same.plan.indices.tolist() == more.plan.indices.tolist()
     least = plan_more_frames(preparer, facts, costs, 1)
     assert least.plan.indices.tolist() == preparer.plan(facts).indices.tolist()
     assert least.budget == more.budget == usual.tokens
