@@ -14,6 +14,7 @@ import torch
 from floc.encoders.base import FrameTokens
 from floc.families import ModelFamily, find_family
 from floc.families.locate import Shape
+from floc.families.parts import find_device
 
 # Types whose vision encoder attends across all frames of a video: the features of a few frames differ from those that
 # the same frames have within the whole video. In all other types a slice does not depend on its neighbours.
@@ -101,7 +102,7 @@ def _select_arguments(base: Any, family: ModelFamily, prepared: Mapping[str, Any
     accepted = inspect.signature(_get_encoder(base)).parameters
     name = next(name for name in ("pixel_values_videos", "pixel_values") if name in accepted)
     arguments = {name: value for name, value in prepared.items() if name in accepted} | {name: pixels}
-    device = next((weight.device for weight in base.parameters() if weight.device.type != "meta"), torch.device("cpu"))
+    device = find_device(base)
     return {
         name: value.to(device, base.dtype if value.is_floating_point() else None)
         for name, value in arguments.items()

@@ -4,7 +4,7 @@ The model's own processor prepares the frames. The language model is built witho
 read, and the rest of it is dropped after loading.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -90,15 +90,20 @@ class VisionTower(VisionLayout):
     def __call__(self, pixels: np.ndarray) -> torch.Tensor:
         return self.encode(pixels).tokens
 
+    def prepare_steps(self, pixels: np.ndarray) -> Iterator[Mapping[str, torch.Tensor]]:
+        """Prepare as many frames at a time as are encoded at a time."""
+        if len(pixels) % (count := self.frames_per_token):
+            raise ValueError(f"{self.name} joins {count} frames, got {len(pixels)}; use floc.encoders.encode to pad")
+        step = STEP if can_encode_in_chunks(self.model.config) else len(pixels)
+        for start in range(0, len(pixels), step):
+            yield self.prepare(pixels[start : start + step])
+
     @torch.no_grad()
     def encode(self, pixels: np.ndarray) -> FrameTokens:
         """Encode [B, height, width, 3] uint8 frames as tokens and deep features, on the model's device."""
-        if len(pixels) % (count := self.frames_per_token):
-            raise ValueError(f"{self.name} joins {count} frames, got {len(pixels)}; use floc.encoders.encode to pad")
         parts = []
-        step = STEP if can_encode_in_chunks(self.model.config) else len(pixels)
-        for start in range(0, len(pixels), step):
-            tokens, deep = encode_prepared(self.model, self.prepare(pixels[start : start + step]))
+        for prepared in self.prepare_steps(pixels):
+            tokens, deep = encode_prepared(self.model, prepared)
             parts.append(FrameTokens(tokens.half() if self.is_half and tokens.element_size() > 2 else tokens, deep))
         tokens, *layers = (torch.cat(layer) for layer in zip(*(part.all for part in parts), strict=True))
         return FrameTokens(tokens, tuple(layers))

@@ -44,17 +44,21 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of proc
 
 
 @cache
-def create_inputs(kind: str) -> dict[str, Any]:
-    """Return what the processor of a type makes of a short video and a question."""
+def create_inputs(kind: str, *questions: str) -> dict[str, Any]:
+    """Return what the processor of a type makes of short videos and questions, one of each per row."""
     from transformers.video_utils import VideoMetadata
 
-    video = np.random.default_rng(0).integers(0, 256, (FRAMES, 40, 64, 3), np.uint8)
-    about = VideoMetadata(
-        total_num_frames=FRAMES, fps=4.0, width=64, height=40, duration=2.0, frames_indices=list(range(FRAMES))
-    )
-    parts = [{"type": "video", "video": video}, {"type": "text", "text": "What?"}]
-    settings: dict[str, Any] = {"do_sample_frames": False, "video_metadata": [about], "return_metadata": True}
-    if "_omni" in kind and kind.startswith("qwen"):
+    rows = []
+    settings: dict[str, Any] = {"do_sample_frames": False, "return_metadata": True, "padding": True}
+    settings |= {"padding_side": "left", "video_metadata": []}
+    for question in questions or ["What?"]:
+        video = np.random.default_rng(len(question)).integers(0, 256, (FRAMES, 40, 64, 3), np.uint8)
+        parts = [{"type": "video", "video": video}, {"type": "text", "text": question}]
+        rows.append([{"role": "user", "content": parts}])
+        size = {"width": 64, "height": 40, "duration": FRAMES / 4}
+        about = VideoMetadata(total_num_frames=FRAMES, fps=4.0, frames_indices=list(range(FRAMES)), **size)
+        settings["video_metadata"].append([about])
+    if kind in ("qwen2_5_omni", "qwen3_omni_moe"):
         settings["size"] = PARTS[kind].settings["size"]  # the processor has a default for each call
     if kind == "nemotron_h_omni":
         del settings["video_metadata"]  # its processor of transformers 5.22 fails with a list of them
@@ -65,7 +69,7 @@ def create_inputs(kind: str) -> dict[str, Any]:
         processor = copy.copy(processor)
         processor.video_processor = type(processor.video_processor)(**PARTS[kind].settings, temporal_patch_size=1)
     inputs = processor.apply_chat_template(
-        [{"role": "user", "content": parts}],
+        rows,
         add_generation_prompt=True,
         tokenize=True,
         return_dict=True,
@@ -254,6 +258,18 @@ def test_static_cache_generates_the_same(kind: str) -> None:
             for more in ({}, {"cache_implementation": "static", "disable_compile": True})
         )
     assert static.tolist() == expected.tolist()
+
+
+# Nemotron takes one video at a time, and the bare MiniMax answers otherwise in a batch
+@over(kind for kind in PARTS if kind not in ("nemotron_h_omni", "minimax_m3_vl"))
+def test_rows_of_a_batch_are_as_alone(kind: str) -> None:
+    questions = ("What?", "What is this, and where?")
+    model, both = create_model(kind), create_inputs(kind, *questions)
+    with floc.attach(model, ratio=1 / 4):
+        logits = call(model, both).logits[:, -1]
+        for row, question in enumerate(questions):
+            alone = call(model, create_inputs(kind, question)).logits[0, -1]
+            torch.testing.assert_close(logits[row], alone, **CLOSE)
 
 
 @over(["gemma4", "gemma4_unified"])

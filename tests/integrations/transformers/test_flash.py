@@ -43,8 +43,8 @@ def choose(is_causal: bool = True, softmax_scale: float | None = None, **_: Any)
     return {"causal": is_causal, "softmax_scale": softmax_scale}
 
 
-@pytest.fixture
-def flash(monkeypatch: pytest.MonkeyPatch) -> Any:
+@pytest.fixture(params=["flash_attention_2", "flash_attention_3"])
+def flash(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Create models with flash attention in their decoder."""
     utilities = transformers.modeling_flash_attention_utils
     functions = (run_rows, run_packed, None, utilities._pad_input, utilities._unpad_input)
@@ -53,8 +53,8 @@ def flash(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def create(kind: str) -> Any:
         made = model(kind)
-        made.get_decoder().config._attn_implementation = "flash_attention_2"
-        assert made.model.config.text_config._attn_implementation == "flash_attention_2"
+        made.get_decoder().config._attn_implementation = request.param
+        assert made.config.text_config._attn_implementation == request.param
         return made
 
     return create

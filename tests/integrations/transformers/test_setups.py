@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import floc
+from floc.tokens import Frames
 from tests.integrations.transformers.helpers import (
     CLOSE,
     IS_NEW,
@@ -244,10 +245,8 @@ def test_streamer(kind: str, models) -> None:
     assert found == [str(token) for token in expected]
 
 
-@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_5", "llava_onevision"])
-def test_pipeline(kind: str) -> None:
-    if kind == "qwen3_5" and not IS_NEW:
-        pytest.skip("not in this release: its pipeline ignores processor_kwargs")
+def create_with_processor(kind: str) -> tuple[Any, Any]:
+    """Create a model, and the processor that prepares its inputs."""
     from tests.integrations.transformers.processors import PARTS, create_processor
     from tests.integrations.transformers.tiny_configs import create_config
 
@@ -260,6 +259,14 @@ def test_pipeline(kind: str) -> None:
     torch.manual_seed(0)
     bare = transformers.AutoModelForImageTextToText.from_config(config).eval()
     bare.generation_config.update(eos_token_id=None, pad_token_id=0)
+    return bare, processor
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_5", "llava_onevision"])
+def test_pipeline(kind: str) -> None:
+    if kind == "qwen3_5" and not IS_NEW:
+        pytest.skip("not in this release: its pipeline ignores processor_kwargs")
+    bare, processor = create_with_processor(kind)
     frames = np.random.default_rng(0).integers(0, 256, (8, 40, 64, 3), np.uint8)
     talk = [{"role": "user", "content": [{"type": "video", "video": frames}, {"type": "text", "text": "What?"}]}]
     sampling = {"do_sample_frames": False}
@@ -313,6 +320,19 @@ def test_weights_on_disk(kind: str, offloaded: str, tmp_path: Path) -> None:
     check_generated(elsewhere, create_prompt(kind))
     for captured_with, replayed_in in ((elsewhere, elsewhere), (elsewhere, bare), (bare, elsewhere)):
         check_replay(captured_with, replayed_in, kind)
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "internvl"])
+def test_capture_of_frames_with_the_vision_encoder_on_disk(kind: str, tmp_path: Path) -> None:
+    import_or_skip("accelerate")
+    bare, processor = create_with_processor(kind)
+    places = {f"model.{name}": "disk" for name, _ in bare.model.named_children()}
+    places |= {"lm_head": "cpu", "model.language_model": "cpu"}
+    elsewhere = load(save(bare, tmp_path / "model"), device_map=places, offload_folder=tmp_path / "disk")
+    frames = Frames(np.random.default_rng(0).integers(0, 256, (8, 40, 64, 3), np.uint8), np.arange(8) / 2)
+    expected, found = (floc.capture(each, [frames], processor=processor, ratio=RATIO) for each in (bare, elsewhere))
+    assert torch.equal(found.indices, expected.indices)
+    torch.testing.assert_close(found.features, expected.features)
 
 
 def create_bitsandbytes_8() -> Any:

@@ -191,9 +191,10 @@ def _encode(tower: VisionTower, frames: Iterable[Frames], timer: StageTimer, log
         batches = [Frames(np.concatenate(pixels), np.concatenate(times_s))]
     for batch in timer.measure_items("decode", batches):
         log.times_s.append(batch.times_s)
-        with timer.measure("vision"):
-            encoded = tower.encode(batch.pixels)
-        yield encoded
+        for prepared in timer.measure_items("preprocess", tower.prepare_steps(batch.pixels)):
+            with timer.measure("vision"):
+                encoded = encode_prepared(tower.model, prepared)
+            yield encoded
 
 
 def _encode_prepared(model: Any, inputs: Mapping[str, Any], timer: StageTimer) -> tuple[int, Iterator[FrameTokens]]:
