@@ -76,7 +76,7 @@ def plan_more_frames(
         frames = min(frames, int(usual.frames * room / max(1, usual.text)))
     while frames > usual.frames and free_bytes is not None:
         scaled = {name: int(getattr(usual, name) * frames / usual.frames) for name in _GROWING}
-        if costs.count_capture_bytes(replace(usual, **scaled)) <= free_bytes:
+        if costs.count_capture_bytes(replace(usual, **scaled)) <= free_bytes + costs.loaded_bytes:
             break
         frames = frames * 3 // 4
     if frames <= usual.frames:
