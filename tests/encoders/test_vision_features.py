@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("torchvision", reason="processors need torchvision: pip install torchvision")
+pytest.importorskip("torchvision", reason="processors need torchvision: pip install 'floc-video[hf]'")
 
 import floc.encoders
 from floc.encoders import vision_features
