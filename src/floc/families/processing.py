@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, cycle
@@ -38,6 +39,7 @@ Rate: TypeAlias = float | Literal["all"] | None  # frames per second; None: the 
 Turns: TypeAlias = Sequence[tuple[str, str]]  # questions about a video with their answers, oldest first
 Limit: TypeAlias = int | Literal["all"] | None  # the most frames; None: the processor's
 
+LARGE_PIXELS = 1 << 26  # values of pixels that a processor may copy to write a prompt
 DEFAULT_FPS = 2.0  # of Qwen's own tools and of vLLM, for processors that would take every frame
 # video processors whose `num_frames` is the most frames, beside a rate
 FRAMES_ARE_A_LIMIT = ("SmolVLMVideoProcessor", "MuseGlimmerVideoProcessor")
@@ -192,8 +194,6 @@ class VideoPreparer:
             history: Earlier questions about the video with their answers, oldest first.
             asks_token_types: As in `ModelFamily`.
         """
-        from jinja2 import TemplateError
-
         said = [*chain(*history), question]
         marker = getattr(self.processor, "video_token", None)
         if marker and any(marker in text for text in said):
@@ -205,22 +205,38 @@ class VideoPreparer:
         turns[0]["content"] = [{"type": "video", "video": np.zeros((1, 1, 1, 3), np.uint8)}, *turns[0]["content"]]
         options: dict[str, Any] = {} if plan.fps is None else {"fps": plan.fps}  # some write it into their outputs
         options |= {"return_mm_token_type_ids": True} if asks_token_types else {}
-        processor = copy.copy(self.processor)
-        processor.video_processor = answer_with(self.video_processor, plan.outputs, plan.pixels, plan.describe())
-        try:
-            inputs = processor.apply_chat_template(
-                turns,
-                add_generation_prompt=True,
-                tokenize=True,
-                return_dict=True,
-                return_tensors="pt",
-                processor_kwargs=options,
-            )
-        except TemplateError as error:
-            raise ValueError(f"the processor's chat template does not support videos ({error})") from error
+        inputs = self._apply_template(turns, options, plan, self._shrink_pixels(turns, options, plan))
         return type(inputs)(
             {name: inputs[name] for name in inputs if name not in PIXELS and torch.is_tensor(inputs[name])}
         )
+
+    def _apply_template(
+        self, turns: list[Any], options: dict[str, Any], plan: VideoPlan, shape: tuple[int, ...]
+    ) -> Any:
+        """Let the processor write a prompt, with pixels of a shape."""
+        from jinja2 import TemplateError
+
+        processor = copy.copy(self.processor)
+        pixels = plan.pixels[0], shape
+        processor.video_processor = answer_with(self.video_processor, plan.outputs, pixels, plan.describe())
+        settings: dict[str, Any] = dict(add_generation_prompt=True, tokenize=True, return_dict=True)
+        try:
+            return processor.apply_chat_template(turns, **settings, return_tensors="pt", processor_kwargs=options)
+        except TemplateError as error:
+            raise ValueError(f"the processor's chat template does not support videos ({error})") from error
+
+    def _shrink_pixels(self, turns: list[Any], options: dict[str, Any], plan: VideoPlan) -> tuple[int, ...]:
+        """Return the shape of a video's pixels, smaller if the prompt of a short video does not depend on it.
+
+        Some processors copy the pixels, which would take gigabytes for a long video.
+        """
+        shape = plan.pixels[1]
+        if math.prod(shape) <= LARGE_PIXELS or len(shape) < 4:
+            return shape
+        short = self.plan_frames(plan.facts, plan.indices[: 2 * self.frames_per_slice], plan.size, plan.fps)
+        sizes = short.pixels[1], (*short.pixels[1][:-2], 1, 1)
+        whole, small = (self._apply_template(turns, options, short, size)["input_ids"] for size in sizes)
+        return (*shape[:-2], 1, 1) if torch.equal(whole, small) else shape
 
     def _sample(self, facts: VideoFacts, fps: float | None, max_frames: Limit, *, must_follow: bool) -> np.ndarray:
         """Return the frames to take. If `must_follow` is True, `fps` counts even for a processor that ignores it."""
