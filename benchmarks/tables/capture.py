@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.markdown import show_environment, show_records
 from benchmarks.memory import read_status_bytes
-from benchmarks.models import make_qwen
+from benchmarks.models import make_processor, make_qwen
 from benchmarks.processes import run_module
 from benchmarks.registry import BenchTable, Echo
 from benchmarks.videos import open_videos, repeat_video
@@ -48,15 +48,13 @@ def _measure_peak(path: Path, budget: int) -> dict[str, Any]:
     from floc.tokens import Frames
 
     model = make_qwen(torch.device("cpu"), tiny=True)
-    with tempfile.TemporaryDirectory() as folder:
-        values = dict(image_mean=[0.5] * 3, image_std=[0.5] * 3, min_pixels=28 * 28, max_pixels=80 * 28 * 28)
-        (Path(folder) / "preprocessor_config.json").write_text(json.dumps(values))
-        frames = [Frames(np.zeros((64, 224, 280, 3), np.uint8), np.arange(64.0))]
-        floc.capture(model, frames, ratio=1 / 8, source=folder)  # compiles and loads
-        before = read_status_bytes("VmRSS")
-        started = time.perf_counter()
-        video = floc.capture(model, path, budget=budget, fps=1, source=folder)
-        seconds = time.perf_counter() - started
+    processor = make_processor(max_tokens=80)
+    frames = [Frames(np.zeros((64, 224, 280, 3), np.uint8), np.arange(64.0))]
+    floc.capture(model, frames, ratio=1 / 8, processor=processor)  # compiles and loads
+    before = read_status_bytes("VmRSS")
+    started = time.perf_counter()
+    video = floc.capture(model, path, budget=budget, fps=1, max_frames="all", processor=processor)
+    seconds = time.perf_counter() - started
     return {
         "frames": video.shape[0] * video.frames_per_slice,
         "tokens": video.n,

@@ -26,7 +26,9 @@ SETTINGS = {"cap_pixels_per_frame": True, "use_token_compression": False}
 MORE_SETTINGS: dict[str, dict[str, Any]] = {"minimax_m3_vl": {"do_resize": True}}
 WITHOUT_METADATA = ("nemotron_h_omni",)  # its processor takes no list of metadata
 # processors that refuse a rate or ignore it: they are given the sampled frames
-WITHOUT_RATE = (*WITHOUT_METADATA, "gemma4", "gemma4_unified", "glm46v", "minicpmv4_6", "minicpmv4_7", "minicpm_ocr")
+WITHOUT_RATE = (
+    *(*WITHOUT_METADATA, "gemma4", "gemma4_unified", "glm46v", "glm_ocr", "minicpmv4_6", "minicpmv4_7", "minicpm_ocr"),
+)
 
 
 def build(kind: str) -> Any:

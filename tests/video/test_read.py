@@ -110,7 +110,7 @@ def test_parts_of_a_video_with_long_pauses(film, numbers, name) -> None:
     "span", [(2, 1), (1, 1), (-1, 1), (7, 9), (float("nan"), 1), (0, float("nan")), (0, []), ("0", 1), (0.5, 1)]
 )
 def test_rejects_invalid_parts(film, span) -> None:
-    with pytest.raises(ValueError, match="are not the numbers of samples of this video; .* below 6"):
+    with pytest.raises(ValueError, match=r"are not the numbers of samples of this video; .* below 6"):
         video.read(film("a.mp4")).part(*span)
     with pytest.raises(ValueError, match="call read with a number for fps"):
         video.read(film("a.mp4"), fps=None).part(0, 1)
@@ -139,7 +139,10 @@ def test_numbers_frames_of_a_variable_rate_in_display_order(film, numbers, name)
     gaps = np.random.default_rng(5).choice([1, 4, 40, 310], 50, p=[0.4, 0.4, 0.15, 0.05])
     path = film(name, 51, rate=100, stamps=[0, *accumulate(int(gap) for gap in gaps)])
     indices = np.array([0, 1, 7, 8, 33, 50])
-    assert numbers(video.read(path, choose=lambda facts: video.FrameChoice(indices, facts.width, facts.height))) == indices.tolist()
+    assert (
+        numbers(video.read(path, choose=lambda facts: video.FrameChoice(indices, facts.width, facts.height)))
+        == indices.tolist()
+    )
 
 
 def test_resizes_chosen_frames(film) -> None:

@@ -77,13 +77,6 @@ class FrameTokens(NamedTuple):
         """Tokens and deep features."""
         return (self.tokens, *self.deep)
 
-    def fold(self, slices: int) -> "FrameTokens":
-        """Return the tokens in this number of slices; those of a frame that was cut into tiles become one row."""
-        if len(self.tokens) == slices:
-            return self
-        tokens, *deep = (layer.reshape(slices, 1, -1, layer.shape[-1]) for layer in self.all)
-        return FrameTokens(tokens, tuple(deep))
-
 
 @dataclass(frozen=True)
 class VideoTokens:

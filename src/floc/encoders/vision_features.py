@@ -6,7 +6,7 @@ what the model's processor returns, so one call serves all families; only the gr
 
 import inspect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -27,12 +27,38 @@ def can_encode_in_chunks(config: Any) -> bool:
     return config.model_type not in NEEDS_WHOLE_VIDEO
 
 
-def check_chunk(config: Any, slices: int, planned: int) -> None:
-    """Raise ValueError if `slices` of a video's `planned` slices would have other features than in the whole video."""
-    if slices < planned and not can_encode_in_chunks(config):
+def require_chunks(config: Any) -> None:
+    """Raise ValueError if a video of this model cannot be encoded a few frames at a time."""
+    if not can_encode_in_chunks(config):
         problem = f"the vision encoder of {config.model_type} attends across all frames of a video"
-        given = f"got {slices} of {planned} slices"
-        raise ValueError(f"{problem}, so a part cannot be encoded alone: {given}; encode the whole video in one call")
+        fix = "use floc.capture, which encodes a video in one call, or floc.attach"
+        raise ValueError(f"{problem}, so that it cannot encode a few frames at a time; {fix}")
+
+
+def split_prepared(config: Any, prepared: Mapping[str, Any], slices: int, step: int) -> Iterator[Mapping[str, Any]]:
+    """Split the prepared frames of one video into parts of at most `step` of its `slices`.
+
+    Frames whose features depend on each other stay together, as do those that cannot be told apart.
+    """
+    grids, name = prepared.get("video_grid_thw"), find_family(config).pixels
+    pixels = prepared[name]
+    axis = pixels.ndim - 4 if grids is None else 0  # of frames, or of patches
+    can_split = pixels.shape[axis] == slices if grids is None else len(grids) == 1
+    if axis not in (0, 1) or not can_split or not can_encode_in_chunks(config):
+        yield prepared
+        return
+    rows = pixels.shape[axis] // slices
+    lead = pixels.shape[: axis + 1]  # shared by the masks of pixels
+    parts = {
+        key: value for key, value in prepared.items() if key.startswith("pixel") and value.shape[: axis + 1] == lead
+    }
+    for start in range(0, slices, step):
+        count = min(step, slices - start)
+        part = {key: value.narrow(axis, start * rows, count * rows) for key, value in parts.items()}
+        if grids is not None:
+            per_slice = int(grids[0, 0]) // slices
+            part["video_grid_thw"] = grids.new_tensor([[per_slice * count, *grids[0, 1:].tolist()]])
+        yield {**prepared, **part}
 
 
 @torch.no_grad()

@@ -12,13 +12,14 @@ import numpy as np
 import torch
 
 from floc.encoders.base import FrameTokens, default_device, require_rgb
-from floc.encoders.vision_features import can_encode_in_chunks, encode_prepared
+from floc.encoders.vision_features import ADDS_TO_PLACEHOLDER, can_encode_in_chunks, encode_prepared, require_chunks
 from floc.families import find_family
-from floc.families.locate import count_joined
+from floc.families.frame_size import limit_frame_tokens
 from floc.families.pretrained import hide_progress, load_part
 from floc.families.processing import Limit, Rate, VideoPlan, VideoPreparer
 from floc.video.choice import FrameChoice, VideoFacts
 
+LOADED_WHOLE = (*ADDS_TO_PLACEHOLDER, "gemma4")  # their embeddings depend on the number of layers, or are needed
 STEP = 16  # frames encoded at a time: bounds the memory; even, so that pairs stay together
 
 
@@ -28,13 +29,13 @@ class VisionLayout:
 
     name: str
     preparer: VideoPreparer
-    joined: int = 1  # slices of the processor that the model joins into one
     plan: VideoPlan | None = None  # of the video that is encoded; None: one for each call
+    frame_tokens: int | None = None  # the most of a frame; None: as many as the processor makes
     _plans: dict[tuple[int, ...], VideoPlan] = field(default_factory=dict, repr=False)  # by shape of the frames
 
     @property
     def frames_per_token(self) -> int:
-        return self.preparer.frames_per_slice * self.joined
+        return self.preparer.frames_per_slice
 
     def frame_size(self, width: int, height: int) -> tuple[int, int]:
         """Return the same size: the processor resizes frames."""
@@ -53,8 +54,13 @@ class VisionLayout:
         return pixels[:, top : top + rows, left : left + columns]
 
     def plan_video(self, facts: VideoFacts, fps: Rate = None, max_frames: Limit = None) -> Self:
-        """Return the layout for one video."""
-        return replace(self, plan=self.preparer.plan(facts, fps=fps, max_frames=max_frames))
+        """Return the layout for one video; the same if it has a plan."""
+        if self.plan is not None:
+            return self
+        plan = self.preparer.plan(facts, fps=fps, max_frames=max_frames)
+        if self.frame_tokens is not None:
+            plan = limit_frame_tokens(self.preparer, plan, self.frame_tokens)
+        return replace(self, plan=plan)
 
     def choose_frames(self) -> FrameChoice:
         """Return the frames to read of the planned video."""
@@ -92,8 +98,7 @@ class VisionTower(VisionLayout):
         parts = []
         step = STEP if can_encode_in_chunks(self.model.config) else len(pixels)
         for start in range(0, len(pixels), step):
-            batch = pixels[start : start + step]
-            tokens, deep = encode_prepared(self.model, self.prepare(batch)).fold(len(batch) // count)
+            tokens, deep = encode_prepared(self.model, self.prepare(pixels[start : start + step]))
             parts.append(FrameTokens(tokens.half() if self.is_half and tokens.element_size() > 2 else tokens, deep))
         tokens, *layers = (torch.cat(layer) for layer in zip(*(part.all for part in parts), strict=True))
         return FrameTokens(tokens, tuple(layers))
@@ -104,7 +109,7 @@ def load(name: str, device: str | None = None) -> VisionTower:
     layout = load_layout(name)
     config = load_part("config", name.removeprefix("hf:"), f"the encoder {name!r}")
     model = _load_without_language(name, config).to(torch.device(device or default_device()))
-    return VisionTower(name, layout.preparer, layout.joined, model=model)
+    return VisionTower(name, layout.preparer, model=model)
 
 
 def load_layout(name: str) -> VisionLayout:
@@ -113,7 +118,8 @@ def load_layout(name: str) -> VisionLayout:
     config = load_part("config", source, purpose)
     find_family(config)
     try:
-        return VisionLayout(name, VideoPreparer(load_part("processor", source, purpose)), count_joined(config))
+        require_chunks(config)
+        return VisionLayout(name, VideoPreparer(load_part("processor", source, purpose)))
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(source) else f"{name}: {error}") from error
 
@@ -121,24 +127,27 @@ def load_layout(name: str) -> VisionLayout:
 def wrap_model(model: Any, processor: Any) -> VisionTower:
     """Create an encoder from a loaded model and its processor."""
     name = str(getattr(model, "name_or_path", "") or type(model).__name__)
-    joined = count_joined(model.config)
-    return VisionTower(name, VideoPreparer(processor), joined, model=model.base_model, is_half=False)
+    return VisionTower(name, VideoPreparer(processor), model=model.base_model, is_half=False)
 
 
 def _load_without_language(name: str, config: Any) -> Any:
+    """Load the multimodal model of a folder or hub id, without its language model."""
     from transformers import AutoModelForImageTextToText
 
     text = config.get_text_config()
-    text.num_hidden_layers = 0
-    if getattr(text, "layer_types", None):
-        text.layer_types = []
+    if config.model_type not in LOADED_WHOLE:
+        text.num_hidden_layers = 0
+        if getattr(text, "layer_types", None):
+            text.layer_types = []
     options = dict(config=config, dtype="auto", output_loading_info=True)
     with hide_progress(hide_warnings=True):  # it would list every weight of the language model as unused
         loaded: Any = AutoModelForImageTextToText.from_pretrained(name.removeprefix("hf:"), **options)
-    model, report = loaded[0].model, loaded[1]
-    language = "text_model" if hasattr(model, "text_model") else "language_model"
-    missing = [weight for weight in report["missing_keys"] if language not in weight and "lm_head" not in weight]
+    model, report = loaded
+    base, decoder = model.base_model, model.get_decoder()
+    parent, _, child = next(path for path, module in base.named_modules() if module is decoder).rpartition(".")
+    missing = [key for key in report["missing_keys"] if f".{child}." not in f".{key}" and "lm_head" not in key]
     if missing:
         raise ValueError(f"{name}: {len(missing)} weights of the vision encoder are missing, such as {missing[0]}")
-    delattr(model, language)
-    return model.eval()
+    if config.model_type not in ADDS_TO_PLACEHOLDER:
+        delattr(base.get_submodule(parent), child)
+    return base.eval()

@@ -83,14 +83,9 @@ def read_grids(config: Any, arguments: Arguments) -> list[Shape]:
     grids, merges = _require(arguments, "video_grid_thw"), arguments.get("video_merge_sizes")
     vision = config.vision_config
     side = getattr(vision, "spatial_merge_size", None) or getattr(vision, "merge_size", 1)
-    frames = count_joined(config)
+    frames = getattr(vision, "temporal_merge_size", 1)
     sides = [side] * len(grids) if merges is None else merges.tolist()
     return [(t // frames, h // side, w // side) for (t, h, w), side in zip(grids.tolist(), sides, strict=True)]
-
-
-def count_joined(config: Any) -> int:
-    """Return how many slices of the processor a model joins into one."""
-    return int(getattr(config.vision_config, "temporal_merge_size", None) or 1)
 
 
 def _require(arguments: Arguments, name: str) -> torch.Tensor:
@@ -117,9 +112,10 @@ def read_gemma4_unified_grids(config: Any, arguments: Arguments) -> list[Shape]:
 
 
 def _read_patch_grids(arguments: Arguments, side: int) -> list[Shape]:
-    places = _require(arguments, "video_position_ids")  # [F, patches, 2], -1 for padding
+    places = _require(arguments, "video_position_ids")  # [F, patches, 2], -1 for padding; [videos, F, ...] before 5.22
     frames = arguments.get("num_frames_per_video")
-    counts = [len(places)] if frames is None else torch.as_tensor(frames).tolist()
+    counts = [places.shape[-3]] * math.prod(places.shape[:-3]) if frames is None else torch.as_tensor(frames).tolist()
+    places = places.flatten(0, -3)
     firsts = itertools.accumulate(counts[:-1], initial=0)
     sizes = [(places[first].amax(0) + 1).tolist() for first in firsts]
     return [(count, h // side, w // side) for count, (w, h) in zip(counts, sizes, strict=True)]
@@ -175,7 +171,7 @@ def read_kimi_grids(config: Any, arguments: Arguments) -> list[Shape]:
 
 
 def read_minicpm_grids(config: Any, arguments: Arguments) -> list[Shape]:
-    """Read the grids of videos of MiniCPM-V; a frame that is cut into tiles of unequal size is one row."""
+    """Read the grids of videos of MiniCPM-V; a frame that is cut into tiles is one row."""
     side = 2 if (arguments.get("downsample_mode") or config.downsample_mode) == "4x" else 4
     sizes = [(h // side, w // side) for h, w in _require(arguments, "target_sizes_videos").tolist()]
     return _group_frames(config, arguments, sizes, 3)  # a line break between two marks
@@ -184,26 +180,35 @@ def read_minicpm_grids(config: Any, arguments: Arguments) -> list[Shape]:
 def _group_frames(config: Any, arguments: Arguments, sizes: list[tuple[int, int]], longest: int) -> list[Shape]:
     """Return the grid of each video from the sizes of single frames, or of tiles of frames.
 
-    Frames of one video have at most `longest` other tokens between them. Without a prompt, all frames are one video.
+    Frames of one video have at most `longest` other tokens between them, and the same token before them; tiles have
+    another. Without a prompt, all frames are one video.
     """
-    ids = arguments.get("input_ids")
-    videos: list[list[int]] = [[h * w for h, w in sizes]]
+    ids, tiles = arguments.get("input_ids"), arguments.get("num_patches_per_frame")
+    per_frame = 1 if tiles is None else int(tiles[0])
+    videos = [[(i % per_frame, h * w) for i, (h, w) in enumerate(sizes)]]  # token before, length
     if ids is not None:
         videos = []
-        for line in (ids == config.video_token_id).cpu().numpy():
+        for line in ids.cpu().numpy():
             end = -math.inf
-            for start, stop in _find_edges(line):
+            for start, stop in _find_edges(line == config.video_token_id):
                 if start - end > longest:
                     videos.append([])
-                videos[-1].append(stop - start)
+                videos[-1].append((int(line[start - 1]), stop - start))
                 end = stop
     by_length = {h * w: (h, w) for h, w in sizes}
     shapes = []
-    for lengths in videos:
-        count = len(lengths)
-        tiles = next(n for n in range(1, count + 1) if count % n == 0 and lengths[:n] * (count // n) == lengths)
-        one_row = (1, sum(lengths[:tiles]))
-        shapes.append((count // tiles, *(by_length.get(lengths[0], one_row) if tiles == 1 else one_row)))
+    for runs in videos:
+        frames: list[list[int]] = []
+        for before, length in runs:
+            if before == runs[0][0]:
+                frames.append([])
+            frames[-1].append(length)
+        if any(frame != frames[0] for frame in frames):
+            shapes.append((1, 1, sum(map(sum, frames))))
+        elif len(frames[0]) == 1 and frames[0][0] in by_length:
+            shapes.append((len(frames), *by_length[frames[0][0]]))
+        else:
+            shapes.append((len(frames), 1, sum(frames[0])))
     return shapes
 
 

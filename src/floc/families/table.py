@@ -1,9 +1,10 @@
-"""The table of model families: one entry says all that FLoC must know about a family.
+"""The table of model families: one entry says where the tokens of a video are in the prompts of a family.
 
-`floc.attach` and captures of prepared inputs need only where the tokens are. `write_video` enables prompts, `frames`
-captures of video files. The tests run over this table; docs/reference/models.md shows how to add an entry.
+Most families follow one protocol and share one entry; a type that is not in the table needs none if it follows the
+protocol, too. The tests run over this table; docs/reference/models.md shows how to add an entry.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,6 @@ class ModelFamily:
     find_tokens: Callable[[Any, torch.Tensor], torch.Tensor] | None = None
     newline: str | None = None  # model parameter at the extra placeholder after each video, if there is one
     asks_token_types: bool = False  # mm_token_type_ids are needed, but its processor returns them only on request
-    has_grid_positions: bool = False  # positions are (t, y, x), and the model needs mm_token_type_ids
 
     @property
     def takes_images(self) -> bool:
@@ -75,35 +75,52 @@ class ModelFamily:
 
 
 def find_family(config: Any) -> ModelFamily:
-    """Return the family of a model, by its config."""
+    """Return the family of a model, by its config; of a model that also speaks, of the part that thinks."""
+    config = getattr(config, "thinker_config", config)
     model_type = getattr(config, "model_type", None)
-    if model_type not in FAMILIES:
-        supported = f"{', '.join(sorted(FAMILIES))} (docs/reference/models.md shows how to add one)"
-        raise ValueError(f"floc does not support video models of type {model_type!r}; it supports: {supported}")
-    return FAMILIES[model_type]
+    if model_type in FAMILIES:
+        return FAMILIES[model_type]
+    if _follows_protocol(config):
+        return _GRID
+    supported = f"{', '.join(sorted(FAMILIES))} (docs/reference/models.md shows how to add one)"
+    reason = "is not in its table, and its model has no get_video_features with video_grid_thw"
+    raise ValueError(
+        f"floc does not support video models of type {model_type!r}: it {reason}; it supports: {supported}"
+    )
+
+
+def _follows_protocol(config: Any) -> bool:
+    """Whether a model of transformers takes grids of videos, and its videos have a token of their own.
+
+    If it counts its tokens otherwise, `find_videos` raises an error before anything is cut.
+    """
+    if getattr(config, "video_token_id", None) is None or getattr(config, "vision_config", None) is None:
+        return False
+    from transformers import MODEL_MAPPING
+
+    encode = getattr(MODEL_MAPPING.get(type(config), None), "get_video_features", None)
+    return encode is not None and "video_grid_thw" in inspect.signature(encode).parameters
 
 
 _GRID = ModelFamily(locate.read_grids)
-_QWEN = replace(_GRID, has_grid_positions=True)
-_GLM = replace(_QWEN, placeholder="image_token_id", find_tokens=locate.find_marked_videos)
+_GLM = replace(_GRID, placeholder="image_token_id", find_tokens=locate.find_marked_videos)
 _LABELLED = ModelFamily(
     locate.read_labelled_grids,
     pixels="pixel_values",
     placeholder="image_token_id",
     find_tokens=locate.find_labelled_frames,
 )
-_QWEN_TYPES = (
-    "qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe qwen4_exp cosmos3_omni cohere_compass "
-    "ernie4_5_vl_moe qwen2_5_omni_thinker qwen3_omni_moe_thinker"
+# types that follow the protocol, and that the tests cover
+_GRID_TYPES = (
+    "qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe qwen4_exp qwen2_5_omni_thinker "
+    "qwen3_omni_moe_thinker cohere_compass cosmos3_omni ernie4_5_vl_moe exaone4_5 hyperclovax_vision_v2 "
+    "minimax_m3_vl muse_glimmer muse_spark video_llama_3"
 )
-_GRID_TYPES = "exaone4_5 hyperclovax_vision_v2 minimax_m3_vl muse_glimmer muse_spark video_llama_3"
 
 FAMILIES: dict[str, ModelFamily] = {
-    **dict.fromkeys(_QWEN_TYPES.split(), _QWEN),
-    "cosmos3_edge": replace(_QWEN, asks_token_types=True),
-    **dict.fromkeys(["glm4v", "glm4v_moe", "glm46v", "glmga", "glm_ocr"], _GLM),
-    "glm5_next": replace(_GLM, has_grid_positions=False),
     **dict.fromkeys(_GRID_TYPES.split(), _GRID),
+    "cosmos3_edge": replace(_GRID, asks_token_types=True),
+    **dict.fromkeys(["glm4v", "glm4v_moe", "glm46v", "glmga", "glm_ocr", "glm5_next"], _GLM),
     "gemma4": ModelFamily(locate.read_gemma4_grids),
     "gemma4_unified": ModelFamily(locate.read_gemma4_unified_grids),
     "kimi_k25": ModelFamily(locate.read_kimi_grids),

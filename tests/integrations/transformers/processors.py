@@ -107,6 +107,7 @@ PARTS: dict[str, Parts] = {
     "glm4v_moe": Parts(GLM, "<|begin_of_video|><|video|><|end_of_video|>", WHOLE, like="glm4v"),
     "glm46v": Parts(GLM, "<|begin_of_video|><|video|><|end_of_video|>", WHOLE),
     "glmga": Parts(GLM, "<|begin_of_video|><|video|><|end_of_video|>", WHOLE, like="glm46v"),
+    "glm_ocr": Parts(GLM, "<|begin_of_video|><|video|><|end_of_video|>", WHOLE, like="glm46v"),
     "glm5_next": Parts(GLM, "<|begin_of_video|><|video|><|end_of_video|>", WHOLE),
     "ernie4_5_vl_moe": Parts(
         {**GLM, "image_token": "<|IMAGE_PLACEHOLDER|>", "video_token": "<|VIDEO_PLACEHOLDER|>"},
@@ -236,10 +237,15 @@ def create_tokenizer(kind: str) -> Any:
     template = (
         "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{% for part in message['content'] %}"
         "{% if part['type'] == 'video' %}" + parts.video + "{% elif part['type'] == 'text' %}{{ part['text'] }}"
-        "{% endif %}{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+        "{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
     return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=bare, bos_token="<s>", pad_token="<s>", chat_template=template, extra_special_tokens=parts.special
+        tokenizer_object=bare,
+        bos_token="<s>",
+        pad_token="<s>",
+        chat_template=template,
+        extra_special_tokens=parts.special,
     )
 
 

@@ -174,9 +174,9 @@ def clip(tmp_path_factory) -> Path:
     av = pytest.importorskip("av", reason="av is not installed: pip install 'floc-video[video]'")
     path = tmp_path_factory.mktemp("clip") / "clip.mp4"
     with av.open(path, "w") as out:
-        stream = out.add_stream("mpeg4", rate=8)
+        stream = out.add_stream("mpeg4", rate=12)
         stream.width, stream.height = 64, 40
-        for i in range(24):
+        for i in range(36):
             picture = np.full((40, 64, 3), i * 5, np.uint8)
             picture[:, i : i + 4] = 255 - i
             out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
@@ -222,7 +222,7 @@ def test_options_of_a_file(clip: Path, tmp_path: Path) -> None:
     assert video.shape[0] == 5
     assert video.duration_s == pytest.approx(3, abs=0.2)
     assert video.made["source"] == "clip.mp4"
-    assert floc.capture(model, clip, processor=processor, ratio=RATIO, fps="all").shape[0] == 12
+    assert floc.capture(model, clip, processor=processor, ratio=RATIO, fps="all").shape[0] == 18
     with pytest.raises(FileNotFoundError, match=r"nothing\.mp4"):
         floc.capture(model, tmp_path / "nothing.mp4", processor=processor, ratio=RATIO)
     with pytest.raises(ValueError, match="pass processor="):
@@ -234,12 +234,12 @@ def test_options_of_a_file(clip: Path, tmp_path: Path) -> None:
 def test_replay_refuses_another_preparation(clip: Path) -> None:
     model, processor = create_model("qwen2_5_vl"), create_processor("qwen2_5_vl")
     video = floc.capture(model, clip, processor=processor, ratio=RATIO)
-    with pytest.raises(ValueError, match="prepared by .Qwen2VLVideoProcessor., but this is Qwen3VLVideoProcessor"):
+    with pytest.raises(ValueError, match=r"prepared by .Qwen2VLVideoProcessor., but this is Qwen3VLVideoProcessor"):
         video.inputs(create_processor("qwen3_vl"), QUESTION)
     other = copy.copy(processor)
     other.video_processor = copy.copy(processor.video_processor)
     other.video_processor.image_mean = [0.1, 0.2, 0.3]
-    with pytest.raises(ValueError, match="prepared with image_mean .* but this processor has"):
+    with pytest.raises(ValueError, match=r"prepared with image_mean .* but this processor has"):
         video.inputs(other, QUESTION)
     with pytest.raises(ValueError, match="stands for a video in a prompt; remove it"):
         video.inputs(processor, f"What is {processor.video_token}?")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -18,18 +18,28 @@ import pytest
 import torch
 
 import floc
+from floc.families import find_family
 from tests.integrations.transformers.helpers import list_hooks
 from tests.integrations.transformers.processors import PARTS, create_processor, transformers
-from tests.integrations.transformers.tiny_configs import create_model
+from tests.integrations.transformers.tiny_configs import create_config, create_model
+from tests.integrations.transformers.video_types import REASONS, list_video_types
 
 CLOSE = dict(atol=2e-4, rtol=1e-4)
 FRAMES = 8
-KINDS = pytest.mark.parametrize("kind", PARTS)
 # types with layers of linear, indexed or sliding attention, in which a masked token still counts
-NOT_FULL = (
-    *("exaone4_5", "gemma4", "gemma4_unified", "glm5_next", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7", "muse_glimmer"),
-    *("muse_spark", "nemotron_h_omni", "qwen3_5", "qwen3_5_moe", "qwen4_exp"),
-)
+NOT_FULL = {
+    *("exaone4_5", "gemma4", "gemma4_unified", "glm5_next", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7"),
+    *("muse_glimmer", "muse_spark", "nemotron_h_omni", "qwen3_5", "qwen3_5_moe", "qwen4_exp"),
+}
+MISSING = pytest.mark.skip(reason=f"not in transformers {transformers.__version__}")
+
+
+def over(kinds: Iterable[str]) -> Any:
+    known = [kind if kind in transformers.CONFIG_MAPPING else pytest.param(kind, marks=MISSING) for kind in kinds]
+    return pytest.mark.parametrize("kind", known)
+
+
+KINDS = over(PARTS)
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of processors that pass tensors to numpy
 
 
@@ -65,14 +75,13 @@ def create_inputs(kind: str) -> dict[str, Any]:
     return {name: value for name, value in inputs.items() if torch.is_tensor(value)}
 
 
-# models whose bare forward of transformers 5.22 fails with pixels of videos: Gemma 4 does not pass the number of frames
-# on, and Nemotron takes only a list of features
-ENCODED_FIRST = ("gemma4", "gemma4_unified", "nemotron_h_omni")
-
-
 def encode(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Return inputs with encoded videos in place of pixels if the model needs it, as generation passes them."""
-    if model.config.model_type not in ENCODED_FIRST:
+    """Return inputs with encoded videos in place of pixels, as generation passes them, if the model needs it.
+
+    In transformers 5.22, the forward of Gemma 4 does not pass the number of frames on, and that of Nemotron takes only
+    a list of features.
+    """
+    if "num_frames_per_video" not in inputs and model.config.model_type != "nemotron_h_omni":
         return inputs
     names = inspect.signature(model.base_model.get_video_features).parameters
     given = {name: value for name, value in inputs.items() if name in names}
@@ -153,6 +162,19 @@ def compute_by_hand(model: Any, inputs: dict[str, Any], stays: list[int]) -> tor
         return call(model, inputs, use_cache=False).logits
 
 
+def test_every_video_type_is_supported_or_has_a_reason() -> None:
+    types = set(list_video_types())
+    thinkers = {f"{kind}_thinker" for kind in PARTS}
+    assert types - PARTS.keys() - thinkers == types & REASONS.keys()
+    tested = types & PARTS.keys()
+    assert len(tested) >= 30
+    for kind in tested:
+        find_family(create_config(kind))
+    for kind in types & REASONS.keys():
+        with pytest.raises(ValueError, match=f"does not support video models of type '{kind}'"):
+            find_family(transformers.CONFIG_MAPPING[kind]())
+
+
 @KINDS
 def test_equals_inputs_cut_by_hand(kind: str) -> None:
     model, inputs = create_model(kind), create_inputs(kind)
@@ -211,7 +233,7 @@ def mask_by_hand(kwargs: dict[str, Any], stays: list[int]) -> dict[str, Any]:
     return kwargs
 
 
-@pytest.mark.parametrize("kind", [kind for kind in PARTS if kind not in NOT_FULL])
+@over(kind for kind in PARTS if kind not in NOT_FULL)
 def test_equals_the_bare_model_with_dropped_tokens_masked(kind: str) -> None:
     model, inputs = create_model(kind), create_inputs(kind)
     with floc.attach(model, ratio=1 / 4) as handle:
@@ -220,3 +242,57 @@ def test_equals_the_bare_model_with_dropped_tokens_masked(kind: str) -> None:
     with change_decoder(model, lambda kwargs: mask_by_hand(kwargs, stays)):
         whole = call(model, inputs, use_cache=False).logits
     torch.testing.assert_close(logits, whole[:, stays], **CLOSE)
+
+
+@KINDS
+def test_static_cache_generates_the_same(kind: str) -> None:
+    model, inputs = create_model(kind), create_inputs(kind)
+    settings = {"max_new_tokens": 3, "do_sample": False}
+    with floc.attach(model, ratio=1 / 4):
+        expected, static = (
+            model.generate(**(encode(model, inputs) if kind == "nemotron_h_omni" else inputs), **settings, **more)
+            for more in ({}, {"cache_implementation": "static", "disable_compile": True})
+        )
+    assert static.tolist() == expected.tolist()
+
+
+@over(["gemma4", "gemma4_unified"])
+def test_sliding_window_counts_the_tokens_that_stay(kind: str, monkeypatch) -> None:
+    """Masks that the model builds for the whole prompt are built anew for the tokens that stay."""
+    model, inputs, window = create_model(kind), create_inputs(kind), 48
+    monkeypatch.setattr(model.config.text_config, "sliding_window", window)
+    for layer in model.get_decoder().layers:
+        if layer.self_attn.is_sliding:
+            monkeypatch.setattr(layer.self_attn, "sliding_window", window)
+    masks = []
+    with (
+        floc.attach(model, ratio=1 / 4) as handle,
+        change_decoder(model, lambda kwargs: masks.append(kwargs) or kwargs),
+    ):
+        call(model, inputs, use_cache=False)
+    stays = list_staying(kind, model, inputs, handle)
+    mask = masks[0]["attention_mask"]["sliding_attention"][0, 0]
+    assert mask.shape == (len(stays), len(stays))
+    is_visual = inputs["mm_token_type_ids"][0, stays].bool()
+    for query in range(len(stays)):
+        seen = mask[query].nonzero()[:, 0]
+        assert seen.min() == max(0, query - window + 1)
+        assert seen.max() == query or is_visual[query : seen.max() + 1].all()
+
+
+@over(["qwen2_5_omni", "qwen3_omni_moe"])
+def test_model_that_also_speaks(kind: str) -> None:
+    thinker, inputs = create_model(kind), create_inputs(kind)
+    whole = transformers.CONFIG_MAPPING[kind](thinker_config=thinker.config.to_dict(), enable_audio_output=False)
+    model = transformers.AutoModelForMultimodalLM.from_config(whole).eval()
+    model.thinker, model.talker = thinker, torch.nn.Identity()
+    model.speaker_map, model.talker.codec_pad_token = {"Chelsie": {}}, 0  # generate reads them even for a text
+    with floc.attach(thinker, ratio=1 / 4):
+        expected = thinker.generate(**inputs, max_new_tokens=3, do_sample=False)
+    with floc.attach(model, ratio=1 / 4) as handle:
+        ids = model.generate(**inputs, thinker_max_new_tokens=3, thinker_do_sample=False, return_audio=False)
+        with pytest.raises(ValueError, match="return_audio=False"):
+            model.talker(ids)
+    assert len(handle.last) == 1
+    assert ids.tolist() == expected.tolist()
+    assert model.talker(ids) is ids

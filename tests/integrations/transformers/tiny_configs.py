@@ -81,6 +81,7 @@ VISION = dict(
 WHOLE = dict(projector_hidden_size=48, projection_hidden_size=32, out_hidden_size=HIDDEN)
 GRID_TEXT = {"rope_parameters": MROPE}
 PARTIAL = {"rope_parameters": {**MROPE, "partial_rotary_factor": 1.0}}
+HALF = {"rope_parameters": {**MROPE, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}}
 OMNI_AUDIO = dict(d_model=32, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=32, output_dim=HIDDEN)
 # what a type needs beside the numbers above: of its text_config, vision_config, and the config itself
 OWN: dict[str, dict[str, Any]] = {
@@ -103,13 +104,15 @@ OWN: dict[str, dict[str, Any]] = {
             indexer_compress_ratio=4,
         )
     },
-    **dict.fromkeys(
-        ["glm4v", "glm4v_moe", "glm46v", "glmga"],
-        {"text": {"rope_parameters": {**MROPE, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}}},
-    ),
+    "glm4v": {"text": HALF},
+    "glm4v_moe": {"text": HALF},
+    "glm46v": {"text": HALF},
+    "glmga": {"text": HALF},
+    "glm_ocr": {"text": HALF},
     "muse_glimmer": {"whole": {"out_hidden_size": 128}},
     "smolvlm": {"whole": {"scale_factor": 2}},
     "internvl": {},
+    **{kind: {"whole": {"insert_layer_id": 1}} for kind in ("minicpmv4_6", "minicpmv4_7", "minicpm_ocr")},
     "exaone4_5": {"text": {"model_type": "exaone4"}, "vision": {"num_key_value_heads": 1}},
     "glm5_next": {"text": {"num_key_value_heads": 4}},
     "ernie4_5_vl_moe": {
@@ -184,7 +187,7 @@ def create_config(kind: str) -> Any:
     parts = {}
     for name, numbers in (("text_config", TEXT), ("vision_config", VISION)):
         part = type(getattr(defaults, name) or config_class.sub_configs[name]())
-        parts[name] = {**_pick(part, numbers), **own.get(name.split("_")[0], {})}
+        parts[name] = {"model_type": part.model_type, **_pick(part, numbers), **own.get(name.split("_")[0], {})}
     if kind in ("qwen2_5_omni", "qwen3_omni_moe"):
         parts["audio_config"] = OMNI_AUDIO
     return config_class(**parts, **{**_pick(config_class, WHOLE), **own.get("whole", {})})
@@ -210,7 +213,8 @@ NAMED_OTHERWISE = {
     "internvl": {"image_token_id": "<IMG_CONTEXT>"},
     "gemma4": {"video_token_id": "<|video|>"},
     "gemma4_unified": {"video_token_id": "<|video|>"},
-    **dict.fromkeys(["qwen2_5_omni", "qwen3_omni_moe"], {"vision_start_token_id": "<|vision_bos|>"}),
+    "qwen2_5_omni": {"vision_start_token_id": "<|vision_bos|>"},
+    "qwen3_omni_moe": {"vision_start_token_id": "<|vision_bos|>"},
 }
 
 
