@@ -35,8 +35,11 @@ def write(kind: str, folder: Path, **text: Any) -> Path:
         _change_processor(folder, size=FRAME)
     if kind in BLIND:
         weights = safetensors.torch.load_file(folder / "model.safetensors")
-        (name,) = (name for name in weights if name.endswith("embed_tokens.weight"))
-        weights[name] *= 0.1
+        for name, weight in weights.items():
+            if name.endswith("embed_tokens.weight"):
+                weight.mul_(0.1)
+            elif name.endswith("q_norm.weight"):  # sharp attention
+                weight.fill_(8)
         safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     tokenizer.add_special_tokens({"eos_token": "</s>", "pad_token": "<pad>"})
