@@ -47,7 +47,7 @@ OPERATORS := tools/torchvision_operators.py
 # the oldest supported release of transformers, beside the newest in the environment
 OLDEST := 5.17.0
 NEWEST := $(shell sed -n 's/^transformers==//p' constraints.txt)
-TRANSFORMERS := tests/integrations/transformers tests/captured tests/encoders/test_vision_tower.py tests/docs
+TRANSFORMERS := tests/integrations/transformers tests/families tests/captured tests/encoders/test_vision_tower.py tests/docs
 
 .venv/transformers-$(OLDEST): .venv/ready
 	$(BIN)/$(PIP_INSTALL) --no-deps --target $@ transformers==$(OLDEST)
@@ -57,7 +57,8 @@ TRANSFORMERS := tests/integrations/transformers tests/captured tests/encoders/te
 	$(PYTHON) -m venv .venv/lmms
 	.venv/lmms/bin/$(PIP_INSTALL) --upgrade pip
 	.venv/lmms/bin/$(PIP_INSTALL) -c constraints.txt torch
-	.venv/lmms/bin/$(PIP_INSTALL) -c constraints.txt -e '.[eval]' pytest
+	.venv/lmms/bin/$(PIP_INSTALL) -c constraints.txt -e '.[eval-omni]' pytest
+	.venv/lmms/bin/python $(OPERATORS)
 	@touch $@
 
 # vLLM needs other releases, too; torchaudio and torchcodec do not load beside a CPU build of torch, and are not needed

@@ -7,16 +7,18 @@ import inspect
 from collections import Counter
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("torchvision", reason="processors need torchvision: pip install torchvision")
+pytest.importorskip("torchvision", reason="processors need torchvision: pip install 'floc-video[hf]'")
 
+import floc.encoders
 from floc.encoders import vision_features
-from floc.encoders.vision_features import can_encode_in_chunks, check_chunk, encode_prepared, split_prepared
+from floc.encoders.vision_features import can_encode_in_chunks, encode_prepared, split_prepared
 from floc.families import FAMILIES
 from floc.families.processing import VideoFacts, VideoPlan, VideoPreparer
 from tests.integrations.transformers.processors import PARTS, create_processor, transformers
@@ -161,14 +163,10 @@ def test_prepared_frames_are_split(kind: str) -> None:
     assert (len(parts) == 1) == (kind in STAY_WHOLE)
 
 
-def test_parts_of_a_video_that_cannot_be_encoded_alone_are_refused() -> None:
-    config = create_config("minimax_m3_vl")
-    check_chunk(config, 4, 4)
-    with pytest.raises(
-        ValueError, match=r"minimax_m3_vl attends across all frames.*got 2 of 4 slices; encode the whole"
-    ):
-        check_chunk(config, 2, 4)
-    check_chunk(create_config("qwen2_5_vl"), 2, 4)
+def test_encoders_refuse_models_that_need_the_whole_video(tmp_path: Path) -> None:
+    create_config("minimax_m3_vl").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"minimax_m3_vl attends across all frames .*; use floc\.capture"):
+        floc.encoders.get_layout(f"hf:{tmp_path}")
 
 
 @pytest.mark.parametrize("kind", ["qwen3_vl", "kimi_k25"])  # the latter does not convert pixels

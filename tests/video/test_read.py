@@ -110,7 +110,7 @@ def test_parts_of_a_video_with_long_pauses(film, numbers, name) -> None:
     "span", [(2, 1), (1, 1), (-1, 1), (7, 9), (float("nan"), 1), (0, float("nan")), (0, []), ("0", 1), (0.5, 1)]
 )
 def test_rejects_invalid_parts(film, span) -> None:
-    with pytest.raises(ValueError, match="are not the numbers of samples of this video; .* below 6"):
+    with pytest.raises(ValueError, match=r"are not the numbers of samples of this video; .* below 6"):
         video.read(film("a.mp4")).part(*span)
     with pytest.raises(ValueError, match="call read with a number for fps"):
         video.read(film("a.mp4"), fps=None).part(0, 1)

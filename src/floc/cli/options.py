@@ -66,6 +66,10 @@ FPS = option("N", "Frames per second, or 'all'. (default: 1; for a model, its pr
 MAX_FRAMES = option(
     "N", "Read at most N frames, evenly spaced, or 'all'. (default: 7200; for a model, its processor's)", VIDEO
 )
+FRAME_TOKENS = option("N", "Most tokens of a frame. (default: that of the model's processor)", VIDEO)
+MORE_FRAMES = flag(
+    "--more-frames", "Take as many frames as fit, and keep as many tokens as the model reads otherwise.", BUDGET
+)
 _ENCODERS = "pixels, mobilenet, hf:MODEL, or auto: the best installed. (default: auto)"
 ENCODER = option("NAME", _ENCODERS, VIDEO, complete=complete_encoder)
 DEVICE = option("DEVICE", "Device of the model: cpu, cuda:0. (default: a GPU if there is one)", VIDEO)

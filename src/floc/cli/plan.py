@@ -13,7 +13,7 @@ import floc
 from floc._text import format_bytes, format_time
 from floc.cli import options
 from floc.cli.application import command
-from floc.cli.options import BUDGET, VIDEO, flag, option
+from floc.cli.options import BUDGET, option
 from floc.cli.output import print_line, print_warning
 
 if TYPE_CHECKING:
@@ -29,12 +29,10 @@ def plan(
     model: str = option("MODEL", "A video model of transformers: a folder or a hub id.", default=...),
     ratio: str | None = option("RATIO", "Share of the tokens to keep. (default: 1/8)", BUDGET),
     budget: int | None = options.TOKEN_BUDGET,
-    more_frames: bool = flag(
-        "--more-frames", "Take as many frames as fit, and keep as many tokens as the model reads otherwise.", BUDGET
-    ),
-    fps: str | None = option("N", "Frames per second, or 'all'. (default: that of the model's processor)", VIDEO),
-    max_frames: str | None = option("N", "Most frames, or 'all'. (default: that of the model's processor)", VIDEO),
-    frame_tokens: int | None = option("N", "Most tokens of a frame. (default: that of the model's processor)", VIDEO),
+    more_frames: bool = options.MORE_FRAMES,
+    fps: str | None = options.FPS,
+    max_frames: str | None = options.MAX_FRAMES,
+    frame_tokens: int | None = options.FRAME_TOKENS,
     device: str | None = options.DEVICE,
     as_json: bool = options.AS_JSON,
 ) -> None:

@@ -14,6 +14,7 @@ import torch
 from floc.encoders.base import FrameTokens
 from floc.families import ModelFamily, find_family
 from floc.families.locate import Shape
+from floc.families.parts import find_device
 
 # Types whose vision encoder attends across all frames of a video: the features of a few frames differ from those that
 # the same frames have within the whole video. In all other types a slice does not depend on its neighbours.
@@ -27,13 +28,12 @@ def can_encode_in_chunks(config: Any) -> bool:
     return config.model_type not in NEEDS_WHOLE_VIDEO
 
 
-def check_chunk(config: Any, slices: int, planned: int) -> None:
-    """Raise ValueError if `slices` of a video's `planned` slices would have other features than in the whole video."""
-    if slices < planned and not can_encode_in_chunks(config):
+def require_chunks(config: Any) -> None:
+    """Raise ValueError if a video of this model cannot be encoded a few frames at a time."""
+    if not can_encode_in_chunks(config):
         problem = f"the vision encoder of {config.model_type} attends across all frames of a video"
-        given = f"got {slices} of {planned} slices"
-        fix = "encode the whole video in one call, or take fewer frames"
-        raise ValueError(f"{problem}, so a part cannot be encoded alone: {given}; {fix}")
+        fix = "use floc.capture, which encodes a video in one call, or floc.attach"
+        raise ValueError(f"{problem}, so that it cannot encode a few frames at a time; {fix}")
 
 
 def split_prepared(config: Any, prepared: Mapping[str, Any], slices: int, step: int) -> Iterator[Mapping[str, Any]]:
@@ -76,7 +76,7 @@ def encode_prepared(base: Any, prepared: Mapping[str, Any]) -> FrameTokens:
     output = _get_encoder(base)(**arguments, return_dict=True)
     features = _flatten(output.pooler_output)
     shape = _read_shape(base.config, family, prepared, len(features))
-    if base.config.model_type in ADDS_TO_PLACEHOLDER and hasattr(base, "language_model"):  # encoders have none
+    if base.config.model_type in ADDS_TO_PLACEHOLDER:
         placeholder = torch.tensor(getattr(base.config, family.placeholder), device=features.device)
         features = features + base.get_input_embeddings()(placeholder)
     deep = getattr(output, "deepstack_features", None) or ()
@@ -102,7 +102,7 @@ def _select_arguments(base: Any, family: ModelFamily, prepared: Mapping[str, Any
     accepted = inspect.signature(_get_encoder(base)).parameters
     name = next(name for name in ("pixel_values_videos", "pixel_values") if name in accepted)
     arguments = {name: value for name, value in prepared.items() if name in accepted} | {name: pixels}
-    device = next((weight.device for weight in base.parameters() if weight.device.type != "meta"), torch.device("cpu"))
+    device = find_device(base)
     return {
         name: value.to(device, base.dtype if value.is_floating_point() else None)
         for name, value in arguments.items()

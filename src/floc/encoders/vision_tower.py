@@ -4,7 +4,7 @@ The model's own processor prepares the frames. The language model is built witho
 read, and the rest of it is dropped after loading.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from floc.encoders.base import FrameTokens, default_device, require_rgb
-from floc.encoders.vision_features import ADDS_TO_PLACEHOLDER, can_encode_in_chunks, encode_prepared
+from floc.encoders.vision_features import ADDS_TO_PLACEHOLDER, can_encode_in_chunks, encode_prepared, require_chunks
 from floc.families import find_family
+from floc.families.frame_size import limit_frame_tokens
 from floc.families.pretrained import hide_progress, load_part
 from floc.families.processing import Limit, Rate, VideoPlan, VideoPreparer
 from floc.video.choice import FrameChoice, VideoFacts
@@ -29,6 +30,7 @@ class VisionLayout:
     name: str
     preparer: VideoPreparer
     plan: VideoPlan | None = None  # of the video that is encoded; None: one for each call
+    frame_tokens: int | None = None  # the most of a frame; None: as many as the processor makes
     _plans: dict[tuple[int, ...], VideoPlan] = field(default_factory=dict, repr=False)  # by shape of the frames
 
     @property
@@ -52,8 +54,13 @@ class VisionLayout:
         return pixels[:, top : top + rows, left : left + columns]
 
     def plan_video(self, facts: VideoFacts, fps: Rate = None, max_frames: Limit = None) -> Self:
-        """Return the layout for one video."""
-        return replace(self, plan=self.preparer.plan(facts, fps=fps, max_frames=max_frames))
+        """Return the layout for one video; the same if it has a plan."""
+        if self.plan is not None:
+            return self
+        plan = self.preparer.plan(facts, fps=fps, max_frames=max_frames)
+        if self.frame_tokens is not None:
+            plan = limit_frame_tokens(self.preparer, plan, self.frame_tokens)
+        return replace(self, plan=plan)
 
     def choose_frames(self) -> FrameChoice:
         """Return the frames to read of the planned video."""
@@ -83,15 +90,20 @@ class VisionTower(VisionLayout):
     def __call__(self, pixels: np.ndarray) -> torch.Tensor:
         return self.encode(pixels).tokens
 
+    def prepare_steps(self, pixels: np.ndarray) -> Iterator[Mapping[str, torch.Tensor]]:
+        """Prepare as many frames at a time as are encoded at a time."""
+        if len(pixels) % (count := self.frames_per_token):
+            raise ValueError(f"{self.name} joins {count} frames, got {len(pixels)}; use floc.encoders.encode to pad")
+        step = STEP if can_encode_in_chunks(self.model.config) else len(pixels)
+        for start in range(0, len(pixels), step):
+            yield self.prepare(pixels[start : start + step])
+
     @torch.no_grad()
     def encode(self, pixels: np.ndarray) -> FrameTokens:
         """Encode [B, height, width, 3] uint8 frames as tokens and deep features, on the model's device."""
-        if len(pixels) % (count := self.frames_per_token):
-            raise ValueError(f"{self.name} joins {count} frames, got {len(pixels)}; use floc.encoders.encode to pad")
         parts = []
-        step = STEP if can_encode_in_chunks(self.model.config) else len(pixels)
-        for start in range(0, len(pixels), step):
-            tokens, deep = encode_prepared(self.model, self.prepare(pixels[start : start + step]))
+        for prepared in self.prepare_steps(pixels):
+            tokens, deep = encode_prepared(self.model, prepared)
             parts.append(FrameTokens(tokens.half() if self.is_half and tokens.element_size() > 2 else tokens, deep))
         tokens, *layers = (torch.cat(layer) for layer in zip(*(part.all for part in parts), strict=True))
         return FrameTokens(tokens, tuple(layers))
@@ -108,8 +120,10 @@ def load(name: str, device: str | None = None) -> VisionTower:
 def load_layout(name: str) -> VisionLayout:
     """Load the frame layout of "hf:" with a folder or hub id."""
     source, purpose = name.removeprefix("hf:"), f"the encoder {name!r}"
-    find_family(load_part("config", source, purpose))
+    config = load_part("config", source, purpose)
+    find_family(config)
     try:
+        require_chunks(config)
         return VisionLayout(name, VideoPreparer(load_part("processor", source, purpose)))
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(source) else f"{name}: {error}") from error

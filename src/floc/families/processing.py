@@ -15,7 +15,6 @@ import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import chain, cycle
 from typing import Any, Literal, TypeAlias
 
@@ -23,6 +22,16 @@ import numpy as np
 import torch
 
 from floc.families.preparation import Preparation
+from floc.families.processor_control import (
+    FIND,
+    PIXELS,
+    SKIP,
+    Resizing,
+    SizeFound,
+    answer_with,
+    control_resize,
+    extrapolate,
+)
 from floc.video.choice import FrameChoice, VideoFacts
 
 Rate: TypeAlias = float | Literal["all"] | None  # frames per second; None: the processor's
@@ -38,7 +47,6 @@ _SHAPING = (
     *("pooling", "scale", "cap"),
 )
 _SAMPLING = ("min_frames", "max_frames", "max_fps", "do_sample_frames")
-PIXELS = ("pixel_values_videos", "pixel_values")
 # arguments of a video processor that do not concern sampling
 _NOT_SAMPLING = ("input_data_format", "do_convert_rgb", "do_sample_frames", "device", "video_metadata")
 
@@ -52,7 +60,7 @@ class VideoPlan:
     size: Any  # SizeDict that its frames are resized to; None if the number of frames does not matter
     outputs: Mapping[str, Any]  # what it returns for the whole video, without pixels
     pixels: tuple[str, tuple[int, ...]]  # name and shape of the pixels of the whole video
-    resizing: _Resizing | None = None  # how it resizes a frame; None if that cannot be done on its own
+    resizing: Resizing | None = None  # how it resizes a frame; None if that cannot be done on its own
     fps: float | None = None  # the rate that it was asked for; None if its own
 
     @property
@@ -78,60 +86,6 @@ class VideoPlan:
             video_backend="pyav",
             frames_indices=self.indices.tolist(),
         )
-
-
-class _SizeFound(Exception):
-    """Carries the size of a frame out of a processor."""
-
-
-@dataclass
-class _Resizing:
-    """The only call of a processor's `resize` for a video: the processor without it, and what the call is given."""
-
-    processor: Any
-    size: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    frame_size: tuple[int, int]  # width and height of the result
-
-    def __call__(self, frame: np.ndarray) -> np.ndarray:
-        """Resize a frame [height, width, 3] uint8."""
-        image = torch.from_numpy(np.ascontiguousarray(frame)).permute(2, 0, 1)[None]
-        resized = self.processor.resize_freely(image, self.size, *self.args, **self.kwargs)
-        return resized[0].permute(1, 2, 0).numpy()
-
-
-_FIND, _SKIP = object(), object()  # in place of a size: raise the size; leave frames as they are
-
-
-@cache
-def _control_resize(processor_class: type) -> type:
-    """Return a subclass of a video processor whose resizing can be watched, fixed and skipped.
-
-    The new base sits right behind the processor's class: it takes the place of the `resize` that the class inherits.
-    """
-    from transformers.video_processing_utils import BaseVideoProcessor
-
-    class ControlledResize(BaseVideoProcessor):
-        """Resizes to a size that was found before."""
-
-        fixed_size: Any = None
-        calls: list[tuple[Any, ...]]
-
-        def resize(self, image: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.fixed_size is _FIND:
-                raise _SizeFound(size)
-            if self.fixed_size is _SKIP:
-                return image
-            size = size if self.fixed_size is None else self.fixed_size
-            resized = self.resize_freely(image, size, *args, **kwargs)
-            self.calls.append((image, size, args, kwargs, resized))
-            return resized
-
-        def resize_freely(self, *args: Any, **kwargs: Any) -> Any:
-            return super().resize(*args, **kwargs)
-
-    return type(processor_class.__name__, (processor_class, ControlledResize), {})
 
 
 class VideoPreparer:
@@ -198,7 +152,7 @@ class VideoPreparer:
         shortest = min(len(indices), step + len(indices) % step)  # not all processors fill the last slice
         one, two = (self._describe_frames(count, facts, size) for count in (shortest, shortest + step))
         steps = (len(indices) - shortest) // step
-        outputs = {name: _extrapolate(one[name], two[name], steps) for name in one if name != "video_metadata"}
+        outputs = {name: extrapolate(one[name], two[name], steps) for name in one if name != "video_metadata"}
         name = next(name for name in PIXELS if name in outputs)
         plan = VideoPlan(facts, indices, size, outputs, (name, tuple(outputs.pop(name).shape)), fps=fps)
         return replace(plan, resizing=self._find_resizing(plan))
@@ -213,7 +167,7 @@ class VideoPreparer:
         missing = self.frames_per_slice - len(pixels)
         if missing > 0 and self._fills_slice(plan, len(pixels)):  # some refuse less than a slice
             pixels = np.concatenate([pixels, *[pixels[-1:]] * missing])
-        processor = self._control(_SKIP if is_resized else plan.size)
+        processor = self._control(SKIP if is_resized else plan.size)
         return dict(processor(videos=[pixels], do_sample_frames=False, return_tensors="pt", **self._processing()))
 
     def record(self, plan: VideoPlan) -> Preparation:
@@ -252,7 +206,7 @@ class VideoPreparer:
         options: dict[str, Any] = {} if plan.fps is None else {"fps": plan.fps}  # some write it into their outputs
         options |= {"return_mm_token_type_ids": True} if asks_token_types else {}
         processor = copy.copy(self.processor)
-        processor.video_processor = _answer_with(self.video_processor, plan)
+        processor.video_processor = answer_with(self.video_processor, plan.outputs, plan.pixels, plan.describe())
         try:
             inputs = processor.apply_chat_template(
                 turns,
@@ -304,13 +258,13 @@ class VideoPreparer:
         sizes: list[Any] = []
         for count in (frames, min(frames, self.frames_per_slice)):
             try:
-                self._describe_frames(count, facts, _FIND)
+                self._describe_frames(count, facts, FIND)
                 sizes.append(None)
-            except _SizeFound as found:
+            except SizeFound as found:
                 sizes.append(found.args[0])
         return sizes[0] if sizes[0] != sizes[1] else None  # more frames never make larger frames
 
-    def _find_resizing(self, plan: VideoPlan) -> _Resizing | None:
+    def _find_resizing(self, plan: VideoPlan) -> Resizing | None:
         """Return how the processor resizes a frame, if it does so once, before all else; checked with noise."""
         facts = plan.facts
         shape = (self.frames_per_slice, facts.height, facts.width, 3)
@@ -323,7 +277,7 @@ class VideoPreparer:
         if image.dtype != torch.uint8 or resized.dtype != torch.uint8 or image.shape[-2:] != shape[1:3]:
             return None
         processor.calls = []
-        resizing = _Resizing(processor, size, args, kwargs, (resized.shape[-1], resized.shape[-2]))
+        resizing = Resizing(processor, size, args, kwargs, (resized.shape[-1], resized.shape[-2]))
         found = self.prepare(replace(plan, resizing=resizing), np.stack([resizing(frame) for frame in noise]))
         is_equal = all(torch.equal(value, found[name]) for name, value in expected.items() if torch.is_tensor(value))
         return resizing if is_equal else None
@@ -346,7 +300,7 @@ class VideoPreparer:
     def _control(self, size: Any) -> Any:
         """Return the video processor with frames resized to `size`, or as usual if it is None."""
         changed = copy.copy(self.video_processor)
-        changed.__class__ = _control_resize(self.video_processor.__class__)
+        changed.__class__ = control_resize(self.video_processor.__class__)
         changed.fixed_size, changed.calls = size, []
         return changed
 
@@ -374,56 +328,3 @@ def _ignores_rate(sampler: Any, given: Mapping[str, Any]) -> bool:
     video = VideoPlan(facts, np.zeros(0, np.int64), None, {}, ("", ())).describe()
     slow, fast = (sampler.sample_frames(metadata=video, **{**given, "fps": fps}) for fps in (0.25, 0.5))
     return len(slow) == len(fast)
-
-
-def _answer_with(video_processor: Any, plan: VideoPlan) -> Any:
-    """Return a video processor that returns a plan's outputs, whatever it is given."""
-    from transformers import BatchFeature
-
-    name, shape = plan.pixels
-    pixels = torch.zeros(1).expand(shape)  # no memory; some processors read its shape
-
-    class Answering(type(video_processor)):  # type: ignore[misc]
-        """Returns what is known already."""
-
-        def preprocess(self, videos: Any, **kwargs: Any) -> Any:
-            return BatchFeature({**plan.outputs, name: pixels, "video_metadata": [plan.describe()]})
-
-        __call__ = preprocess
-
-    changed = copy.copy(video_processor)
-    changed.__class__ = Answering
-    return changed
-
-
-def _extrapolate(one: Any, two: Any, steps: int) -> Any:
-    """Return a processor's output for a longer video, from its outputs for two short ones.
-
-    Args:
-        one: for the first video.
-        two: for a video that is one step longer.
-        steps: how many steps longer than the first video the long video is.
-
-    >>> _extrapolate(torch.tensor([[1, 4, 6]]), torch.tensor([[2, 4, 6]]), 4)
-    tensor([[5, 4, 6]])
-    >>> _extrapolate(torch.tensor([0, 1]), torch.tensor([0, 1, 2, 3]), 2)
-    tensor([0, 1, 2, 3, 4, 5])
-    >>> _extrapolate(torch.zeros(2, 3), torch.zeros(4, 3), 4).shape
-    torch.Size([10, 3])
-    """
-    if isinstance(one, list | tuple):
-        one, two = np.asarray(one), np.asarray(two)
-        return _extrapolate(torch.from_numpy(one), torch.from_numpy(two), steps).numpy()
-    if steps == 0 or not torch.is_tensor(one):
-        return one
-    if one.is_floating_point() or one.dtype == torch.bool:
-        shape = [a + (b - a) * steps for a, b in zip(one.shape, two.shape, strict=True)]
-        return one[(slice(0, 1),) * one.ndim].expand(shape) if one.numel() else one
-    if one.shape == two.shape:
-        return one + (two - one) * steps
-    axis = next(i for i, (a, b) in enumerate(zip(one.shape, two.shape, strict=True)) if a != b)
-    added = two.shape[axis] - one.shape[axis]
-    first, second, rest = two.split([added, added, two.shape[axis] - 2 * added], axis)
-    growth = second - first
-    rest = rest + growth.narrow(axis, 0, rest.shape[axis]) * (steps - 1)
-    return torch.cat([*(first + growth * i for i in range(steps + 1)), rest], axis)

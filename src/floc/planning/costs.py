@@ -215,6 +215,8 @@ def _list_windows(text: Any) -> list[int | None]:
 def _count_kv_values(text: Any, layer: int) -> int:
     """Return the values that a layer caches for a token."""
     text = _get_layer(text, layer)
+    if getattr(text, "kv_lora_rank", None):  # keys and values are cached in a compressed form
+        return int(text.kv_lora_rank + text.qk_rope_head_dim)
     heads = _read(text, "num_key_value_heads", "num_attention_heads", default=1)
     return 2 * heads * _read(text, "head_dim", default=text.hidden_size // text.num_attention_heads)
 

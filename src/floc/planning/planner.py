@@ -13,11 +13,12 @@ from floc._text import format_bytes
 from floc.budget import Budget
 from floc.encoders.base import default_device
 from floc.families import find_family
+from floc.families.frame_size import limit_frame_tokens
 from floc.families.pretrained import hide_progress, load_part
 from floc.families.processing import Limit, Rate, VideoPlan, VideoPreparer, check_processor
 from floc.planning import speed
 from floc.planning.costs import ModelCosts, Workload, build_without_weights, count_selection_flops
-from floc.planning.frames import QUESTION, describe_workload, limit_frame_tokens, plan_more_frames
+from floc.planning.frames import QUESTION, describe_workload, plan_more_frames
 from floc.video.choice import VideoFacts
 from floc.video.read import check_sampling
 

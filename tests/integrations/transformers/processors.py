@@ -158,7 +158,7 @@ PARTS: dict[str, Parts] = {
     "nemotron_h_omni": Parts(
         LLAVA,
         "<video>",
-        {"norm_mean": [0.5] * 3, "norm_std": [0.2] * 3, "patch_size": PATCH, "video_target_num_patches": 48},
+        {"patch_size": PATCH, "video_target_num_patches": 48, "norm_mean": [0.5] * 3, "norm_std": [0.5] * 3},
         tokens=("<img>", "</img>", "<so_embedding>"),
     ),
     "llava_next_video": Parts(

@@ -19,14 +19,11 @@ from floc.tokens import Frames
 from tests.integrations.transformers.helpers import CLOSE, RATIO, create_prompt, forbid_vision, record_bare_call
 from tests.integrations.transformers.processors import PARTS, create_processor
 from tests.integrations.transformers.tiny_configs import create_model
+from tests.integrations.transformers.video_types import NOTES
 from tests.integrations.transformers.zoo import Image, Text, Video, prompt, side, transformers, without_pixels
 
 QUESTION = "What is on the table?"
-# types that transformers 5.22 itself cannot run from a file
-BROKEN = {
-    "kimi_k25": "its vision encoder fails if frames are joined",
-    "nemotron_h_omni": "its processor fails with the metadata of a video",
-}
+BROKEN = {kind: NOTES[kind] for kind in ("kimi_k25", "nemotron_h_omni")}
 KINDS = pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.skip(BROKEN[kind])) if kind in BROKEN else kind for kind in PARTS]
 )
@@ -166,7 +163,7 @@ def test_times_of_frames() -> None:
     assert (video.fps, video.duration_s) == (2, 4.5)
     assert shares == sorted(shares)
     assert shares[-1] == 1
-    assert {"decode", "vision", "select", "total"} == video.made["seconds"].keys()
+    assert {"decode", "preprocess", "vision", "select", "total"} == video.made["seconds"].keys()
 
 
 @pytest.fixture(scope="module")
@@ -234,12 +231,12 @@ def test_options_of_a_file(clip: Path, tmp_path: Path) -> None:
 def test_replay_refuses_another_preparation(clip: Path) -> None:
     model, processor = create_model("qwen2_5_vl"), create_processor("qwen2_5_vl")
     video = floc.capture(model, clip, processor=processor, ratio=RATIO)
-    with pytest.raises(ValueError, match="prepared by .Qwen2VLVideoProcessor., but this is Qwen3VLVideoProcessor"):
+    with pytest.raises(ValueError, match=r"prepared by .Qwen2VLVideoProcessor., but this is Qwen3VLVideoProcessor"):
         video.inputs(create_processor("qwen3_vl"), QUESTION)
     other = copy.copy(processor)
     other.video_processor = copy.copy(processor.video_processor)
     other.video_processor.image_mean = [0.1, 0.2, 0.3]
-    with pytest.raises(ValueError, match="prepared with image_mean .* but this processor has"):
+    with pytest.raises(ValueError, match=r"prepared with image_mean .* but this processor has"):
         video.inputs(other, QUESTION)
     with pytest.raises(ValueError, match="stands for a video in a prompt; remove it"):
         video.inputs(processor, f"What is {processor.video_token}?")
@@ -275,3 +272,39 @@ def test_rejects_unsupported_models() -> None:
     )
     with pytest.raises(ValueError, match="type 'llama'"):
         floc.capture(transformers.LlamaForCausalLM(config), {}, ratio=RATIO)
+
+
+def test_frame_tokens_limit_the_size_of_a_frame(clip: Path) -> None:
+    model, processor = create_model("qwen3_vl"), create_processor("qwen3_vl")
+    usual = floc.capture(model, clip, processor=processor, ratio=RATIO)
+    small = floc.capture(model, clip, processor=processor, ratio=RATIO, frame_tokens=6)
+    assert usual.shape[0] == small.shape[0]
+    assert small.shape[1] * small.shape[2] <= 6 < usual.shape[1] * usual.shape[2]
+    with floc.replay(model, small):
+        assert model(**small.inputs(processor, QUESTION)).logits.isfinite().all()
+    with pytest.raises(ValueError, match="makes frames of one size, 9 tokens each"):
+        capture_file("internvl", clip, ratio=RATIO, frame_tokens=4)
+
+
+def capture_file(kind: str, clip: Path, **settings: Any) -> floc.Captured:
+    return floc.capture(create_model(kind), clip, processor=create_processor(kind), **settings)
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl", "internvl"])
+def test_more_frames_have_the_usual_number_of_tokens(kind: str, clip: Path) -> None:
+    """The model reads as many tokens as without options, of more frames of the same size."""
+    usual, more = capture_file(kind, clip, ratio=1), capture_file(kind, clip, more_frames=True)
+    assert len(more) == len(usual) == usual.n
+    assert more.shape[1:] == usual.shape[1:]
+    assert more.shape[0] * more.frames_per_slice == 36  # all frames of the clip
+    with pytest.raises(ValueError, match="more_frames chooses the frames and the budget"):
+        capture_file(kind, clip, more_frames=True, ratio=RATIO)
+    with pytest.raises(ValueError, match="are for a video file"):
+        capture_frames(kind, create_frames(4), more_frames=True)
+
+
+def test_warns_before_work_beyond_the_context(clip: Path, monkeypatch) -> None:
+    model = create_model("qwen2_5_vl")
+    monkeypatch.setattr(model.config.get_text_config(), "max_position_embeddings", 520)
+    with pytest.warns(UserWarning, match=r"the prompt has .* but the model's context is 520"):
+        capture_file("qwen2_5_vl", clip, ratio=RATIO)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import floc
-from tests.integrations.transformers.helpers import CLOSE, RATIO, create_batch, create_prompt, split_turns
+from tests.integrations.transformers.helpers import CLOSE, IS_NEW, RATIO, create_batch, create_prompt, split_turns
 from tests.integrations.transformers.zoo import Text, Video, model, prompt, side, transformers
 
 SOME = pytest.mark.parametrize("kind", ["qwen2_5_vl", "internvl", "llava_onevision"])
@@ -43,21 +43,18 @@ def choose(is_causal: bool = True, softmax_scale: float | None = None, **_: Any)
     return {"causal": is_causal, "softmax_scale": softmax_scale}
 
 
-@pytest.fixture
-def flash(monkeypatch: pytest.MonkeyPatch) -> Any:
+@pytest.fixture(params=["flash_attention_2", "flash_attention_3"])
+def flash(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Create models with flash attention in their decoder."""
     utilities = transformers.modeling_flash_attention_utils
-    functions = [run_rows, run_packed, utilities._pad_input, utilities._unpad_input]
-    chosen: Any = choose
-    if transformers.__version__ >= "5.2" and hasattr(utilities, "_flash_with_kvcache_fn"):
-        functions.insert(2, None)
-        chosen = (choose, choose)
-    monkeypatch.setattr(utilities, "lazy_import_flash_attention", lambda *_, **__: (tuple(functions), chosen))
+    functions = (run_rows, run_packed, None, utilities._pad_input, utilities._unpad_input)
+    chosen = (choose, choose) if IS_NEW else choose  # of a plain and of a paged kernel
+    monkeypatch.setattr(utilities, "lazy_import_flash_attention", lambda *_, **__: (functions, chosen))
 
     def create(kind: str) -> Any:
         made = model(kind)
-        made.get_decoder().config._attn_implementation = "flash_attention_2"
-        assert made.model.config.text_config._attn_implementation == "flash_attention_2"
+        made.get_decoder().config._attn_implementation = request.param
+        assert made.config.text_config._attn_implementation == request.param
         return made
 
     return create

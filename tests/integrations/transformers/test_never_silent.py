@@ -11,6 +11,7 @@ import floc
 from tests.integrations.transformers.helpers import (
     ALL,
     CLOSE,
+    IS_NEW,
     RATIO,
     create_prompt,
     list_hooks,
@@ -25,7 +26,6 @@ from tests.integrations.transformers.zoo import (
     model,
     prompt,
     side,
-    transformers,
     without_pixels,
 )
 
@@ -63,7 +63,7 @@ def test_rejects_prefill_in_chunks(kind: str, models) -> None:
             bare.generate(**example.inputs, max_new_tokens=2, prefill_chunk_size=190)
 
 
-@pytest.mark.skipif(transformers.__version__ < "5.22", reason="not in this release")
+@pytest.mark.skipif(not IS_NEW, reason="not in this release")
 @SOME
 def test_videos_that_were_encoded_before(kind: str, models) -> None:
     """Works where the prompt or other arguments show the grid; else it is an error."""

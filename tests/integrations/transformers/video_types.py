@@ -16,6 +16,13 @@ REASONS = {
     "paddleocr_vl": "takes images only; transformers 5.17 mentions videos in its code",
 }
 
+# types that floc supports only in part, because transformers 5.22 itself fails there
+NOTES = {
+    "kimi_k25": "capture: its vision encoder fails in transformers 5.22 if frames are joined",
+    "nemotron_h_omni": "capture: its processor fails in transformers 5.22 with the metadata of a video",
+    "minimax_m3_vl": "its vision encoder attends to the whole video, so a capture holds all frames",
+}
+
 
 def list_video_types() -> list[str]:
     """Return the model types with a language model that have a video processor, or a model that takes videos."""

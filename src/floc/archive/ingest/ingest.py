@@ -5,16 +5,23 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from floc._checks import is_positive_int, require
 from floc._text import redact_source
 from floc.archive.ingest.job import IngestJob, IngestOptions, VideoFile
 from floc.archive.ingest.ledger import IngestStatus, Ledger, name_file
 from floc.archive.ingest.local import LocalWorkers
-from floc.archive.ingest.sources import find_videos
+from floc.archive.ingest.sources import fetch_file, find_videos
 from floc.archive.locks import FolderLock
 from floc.archive.schema import StoredVideo
 from floc.archive.store import Store
+from floc.budget import Budget
+from floc.encoders.base import default_device
 from floc.families.processing import Limit, Rate
+from floc.planning import check_plan, describe_plan
+from floc.planning.planner import load_planner
+from floc.video import read_facts
 
 
 def ingest(
@@ -77,6 +84,9 @@ def ingest(
         ledger.status.skipped, ledger.status.warnings = len(skipped), warnings
         # in random order, so that two ingests into one store mostly find each other's videos done
         remaining = [file for file in files if file not in skipped]
+        if ingest_options.encoder.startswith("hf:") and remaining:
+            warnings += check_first(ingest_options, remaining[0])
+            show(ledger.status)
         random.shuffle(remaining)
         try:
             for event in running.run(remaining, ledger):
@@ -87,6 +97,20 @@ def ingest(
             ledger.flush()
         show(ledger.status)
     return ledger.status
+
+
+def check_first(options: IngestOptions, file: VideoFile) -> list[tuple[str, str]]:
+    """Return warnings, before the work, if a video needs more memory than there is or exceeds the model's context."""
+    preparer, costs = load_planner(options.encoder.removeprefix("hf:"))
+    try:
+        with fetch_file(file) as path:
+            plan = preparer.plan(read_facts(path), fps=options.fps, max_frames=options.max_frames)
+    except (OSError, ValueError):  # its ingest will report it
+        return []
+    device = torch.device(options.device or default_device())
+    budget = Budget.parse(options.ratio, None, options.coverage)
+    found = check_plan(describe_plan(preparer, plan, costs, budget, device))
+    return [(name_file(file.uri), warning) for warning in found]
 
 
 def find_ingested(done: Iterable[StoredVideo], job: IngestJob, files: Iterable[VideoFile]) -> list[VideoFile]:

@@ -1,14 +1,17 @@
 """Capture a video once: encode it a few frames at a time, and keep the selected tokens for later questions."""
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from floc._system import available_bytes
+from floc.budget import Budget
 from floc.captured.captured import Captured
 from floc.captured.identity import Identity
 from floc.captured.pieces import FrameLog, StageTimer, create_selector, estimate_rate, join_pieces
@@ -19,7 +22,9 @@ from floc.encoders.vision_tower import STEP, VisionTower, wrap_model
 from floc.families import find_family
 from floc.families.parts import find_device, unwrap_model
 from floc.families.processing import Limit, Rate
+from floc.planning import ModelCosts, check_plan, describe_plan, plan_more_frames
 from floc.tokens import Frames
+from floc.video import Video
 from floc.video.choice import VideoFacts
 
 
@@ -34,6 +39,8 @@ def capture(
     method: str = "floc",
     fps: Rate = None,
     max_frames: Limit = None,
+    frame_tokens: int | None = None,
+    more_frames: bool = False,
     progress: Callable[[float], None] | None = None,
     **options: object,
 ) -> Captured:
@@ -50,25 +57,39 @@ def capture(
         ratio, budget, coverage, method: as in `floc.compress`.
         fps: frames per second of a video file, or "all". Default: as the processor samples.
         max_frames: limit on the frames of a file, or "all". Default: that of the processor.
+        frame_tokens: most tokens of a frame of a file. Default: as many as the processor makes.
+        more_frames: take as many frames of a file as fit the machine, and keep as many tokens as the processor would
+            make without options. Leave out all other options for frames and budget.
         progress: called with the share of the frames that is done.
         **options: of the method.
     """
-    recipe = Recipe(ratio, budget, coverage, method, options)
     started = time.perf_counter()
     model = unwrap_model(model)
     identity = Identity.from_model(model)  # raises if the model is not supported
-    timer = StageTimer(find_device(model))
-    frames = FrameLog(1)
-    if isinstance(inputs, Mapping):
-        planned, encoded = _encode_prepared(model, inputs, timer)
+    timer, frames = StageTimer(find_device(model)), FrameLog(1)
+    path = Path(inputs) if isinstance(inputs, (str, Path)) else None
+    if path is None and (more_frames or frame_tokens is not None):
+        raise ValueError("frame_tokens and more_frames are for a video file")
+    if not isinstance(inputs, Mapping) and processor is None:
+        raise ValueError("a video is prepared by the model's processor; pass processor=AutoProcessor...")
+    if path is not None:
+        tower = replace(wrap_model(model, processor), frame_tokens=frame_tokens)
+        if more_frames:
+            given = (ratio, budget, coverage, fps, max_frames, frame_tokens)
+            if given != (None,) * len(given):
+                raise ValueError("more_frames chooses the frames and the budget; leave out other options for them")
+            tower, budget = _take_more_frames(model, tower, path)
+        recipe = Recipe(ratio, budget, coverage, method, options)
+        video, tower = _open_file(tower, path, fps, max_frames)
+        _warn(model, tower, recipe)
+        planned, encoded = _encode_file(tower, video, timer, frames)
     else:
-        if processor is None:
-            raise ValueError("a video is prepared by the model's processor; pass processor=AutoProcessor...")
-        tower = wrap_model(model, processor)
-        if isinstance(inputs, (str, Path)):
-            planned, encoded = _encode_file(tower, Path(inputs), fps, max_frames, timer, frames)
+        recipe = Recipe(ratio, budget, coverage, method, options)
+        if isinstance(inputs, Mapping):
+            planned, encoded = _encode_prepared(model, inputs, timer)
         else:
-            planned, encoded = _encode_frames(tower, inputs, timer, frames)
+            given_frames = cast("Iterable[Frames]", inputs)
+            planned, encoded = _encode_frames(wrap_model(model, processor), given_frames, timer, frames)
     if budget is not None and not planned and recipe.get_stream_options() is None:
         problem = f"method {method!r} needs the length of the video for a budget"
         raise ValueError(f"{problem}; pass a file or a list, not an iterator")
@@ -89,18 +110,42 @@ def capture(
     return join_pieces(pieces, frames, {**timer.seconds, "total": time.perf_counter() - started})
 
 
-def _encode_file(
-    tower: VisionTower, path: Path, fps: Rate, max_frames: Limit, timer: StageTimer, log: FrameLog
-) -> tuple[int, Iterator[FrameTokens]]:
-    """Encode a file, and fill in the log; return the number of slices and their tokens."""
+def _take_more_frames(model: Any, tower: VisionTower, path: Path) -> tuple[VisionTower, int]:
+    """Plan as many frames as fit the machine; return the encoder for them, and the budget."""
+    from floc.video import check_file, read_facts
+
+    check_file(path)
+    free_bytes = available_bytes(find_device(model))
+    more = plan_more_frames(tower.preparer, read_facts(path), ModelCosts.from_model(model), free_bytes)
+    return replace(tower, plan=more.plan), more.budget
+
+
+def _open_file(tower: VisionTower, path: Path, fps: Rate, max_frames: Limit) -> tuple[Video, VisionTower]:
     from floc.video import check_file
 
     check_file(path)
-    video, tower = open_video(path, tower, fps=fps, max_frames=max_frames, batch=STEP)
+    return open_video(path, tower, fps=fps, max_frames=max_frames, batch=STEP)
+
+
+def _warn(model: Any, tower: VisionTower, recipe: Recipe) -> None:
+    """Warn if the prompt will exceed the model's context, or the work the memory of the machine."""
+    if (recipe.ratio, recipe.budget, recipe.coverage) == (None, None, None):  # the method decides
+        return
+    assert tower.plan is not None
+    budget = Budget.parse(recipe.ratio, recipe.budget, recipe.coverage)
+    plan = describe_plan(tower.preparer, tower.plan, ModelCosts.from_model(model), budget, find_device(model))
+    for text in check_plan(plan):
+        warnings.warn(text, stacklevel=3)
+
+
+def _encode_file(
+    tower: VisionTower, video: Video, timer: StageTimer, log: FrameLog
+) -> tuple[int, Iterator[FrameTokens]]:
+    """Encode a file, and fill in the log; return the number of slices and their tokens."""
     assert tower.plan is not None
     record = tower.preparer.record(tower.plan).as_dict()
     log.fps, log.duration_s = video.sampled_fps, float(video.duration_s)
-    log.about = {"source": path.name, "preparation": record}
+    log.about = {"source": video.path.name, "preparation": record}
 
     def encode() -> Iterator[FrameTokens]:
         yield from _encode(tower, video, timer, log)
@@ -146,9 +191,10 @@ def _encode(tower: VisionTower, frames: Iterable[Frames], timer: StageTimer, log
         batches = [Frames(np.concatenate(pixels), np.concatenate(times_s))]
     for batch in timer.measure_items("decode", batches):
         log.times_s.append(batch.times_s)
-        with timer.measure("vision"):
-            encoded = tower.encode(batch.pixels)
-        yield encoded
+        for prepared in timer.measure_items("preprocess", tower.prepare_steps(batch.pixels)):
+            with timer.measure("vision"):
+                encoded = encode_prepared(tower.model, prepared)
+            yield encoded
 
 
 def _encode_prepared(model: Any, inputs: Mapping[str, Any], timer: StageTimer) -> tuple[int, Iterator[FrameTokens]]:
