@@ -259,7 +259,11 @@ def create_processor(kind: str) -> Any:
     given["video_processor"] = VideoProcessor(**parts.settings)
     accepted = inspect.signature(Processor.__init__).parameters
     if "image_processor" in accepted:
-        given["image_processor"] = ImageProcessor(**parts.images)
+        # tokens of images are as large as those of videos
+        known = getattr(ImageProcessor.valid_kwargs, "__annotations__", {})
+        shared = {name: parts.settings[name] for name in ("patch_size", "merge_size") if name in parts.settings}
+        shared = {name: value for name, value in shared.items() if name in known}
+        given["image_processor"] = ImageProcessor(**{**shared, **parts.images})
     if "feature_extractor" in accepted:
         given["feature_extractor"] = transformers.WhisperFeatureExtractor()
     return Processor(**given)
