@@ -32,7 +32,7 @@ def write(kind: str, folder: Path, **text: Any) -> Path:
     else:
         save(kind, folder, **text)
     if kind in FRAME_LIMITED:
-        _change_processor(folder, size=FRAME)
+        _change_processor(folder, size=FRAME, image_mean=[0.5] * 3, image_std=[0.2] * 3)  # noise with some contrast
     if kind in BLIND:
         weights = safetensors.torch.load_file(folder / "model.safetensors")
         for name, weight in weights.items():

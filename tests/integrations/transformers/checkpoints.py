@@ -20,8 +20,8 @@ def save(kind: str, folder: Path, **text: Any) -> Path:
     torch.manual_seed(0)
     model = transformers.AutoModelForMultimodalLM.from_config(config).eval()
     with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if weight.ndim > 1 or not name.endswith("weight"):  # norms keep their weights
+        for weight in model.parameters():
+            if weight.ndim > 1:
                 weight.copy_(torch.randn(weight.shape) * 0.25)
     model.generation_config.update(eos_token_id=None, bos_token_id=None, pad_token_id=0)
     model.generation_config.suppress_tokens = list(range(256, vocabulary))  # it answers with letters
