@@ -45,11 +45,14 @@ class IngestOptions:
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the video and the model that the tokens depend on; JSON-serialisable."""
+        # stores made before the processor sampled have no rate for all frames
+        is_all = self.fps == "all" and not self.encoder.startswith("hf:")
+        rate = None if is_all or self.fps is None else self.fps if self.fps == "all" else float(self.fps)
         return {
             "method": self.method,
             "ratio": None if self.ratio is None else str(Fraction(self.ratio).limit_denominator(1_000_000)),
             "coverage": None if self.coverage is None else float(self.coverage),  # 2 and 2.0 give the same video id
-            "fps": self.fps if self.fps is None or self.fps == "all" else float(self.fps),
+            "fps": rate,
             **({} if self.max_frames == "all" else {"max_frames": self.max_frames}),
             "piece": [PIECE_BYTES, PIECE_STEP, PIECE_LIMIT, SPAN_S],
             **self.method_options,
