@@ -68,7 +68,7 @@ def format_table(reports: dict[str, Path]) -> str:
     """Format the table: the releases in which each feature works, by model type."""
     by_release = {release: read_outcomes(path) for release, path in reports.items()}
     lines = [f"| model type | {' | '.join(FEATURES)} | note |", f"|---|{'---|' * (len(FEATURES) + 1)}"]
-    for kind in sorted({*list_video_types(), *PARTS}):
+    for kind in sorted({kind.removesuffix("_thinker") for kind in list_video_types()} | PARTS.keys()):
         cells = []
         for feature in FEATURES:
             works = [

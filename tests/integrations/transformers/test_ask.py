@@ -15,8 +15,7 @@ from floc.cli.application import load_app
 from floc.cli.output import escape_controls
 from floc.integrations.transformers import ask as asking
 from tests.integrations.transformers.checkpoints import save
-from tests.integrations.transformers.processors import PARTS
-from tests.integrations.transformers.test_capture import BROKEN
+from tests.integrations.transformers.test_capture import list_kinds
 
 av = pytest.importorskip("av", reason="av is not installed: pip install 'floc-video[video]'")
 QUESTION = "What is on the table?"
@@ -50,7 +49,7 @@ def run(*arguments: object) -> Any:
     return CliRunner().invoke(load_app(), ["ask", *map(str, arguments)])
 
 
-@pytest.mark.parametrize("kind", [kind for kind in PARTS if kind not in BROKEN])
+@pytest.mark.parametrize("kind", list_kinds())
 def test_answer_equals_capture_and_replay(kind: str, clip: Path, models) -> None:
     folder = models[kind]
     done = run(clip, QUESTION, "--model", folder, "--max-new-tokens", 6, "--json")

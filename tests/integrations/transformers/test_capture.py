@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,9 +25,16 @@ from tests.integrations.transformers.zoo import Image, Text, Video, prompt, side
 
 QUESTION = "What is on the table?"
 BROKEN = {kind: NOTES[kind] for kind in ("kimi_k25", "nemotron_h_omni")}
-KINDS = pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.skip(BROKEN[kind])) if kind in BROKEN else kind for kind in PARTS]
-)
+MISSING = f"not in transformers {transformers.__version__}"
+
+
+def list_kinds() -> list[Any]:
+    """Return all model types, those that cannot be tested with the reason."""
+    reasons = {kind: MISSING for kind in PARTS if kind not in transformers.CONFIG_MAPPING} | BROKEN
+    return [pytest.param(kind, marks=pytest.mark.skip(reasons[kind])) if kind in reasons else kind for kind in PARTS]
+
+
+KINDS = pytest.mark.parametrize("kind", list_kinds())
 GREEDY: Any = dict(max_new_tokens=3, do_sample=False, output_logits=True, return_dict_in_generate=True)
 
 
@@ -191,7 +199,9 @@ def test_file_with_all_tokens_equals_the_model_alone(kind: str, clip: Path, tmp_
     inputs = read_with_processor(kind, clip)
     assert torch.equal(replayed["input_ids"], inputs["input_ids"])
     assert not {"pixel_values", "pixel_values_videos"} & replayed.keys()
-    with floc.replay(model, video), forbid_vision(model):
+    # transformers 5.17 calls the vision encoder of omni models without pixels, too
+    is_called = "omni" in kind and transformers.__version__.startswith("5.17.")
+    with floc.replay(model, video), contextlib.nullcontext() if is_called else forbid_vision(model):
         actual = model.generate(**replayed, **GREEDY)
     expected = model.generate(**inputs, **GREEDY)
     assert torch.equal(actual.sequences, expected.sequences)
