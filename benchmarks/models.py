@@ -54,6 +54,27 @@ def make_qwen(device: torch.device, tiny: bool) -> Any:
     return model
 
 
+def make_processor(max_tokens: int) -> Any:
+    """Build the processor of Qwen2.5-VL with at most so many tokens for two frames, and a tokenizer of single bytes."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    special = dict(image_token="<|image_pad|>", video_token="<|video_pad|>", vision_start_token="<|vision_start|>")
+    bare = Tokenizer(
+        models.BPE({letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, [])
+    )
+    bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bare.add_special_tokens(list(special.values()))
+    template = "{% for message in messages %}{% for part in message['content'] %}"
+    template += "{% if part['type'] == 'video' %}<|video_pad|>{% else %}{{ part['text'] }}{% endif %}"
+    template += "{% endfor %}{% endfor %}"
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=bare, extra_special_tokens=special)
+    size = dict(shortest_edge=4 * 28 * 28, longest_edge=max_tokens * 28 * 28)
+    parts = dict(video_processor=transformers.Qwen2VLVideoProcessor(size=size), chat_template=template)
+    images = transformers.Qwen2VLImageProcessor()
+    return transformers.Qwen2_5_VLProcessor(image_processor=images, tokenizer=tokenizer, **parts)
+
+
 def count_weight_bytes(model: Any) -> int:
     """Return the bytes of all parameters."""
     return sum(weight.numel() * weight.element_size() for weight in model.parameters())

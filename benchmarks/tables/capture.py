@@ -8,9 +8,11 @@ of the whole video are in memory at once.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,14 @@ import torch
 
 from benchmarks.markdown import show_environment, show_records
 from benchmarks.memory import read_status_bytes
-from benchmarks.models import make_qwen
+from benchmarks.models import make_processor, make_qwen
 from benchmarks.processes import run_module
 from benchmarks.registry import BenchTable, Echo
 from benchmarks.videos import open_videos, repeat_video
 
 FRAMES = (256, 1024, 7200)
 BUDGET = 4096
+STAGES = ("decode", "preprocess", "vision", "select")
 
 
 def run(small: bool, echo: Echo) -> dict[str, Any]:
@@ -48,15 +51,13 @@ def _measure_peak(path: Path, budget: int) -> dict[str, Any]:
     from floc.tokens import Frames
 
     model = make_qwen(torch.device("cpu"), tiny=True)
-    with tempfile.TemporaryDirectory() as folder:
-        values = dict(image_mean=[0.5] * 3, image_std=[0.5] * 3, min_pixels=28 * 28, max_pixels=80 * 28 * 28)
-        (Path(folder) / "preprocessor_config.json").write_text(json.dumps(values))
-        frames = [Frames(np.zeros((64, 224, 280, 3), np.uint8), np.arange(64.0))]
-        floc.capture(model, frames, ratio=1 / 8, source=folder)  # compiles and loads
-        before = read_status_bytes("VmRSS")
-        started = time.perf_counter()
-        video = floc.capture(model, path, budget=budget, fps=1, source=folder)
-        seconds = time.perf_counter() - started
+    processor = make_processor(max_tokens=80)
+    frames = [Frames(np.zeros((64, 224, 280, 3), np.uint8), np.arange(64.0))]
+    floc.capture(model, frames, ratio=1 / 8, processor=processor)  # compiles and loads
+    before = read_status_bytes("VmRSS")
+    started = time.perf_counter()
+    video = floc.capture(model, path, budget=budget, fps=1, max_frames="all", processor=processor)
+    seconds = time.perf_counter() - started
     return {
         "frames": video.shape[0] * video.frames_per_slice,
         "tokens": video.n,
@@ -64,7 +65,12 @@ def _measure_peak(path: Path, budget: int) -> dict[str, Any]:
         "before_bytes": before,
         "peak_bytes": read_status_bytes("VmHWM"),
         "seconds": seconds,
+        "stages": dict(video.made["seconds"]),
     }
+
+
+def _show_stage(stage: str, row: dict[str, Any]) -> str:
+    return f"{row.get('stages', {}).get(stage, math.nan) / row['frames'] * 1e3:.1f}"
 
 
 def _show(document: dict[str, Any]) -> str:
@@ -77,6 +83,10 @@ def _show(document: dict[str, Any]) -> str:
         "peak, MB": lambda row: f"{row['peak_bytes'] / 1e6:.0f}",
         "ratio to the shortest": lambda row: f"{row['peak_bytes'] / first['peak_bytes']:.2f}x",
         "seconds": lambda row: f"{row['seconds']:.0f}",
+        **{
+            f"{stage}, ms a frame": partial(_show_stage, stage)
+            for stage in ("decode", "preprocess", "vision", "select")
+        },
     }
     note = (
         f"{first['film']} repeated, one frame a second, a tiny model with random weights, the same budget, each in a "

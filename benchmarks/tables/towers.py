@@ -21,13 +21,14 @@ from benchmarks.markdown import show_environment, show_number, show_records, sho
 from benchmarks.registry import BenchTable, Echo
 from floc import encoders
 from floc.encoders.mobilenet import weights_path
-from floc.encoders.vision_tower import PatchLayout, VisionTower
+from floc.encoders.vision_tower import VisionTower
+from floc.families.processing import VideoPreparer
 
 SIZE = (1920, 1080)  # of the video
 BATCH = 16
 ROUNDS = 5
 # maximum pixels of a frame: the default of Qwen's own tools, and about what the FLoC paper uses
-QWEN_PIXELS = {"Qwen2.5-VL-7B, large": 768 * 28 * 28, "Qwen2.5-VL-7B, small": 120 * 28 * 28}
+QWEN_TOKENS = {"Qwen2.5-VL-7B, large": 768, "Qwen2.5-VL-7B, small": 120}  # of two frames
 HOUR_FRAMES = 3600  # one a second
 # archives to estimate: hours of video, and the hours available
 TASKS = {"1,000 cameras, live": (1000.0, 1.0), "1,000,000 hours, in 30 days": (1e6, 720.0)}
@@ -51,10 +52,9 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
 def _make_towers(device: torch.device, tiny: bool) -> dict[str, VisionTower]:
     model = models.make_qwen(device, tiny).model
     del model.language_model
-    mean, std = (torch.full((3,), value, device=device) for value in (123.0, 70.0))
     return {
-        name: VisionTower(name, model, PatchLayout(14, 2, 2, 4 * 28 * 28, pixels), mean, std)
-        for name, pixels in QWEN_PIXELS.items()
+        name: VisionTower(name, VideoPreparer(models.make_processor(tokens)), model=model)
+        for name, tokens in QWEN_TOKENS.items()
     }
 
 

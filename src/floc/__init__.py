@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # the same names, for type checkers
     from floc.integrations.transformers.capture import capture as capture
     from floc.integrations.transformers.replay import replay as replay
     from floc.kept import Kept as Kept
+    from floc.planning.planner import plan as plan
     from floc.selection.select import Selection as Selection
     from floc.selection.select import select as select
     from floc.streaming.stream import Stream as Stream
@@ -34,6 +35,7 @@ _MODULES = {
     "compress": "compression",
     "load": "captured.floc_file",
     "methods": "methods",
+    "plan": "planning.planner",
     "replay": "integrations.transformers.replay",
     "scenes": "scenes",
     "select": "selection.select",

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -36,48 +34,31 @@ def render_video(path: Path) -> Path:
     return path
 
 
-class FakeProcessor:
-    """Stands in for a model's processor, which needs torchvision: writes the prompt of a video with random pixels."""
-
-    def __init__(self, source: Path) -> None:
-        self.source = source
-        self.video: dict[str, Any] = {}
-
-    def apply_chat_template(self, conversation: list[dict[str, Any]], **arguments: Any) -> Any:
-        from transformers.feature_extraction_utils import BatchFeature
-        from transformers.processing_utils import ProcessorMixin
-
-        import floc
-        from floc.integrations.transformers.ask import Session
-
-        assert arguments.keys() <= inspect.signature(ProcessorMixin.apply_chat_template).parameters.keys()
-        (turn,) = conversation
-        self.video, question = turn["content"]
-        session = Session(str(self.source), "cpu")
-        video = floc.capture(session.model, self.video["path"], ratio=1, source=session.source)
-        inputs = video.inputs(session.model, session.tokenizer, question["text"])
-        inputs["pixel_values_videos"] = torch.randn(int(inputs["video_grid_thw"].prod()), 96)
-        return BatchFeature(inputs)
-
-    def decode(self, ids: torch.Tensor, skip_special_tokens: bool) -> str:
-        return " ".join(map(str, ids.tolist()))
-
-
-def use_tiny_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProcessor:
-    """Let `from_pretrained` and `load_tokenizer` of any model id load a tiny Qwen2.5-VL with random weights."""
+def use_tiny_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `from_pretrained` of any model id load a tiny Qwen2.5-VL with random weights, and its real processor."""
     transformers = pytest.importorskip("transformers", reason="models need pip install 'floc-video[hf]'")
-    from floc.integrations import transformers as integration
     from tests.integrations.transformers.checkpoints import save
+    from tests.integrations.transformers.processors import create_processor
 
     source = save("qwen2_5_vl", folder)
-    processor = FakeProcessor(source)
     load_model = transformers.AutoModelForImageTextToText.from_pretrained
-    load_tokenizer = integration.load_tokenizer
     monkeypatch.setattr(
         transformers.AutoModelForImageTextToText,
         "from_pretrained",
         lambda name, dtype=None, device_map=None, **options: load_model(source, dtype=dtype, **options),
     )
-    monkeypatch.setattr(transformers.AutoProcessor, "from_pretrained", lambda name: processor)
-    monkeypatch.setattr(integration, "load_tokenizer", lambda name: load_tokenizer(str(source)))
-    return processor
+    monkeypatch.setattr(transformers.AutoProcessor, "from_pretrained", lambda name: create_processor("qwen2_5_vl"))
+    read_with_pyav(monkeypatch)
+
+
+def read_with_pyav(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let processors read files with PyAV: they prefer torchcodec, which is not in the development environment."""
+    from transformers.video_processing_utils import BaseVideoProcessor
+    from transformers.video_utils import load_video
+
+    def fetch(self: Any, urls: Any, sample_indices_fn: Any = None) -> Any:
+        if isinstance(urls, list):
+            return list(zip(*[fetch(self, url, sample_indices_fn) for url in urls], strict=True))
+        return load_video(urls, backend="pyav", sample_indices_fn=sample_indices_fn)
+
+    monkeypatch.setattr(BaseVideoProcessor, "fetch_videos", fetch)

@@ -1,8 +1,7 @@
-"""Tokens of vision encoders, compared with the full model's features of frames that were prepared independently."""
+"""The vision encoder of a transformers model, loaded without its language model, with its own processor."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,296 +9,149 @@ import numpy as np
 import pytest
 import torch
 
-from floc import encoders
-from floc.encoders import vision_tower
-from floc.encoders.vision_tower import PatchLayout, SquareLayout
-from floc.tokens import Frames
-
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc-video[hf]'")
+pytest.importorskip("torchvision", reason="processors need torchvision: pip install 'floc-video[hf]'")
 
-MEAN, STD = [0.48, 0.45, 0.40], [0.26, 0.25, 0.27]
-TEXT = dict(
-    vocab_size=99,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=2,
-    head_dim=16,
-    pad_token_id=0,
-)
-MROPE = dict(rope_type="default", rope_theta=1e4, mrope_section=[2, 3, 3])
-CLIP = dict(hidden_size=24, intermediate_size=32, num_hidden_layers=3, num_attention_heads=2, patch_size=4)
+from floc import encoders  # noqa: E402
+from floc.encoders import base, vision_tower  # noqa: E402
+from floc.tokens import Frames  # noqa: E402
+from tests.integrations.transformers.checkpoints import save  # noqa: E402
 
-
-def _qwen2() -> Any:
-    vision = dict(depth=2, embed_dim=32, hidden_size=32, num_heads=2, mlp_ratio=2, patch_size=4)
-    return transformers.Qwen2VLConfig(text_config=dict(TEXT, rope_parameters=MROPE), vision_config=vision)
-
-
-def _qwen2_5() -> Any:
-    vision = dict(depth=2, hidden_size=32, out_hidden_size=32, intermediate_size=48, num_heads=2, patch_size=4)
-    vision |= dict(window_size=16, fullatt_block_indexes=[1])
-    return transformers.Qwen2_5_VLConfig(text_config=dict(TEXT, rope_parameters=MROPE), vision_config=vision)
-
-
-def _qwen3(make: str, **text: Any) -> Any:
-    vision = dict(depth=2, hidden_size=32, out_hidden_size=32, intermediate_size=48, num_heads=2, patch_size=4)
-    vision |= dict(num_position_embeddings=36, deepstack_visual_indexes=[0])
-    return getattr(transformers, make)(text_config=dict(TEXT, rope_parameters=MROPE, **text), vision_config=vision)
-
-
-def _llava_onevision() -> Any:
-    return transformers.LlavaOnevisionConfig(
-        text_config=dict(TEXT, model_type="qwen2"),
-        vision_config=dict(CLIP, model_type="siglip_vision_model", image_size=20),
-        vision_feature_layer=-1,
-        vision_feature_select_strategy="full",
-    )
-
-
-def _llava_next_video() -> Any:
-    return transformers.LlavaNextVideoConfig(
-        text_config=dict(TEXT, model_type="llama"),
-        vision_config=dict(CLIP, model_type="clip_vision_model", image_size=24, projection_dim=16),
-        spatial_pool_stride=2,
-    )
-
-
-def _internvl() -> Any:
-    return transformers.InternVLConfig(
-        text_config=dict(TEXT, model_type="qwen2"),
-        vision_config=dict(CLIP, image_size=[24, 24], patch_size=[4, 4]),
-        downsample_ratio=0.5,
-    )
-
-
-def _smolvlm() -> Any:
-    return transformers.SmolVLMConfig(
-        text_config=dict(TEXT, model_type="llama"), vision_config=dict(CLIP, image_size=24), scale_factor=2
-    )
-
-
-PIXELS = dict(min_pixels=16 * 24, max_pixels=40 * 40)
-BUDGET = dict(size=dict(shortest_edge=16 * 24, longest_edge=40 * 40))
-MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "qwen2_vl": (_qwen2, PIXELS),
-    "qwen2_5_vl": (_qwen2_5, BUDGET),
-    "qwen3_vl": (lambda: _qwen3("Qwen3VLConfig"), BUDGET),
-    "qwen3_vl_moe": (
-        lambda: _qwen3("Qwen3VLMoeConfig", num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8),
-        BUDGET,
-    ),
-    "llava_onevision": (_llava_onevision, dict(size=dict(height=20, width=20))),
-    "llava_next_video": (
-        _llava_next_video,
-        dict(size=dict(shortest_edge=28), crop_size=dict(height=24, width=24), do_center_crop=True),
-    ),
-    "internvl": (_internvl, dict(size=dict(height=24, width=24))),
-    "smolvlm": (_smolvlm, dict(size=dict(longest_edge=96), max_image_size=dict(longest_edge=24))),
-}
-# rows and columns of tokens for a video of 640 x 360
-GRIDS = {
-    "qwen2_vl": (3, 6),
-    "qwen2_5_vl": (3, 6),
-    "qwen3_vl": (3, 6),
-    "qwen3_vl_moe": (3, 6),
-    "llava_onevision": (3, 3),
-    "llava_next_video": (3, 3),
-    "internvl": (3, 3),
-    "smolvlm": (3, 3),
-}
-
-
-def _save(kind: str, folder: Path, dtype: torch.dtype = torch.float32) -> Any:
-    make, preprocessing = MODELS[kind]
-    torch.manual_seed(0)
-    model = transformers.AutoModelForImageTextToText.from_config(make(), dtype=dtype).eval()
-    model.save_pretrained(folder)
-    values = dict(preprocessing, image_mean=MEAN, image_std=STD, rescale_factor=1 / 255)
-    (folder / "preprocessor_config.json").write_text(json.dumps(values))
-    return model.model
+KINDS = ("qwen2_5_vl", "qwen3_vl", "qwen3_5", "ernie4_5_vl_moe", "gemma4", "internvl", "llava_next_video", "smolvlm")
+JOINING = ("qwen2_5_vl", "qwen3_vl", "qwen3_5", "ernie4_5_vl_moe")  # join frames in pairs
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory) -> dict[str, tuple[Path, Any]]:
-    folders = {kind: tmp_path_factory.mktemp(kind) for kind in MODELS}
-    return {kind: (folder, _save(kind, folder)) for kind, folder in folders.items()}
+def folders(tmp_path_factory) -> Any:
+    class LazyFolders(dict):  # type: ignore[type-arg]
+        def __missing__(self, kind: str) -> Path:
+            self[kind] = save(kind, tmp_path_factory.mktemp(kind))
+            return self[kind]
+
+    return LazyFolders()
 
 
-def _create_frames(encoder: encoders.Encoder, count: int) -> np.ndarray:
-    width, height = encoder.frame_size(640, 360)
+def create_frames(count: int, width: int = 64, height: int = 40) -> np.ndarray:
     return np.random.default_rng(count).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
 
 
 @torch.no_grad()
-def _expected(kind: str, model: Any, pixels: np.ndarray) -> torch.Tensor:
-    """Compute the full model's features [T, H, W, D], frame by frame and patch by patch."""
-    frames = (torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255 - torch.tensor(MEAN)[:, None, None]) / torch.tensor(
-        STD
-    )[:, None, None]
-    frames = frames.to(model.dtype)
-    if not kind.startswith("qwen"):
-        if kind == "llava_next_video":  # 49 x 28 -> the centre 24 x 24
-            frames = frames[:, :, 2:26, 12:36]
-        if kind.startswith("llava"):
-            features = model.get_video_features(frames[None]).pooler_output[0]
-        elif kind == "internvl":
-            features = model.get_image_features(frames).pooler_output
-        else:
-            features = model.get_image_features(frames[None]).pooler_output
-            features = (
-                features[0] if isinstance(features, list) else features
-            )  # one tensor per prompt in newer releases
-        if kind == "llava_onevision":
-            features = features[: len(frames) * 9]  # newer releases append a newline
-        return features.reshape(len(frames), 3, 3, -1)
-    if len(frames) % 2:
-        frames = torch.cat([frames, frames[-1:]])
-    patches = [
-        frames[t : t + 2, :, y + dy : y + dy + 4, x + dx : x + dx + 4].transpose(0, 1).flatten()
-        for t in range(0, len(frames), 2)
-        for y in range(0, frames.shape[2], 8)
-        for x in range(0, frames.shape[3], 8)
-        for dy in (0, 4)
-        for dx in (0, 4)
-    ]
-    t, h, w = len(frames) // 2, frames.shape[2] // 4, frames.shape[3] // 4
-    (features,) = model.get_video_features(torch.stack(patches), torch.tensor([[t, h, w]])).pooler_output
-    return features.reshape(t, h // 2, w // 2, -1)
+def encode_whole(folder: Path, pixels: np.ndarray) -> torch.Tensor:
+    """Return the features [n, D] of a video from the full model, prepared by the processor in one call."""
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folder).eval().base_model
+    processor = transformers.AutoProcessor.from_pretrained(folder).video_processor
+    options = {"cap_pixels_per_frame": True} if "cap_pixels_per_frame" in processor.valid_kwargs.__annotations__ else {}
+    inputs = processor(videos=[pixels], do_sample_frames=False, return_tensors="pt", **options)
+    names = ("pixel_values_videos", "pixel_values")
+    pixel_values = next(inputs[name] for name in names if name in inputs)
+    if hasattr(model, "get_video_features"):
+        others = ("video_grid_thw", "video_position_ids", "num_frames_per_video")
+        given = {name: inputs[name] for name in others if name in inputs}
+        features = model.get_video_features(pixel_values, **given).pooler_output
+    else:
+        pixel_values = pixel_values[0] if model.config.model_type == "internvl" else pixel_values
+        features = model.get_image_features(pixel_values).pooler_output
+    parts = [features] if torch.is_tensor(features) else features
+    return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
 
 
-@pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("count", [1, 5])
-def test_tokens_equal_those_of_the_full_model(kind: str, count: int, saved) -> None:
-    folder, model = saved[kind]
-    encoder = encoders.get(f"hf:{folder}", device="cpu")
-    assert encoder.name == f"hf:{folder}"
-    assert encoder.frames_per_token == (2 if kind.startswith("qwen") else 1)
-    pixels = _create_frames(encoder, count)
-    encoded = encoders.encode([Frames(pixels, np.arange(count) * 0.5)], encoder)
-    expected = _expected(kind, model, pixels)
-    assert encoded.tokens.shape == expected.shape
-    assert encoded.tokens.shape[1:3] == GRIDS[kind]
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [4, 34])
+def test_tokens_equal_those_of_the_full_model(kind: str, count: int, folders) -> None:
+    """Frames of a planned video are encoded a few at a time; the oracle takes the whole video."""
+    pixels = create_frames(count)
+    encoder = encoders.get(f"hf:{folders[kind]}", device="cpu")
+    assert encoder.name == f"hf:{folders[kind]}"
+    assert encoder.frames_per_token == (2 if kind in JOINING else 1)
+    planned = encoder.plan_video(vision_tower.VideoFacts(count, 2.0, 64, 40), "all", "all")
+    batches = [Frames(pixels[i : i + 6], np.arange(i, min(count, i + 6)) * 0.5) for i in range(0, count, 6)]
+    encoded = encoders.encode(batches, planned)
+    expected = encode_whole(folders[kind], pixels)
+    assert encoded.tokens.shape[0] == count // encoder.frames_per_token
     assert encoded.tokens.dtype == torch.float16
-    assert expected.std() > 1e-3  # random weights still separate cells
-    torch.testing.assert_close(encoded.tokens.float(), expected, atol=2e-3 * float(expected.abs().max()), rtol=0)
+    actual = encoded.tokens.flatten(0, 2).float()
+    torch.testing.assert_close(actual, expected, atol=2e-3 * float(expected.abs().max()), rtol=0)
     assert encoded.times_s.tolist() == (np.arange(0, count, encoder.frames_per_token) * 0.5).tolist()
 
 
-@pytest.mark.parametrize("kind", ["qwen2_5_vl", "internvl"])
-def test_keeps_bfloat16(kind: str, tmp_path: Path) -> None:
-    model = _save(kind, tmp_path, torch.bfloat16)
+def test_keeps_bfloat16(folders, tmp_path: Path) -> None:
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folders["qwen2_5_vl"], dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    transformers.AutoProcessor.from_pretrained(folders["qwen2_5_vl"]).save_pretrained(tmp_path)
     encoder = encoders.get(f"hf:{tmp_path}", device="cpu")
-    pixels = _create_frames(encoder, 2)
-    tokens = encoders.encode([Frames(pixels, np.arange(2.0))], encoder).tokens
-    assert tokens.dtype == torch.bfloat16
-    expected = _expected(kind, model, pixels)
-    torch.testing.assert_close(tokens.float(), expected.float(), atol=0.02 * float(expected.abs().max()), rtol=0)
+    assert encoder(create_frames(2)).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("kind", ["qwen2_vl", "llava_onevision"])
-def test_long_batches_are_encoded_in_steps(kind: str, saved) -> None:
-    encoder = encoders.get(f"hf:{saved[kind][0]}", device="cpu")
-    pixels = _create_frames(encoder, vision_tower.STEP + 2)
-    whole, rest = encoder(pixels), encoder(pixels[vision_tower.STEP :])
-    assert len(whole) == len(pixels) // encoder.frames_per_token
-    torch.testing.assert_close(whole[-len(rest) :], rest, atol=1e-3, rtol=1e-2)
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "internvl", "gemma4"])
+def test_language_model_is_dropped(kind: str, folders) -> None:
+    encoder = encoders.get(f"hf:{folders[kind]}", device="cpu")
+    left = {name.split(".")[0] for name, _ in encoder.model.named_parameters()}
+    assert left
+    assert not left & {"language_model", "text_model", "lm_head"}
 
 
-def test_language_model_is_not_loaded(saved) -> None:
-    for kind, (folder, model) in saved.items():
-        encoder = encoders.get(f"hf:{folder}", device="cpu")
-        left = {name.split(".")[0] for name, _ in encoder.model.named_parameters()}
-        assert not left & {"language_model", "text_model", "lm_head"}, kind
-        visual = {name: weight for name, weight in model.named_parameters() if name.split(".")[0] in left}
-        assert dict(encoder.model.named_parameters()).keys() == visual.keys()
-
-
-def test_video_settings_take_precedence(saved, tmp_path: Path) -> None:
-    folder, _ = saved["internvl"]
-    for file in folder.iterdir():
-        (tmp_path / file.name).symlink_to(file)
-    values = dict(size=dict(height=48, width=48), image_mean=MEAN, image_std=STD)
-    (tmp_path / "processor_config.json").write_text(json.dumps(dict(video_processor=values)))
-    assert encoders.get(f"hf:{tmp_path}", device="cpu").frame_size(9, 5) == (48, 48)
-    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(dict(values, size=dict(height=72, width=72))))
-    assert encoders.get(f"hf:{tmp_path}", device="cpu").frame_size(9, 5) == (72, 72)
-
-
-def _change_settings(folder: Path, **changes: Any) -> None:
-    file = folder / "preprocessor_config.json"
-    values = {**json.loads(file.read_text()), **changes}
-    file.write_text(json.dumps({name: value for name, value in values.items() if value is not None}))
+def test_opens_a_file_as_the_processor_samples_it(folders, tmp_path: Path) -> None:
+    av = pytest.importorskip("av", reason="av is not installed: pip install 'floc-video[video]'")
+    with av.open(tmp_path / "clip.mp4", "w") as out:
+        stream = out.add_stream("mpeg4", rate=10)
+        stream.width, stream.height = 96, 64
+        for image in create_frames(40, 96, 64):
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        out.mux(stream.encode())
+    layout = encoders.get_layout(f"hf:{folders['qwen3_vl']}")
+    video, planned = base.open_video(tmp_path / "clip.mp4", layout, batch=5)
+    assert planned.plan is not None
+    assert np.diff(planned.plan.indices).mean() == pytest.approx(5.5, abs=0.6)  # two frames per second
+    batches = list(video)
+    assert sum(map(len, (batch.times_s for batch in batches))) == len(planned.plan.indices)
+    assert batches[0].pixels.shape[2:0:-1] == planned.plan.frame_size != (96, 64)
+    video, planned = base.open_video(tmp_path / "clip.mp4", layout, fps="all", max_frames=12, batch=5)
+    assert planned.plan is not None
+    assert len(planned.plan.indices) == video.planned == 12
 
 
 @pytest.mark.parametrize(
     ("break_it", "message"),
     [
-        (lambda folder: (folder / "preprocessor_config.json").unlink(), "has no preprocessor file"),
-        (lambda folder: _change_settings(folder, image_mean=None), "must give image_mean and image_std"),
-        (lambda folder: _change_settings(folder, min_pixels=None), "must give min_pixels and max_pixels"),
+        (lambda folder: (folder / "processor_config.json").unlink(), "not a folder or hub id with a processor"),
         (lambda folder: (folder / "config.json").unlink(), "not a folder or hub id with a config"),
         (lambda folder: (folder / "config.json").write_text("{}"), "not a folder or hub id with a config"),
-        (
-            lambda folder: transformers.BertConfig().save_pretrained(folder),
-            "type 'bert'.*supported types: qwen2_vl, .*smolvlm",
-        ),
     ],
 )
 def test_errors_name_the_folder(break_it, message: str, tmp_path: Path) -> None:
-    _save("qwen2_vl", tmp_path)
+    save("qwen2_vl", tmp_path)
     break_it(tmp_path)
     with pytest.raises(ValueError, match=message) as error:
         encoders.get(f"hf:{tmp_path}", device="cpu")
     assert str(tmp_path) in str(error.value)
 
 
+def test_rejects_other_models(tmp_path: Path) -> None:
+    transformers.BertConfig().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="type 'bert'"):
+        encoders.get(f"hf:{tmp_path}", device="cpu")
+
+
 def test_rejects_missing_weights(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    _save("qwen2_vl", tmp_path)
+    save("qwen2_vl", tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     missing = next(name for name in weights if "visual" in name)
-    save_file(
-        {name: tensor for name, tensor in weights.items() if name != missing},
-        tmp_path / "model.safetensors",
-        {"format": "pt"},
-    )
+    kept = {name: tensor for name, tensor in weights.items() if name != missing}
+    save_file(kept, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(ValueError, match="1 weights of the vision encoder are missing"):
         encoders.get(f"hf:{tmp_path}", device="cpu")
 
 
-@pytest.mark.parametrize(
-    ("kind", "size", "message"),
-    [
-        ("qwen2_vl", (2, 30, 48), "multiples of 8 pixels"),
-        ("qwen2_vl", (3, 24, 48), "joins 2 frames"),
-        ("internvl", (1, 24, 48), "takes frames of 24 pixels, got 48 x 24"),
-        ("llava_next_video", (1, 24, 48), "takes frames of 28 pixels"),
-    ],
-)
-def test_rejects_frames_of_another_size(kind: str, size, message: str, saved) -> None:
-    encoder = encoders.get(f"hf:{saved[kind][0]}", device="cpu")
-    with pytest.raises(ValueError, match=message):
-        encoder(np.zeros((*size, 3), np.uint8))
+def test_rejects_an_odd_number_of_frames(folders) -> None:
+    encoder = encoders.get(f"hf:{folders['qwen2_5_vl']}", device="cpu")
+    with pytest.raises(ValueError, match=r"joins 2 frames, got 3; use floc\.encoders\.encode to pad"):
+        encoder(create_frames(3))
 
 
-@pytest.mark.parametrize("size", [(1920, 1080), (640, 360), (20, 10), (4000, 28), (1000, 10), (28, 28), (1001, 999)])
-@pytest.mark.parametrize(("least", "most"), [(3136, 602112), (3136, 12845056), (100352, 602112), (784, 6272)])
-def test_frame_size_equals_smart_resize_of_qwen(size: tuple[int, int], least: int, most: int) -> None:
-    oracle = pytest.importorskip("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl").smart_resize
-    layout = PatchLayout(14, 2, 2, least, most)
-    for width, height in (size, size[::-1]):
-        assert layout.frame_size(width, height) == oracle(height, width, 28, least, most)[::-1]
-
-
-def test_rejects_extreme_aspect_ratios() -> None:
-    with pytest.raises(ValueError, match="aspect ratios up to 200"):
-        PatchLayout(14, 2, 2, 3136, 602112).frame_size(2010, 10)
-
-
-def test_centre_is_cropped_from_a_wide_frame() -> None:
-    layout = SquareLayout(24, 28)
-    assert layout.frame_size(640, 360) == (49, 28)
-    assert layout.frame_size(360, 640) == (28, 49)
+def test_centre_is_cropped_as_the_processor_does(folders) -> None:
+    layout = encoders.get_layout(f"hf:{folders['llava_next_video']}")
+    assert layout.crop(create_frames(2, 64, 40)).shape == (2, 40, 40, 3)
+    layout = encoders.get_layout(f"hf:{folders['internvl']}")
+    assert layout.crop(create_frames(2, 64, 40)).shape == (2, 40, 64, 3)

@@ -58,18 +58,6 @@ def test_reads_grids_in_tokens() -> None:
     assert locate.read_grids(make_config(), given) == [(3, 4, 8), (1, 3, 1)]
 
 
-def test_reads_grids_from_the_vision_encoder() -> None:
-    first, second = torch.zeros(2 * 2 * 4, 3), torch.zeros(6, 3)
-    outputs = {"video": SimpleNamespace(pooler_output=[first, second, first])}  # a beam repeats the first
-    tower = (torch.tensor([[1, 4, 8], [1, 4, 8], [1, 4, 6]]), None)  # one grid for each frame of the first
-    if first.data_ptr() > second.data_ptr():
-        tower = (tower[0].flip(0), None)
-    shapes = locate.read_grids(make_config(), {"mm_encoder_outputs": outputs, "tower": tower})
-    assert shapes == [(2, 2, 4), (1, 2, 3), (2, 2, 4)]
-    with pytest.raises(ValueError, match="only if the vision encoder runs while floc is attached"):
-        locate.read_grids(make_config(), {"mm_encoder_outputs": outputs, "tower": (tower[0][:1], None)})
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -87,9 +75,80 @@ def test_reads_grids_of_stacked_frames() -> None:
     pixels = {"pixel_values_videos": torch.zeros(2, 5, 3, 56, 56)}
     assert locate.read_llava_next_grids(config, pixels) == [(5, 2, 2)] * 2
     assert locate.read_llava_onevision_grids(config, pixels) == [(5, 2, 2)] * 2
-    outputs = SimpleNamespace(pooler_output=[torch.zeros(3 * 4 + 1, 8)])  # the last is the newline
-    encoded = {"mm_encoder_outputs": {"video": outputs}}
-    assert locate.read_llava_onevision_grids(config, encoded) == [(3, 2, 2)]
+    assert locate.read_video_llava_grids(config, pixels) == [(5, 1, 17)] * 2  # 4 x 4 patches and a class token
+
+
+def test_reads_the_patch_size_from_the_name_of_the_vision_encoder() -> None:
+    config = make_config(projector_pooling_ratio=2)
+    config.vision_config.architecture = "vit_large_patch14_336"
+    pixels = {"pixel_values_videos": torch.zeros(1, 5, 3, 56, 56)}
+    assert locate.read_perception_lm_grids(config, pixels) == [(5, 2, 2)]
+    config.vision_config.architecture = "resnet50"
+    with pytest.raises(ValueError, match="must have its patch size, such as patch14; got 'resnet50'"):
+        locate.read_perception_lm_grids(config, pixels)
+
+
+def test_an_odd_frame_fills_a_slice() -> None:
+    config = make_config(video_temporal_patch_size=2, downsample_ratio=0.5)
+    pixels = {"pixel_values_videos": torch.zeros(5, 3, 56, 84)}
+    assert locate.read_nemotron_grids(config, pixels) == [(3, 2, 3)]
+
+
+def test_reads_grids_from_the_places_of_patches() -> None:
+    def place(rows: int, columns: int, frames: int) -> torch.Tensor:
+        grid = [(x, y) for y in range(rows) for x in range(columns)]
+        return torch.tensor([grid + [(-1, -1)] * (24 - len(grid))] * frames)
+
+    config = make_config()
+    config.vision_config.pooling_kernel_size = 2
+    given = {"video_position_ids": torch.cat([place(4, 6, 3), place(2, 4, 2)]), "num_frames_per_video": [3, 2]}
+    assert locate.read_gemma4_grids(config, given) == [(3, 2, 3), (2, 1, 2)]
+    assert locate.read_gemma4_unified_grids(config, given) == [(3, 4, 6), (2, 2, 4)]
+
+
+def write_runs(*lengths: int, between: int, tiles: int = 1) -> list[int]:
+    """Write runs of visual tokens with text between them, after a mark: one for a frame, another for tiles."""
+    row = [TEXT] * 5
+    for index, length in enumerate(lengths):
+        row += [TEXT] * (between - 1) + [START if index % tiles == 0 else OPEN] + [IMAGE] * length
+    return row
+
+
+def test_frames_with_little_between_them_are_one_video() -> None:
+    config = make_config(video_token_id=IMAGE, downsample_mode="16x")
+    sizes = {"target_sizes_videos": torch.tensor([[8, 12]] * 3 + [[8, 8]] * 2)}
+    row = [*write_runs(6, 6, 6, between=2), *write_runs(4, 4, between=2)]
+    assert locate.read_minicpm_grids(config, {**sizes, "input_ids": torch.tensor([row])}) == [(3, 2, 3), (2, 2, 2)]
+    repeated = torch.tensor([row, row])  # two beams
+    assert len(locate.read_minicpm_grids(config, {**sizes, "input_ids": repeated})) == 4
+    alone = {"target_sizes_videos": torch.tensor([[8, 12]] * 3)}  # without a prompt
+    assert locate.read_minicpm_grids(config, alone) == [(3, 2, 3)]
+    assert locate.read_minicpm_grids(config, {**alone, "downsample_mode": "4x"}) == [(3, 4, 6)]
+
+
+@pytest.mark.parametrize("size", [(8, 12), (8, 8)])  # of the whole frame: larger than its tiles, or equal
+def test_frame_in_tiles_is_one_row(size: tuple[int, int]) -> None:
+    config = make_config(video_token_id=IMAGE, downsample_mode="16x")
+    lengths = [size[0] * size[1] // 16, 4, 4]
+    sizes = {"target_sizes_videos": torch.tensor([size, (8, 8), (8, 8)] * 4)}
+    row = write_runs(*lengths * 4, between=2, tiles=3)
+    assert locate.read_minicpm_grids(config, {**sizes, "input_ids": torch.tensor([row])}) == [(4, 1, sum(lengths))]
+    assert locate.read_minicpm_grids(config, {**sizes, "num_patches_per_frame": [3] * 4}) == [(4, 1, sum(lengths))]
+
+
+def test_frames_of_unequal_size_are_one_row() -> None:
+    config = make_config(video_token_id=IMAGE, downsample_mode="16x")
+    sizes = {"target_sizes_videos": torch.tensor([[8, 12], [8, 8]] * 2)}
+    row = write_runs(6, 4, 6, 4, between=2)
+    assert locate.read_minicpm_grids(config, {**sizes, "input_ids": torch.tensor([row])}) == [(1, 1, 20)]
+
+
+def test_reads_grids_of_frames_in_chunks() -> None:
+    config = make_config(video_token_id=IMAGE)
+    config.vision_config.merge_kernel_size = (2, 2)
+    given = {"video_grid_thw": torch.tensor([[4, 4, 6], [4, 4, 6], [2, 4, 6]])}
+    row = write_runs(6, 6, 6, between=12)
+    assert locate.read_kimi_grids(config, {**given, "input_ids": torch.tensor([row])}) == [(3, 2, 3)]
 
 
 def test_frames_have_labels_and_images_have_none() -> None:

@@ -35,11 +35,26 @@ def test_entries_are_consistent(name: str) -> None:
     family = FAMILIES[name]
     assert family.takes_images == (family.pixels == "pixel_values")
     assert family.placeholder in ("video_token_id", "image_token_id")
-    # images and videos with one placeholder need a function that tells them apart
-    assert (family.find_tokens is not None) == (family.placeholder == "image_token_id")
-    assert family.frames is None or family.write_video is not None  # a captured file is asked with a prompt
-    if family.limits_whole_video:
-        assert family.has_grid_positions
+    # images and videos with one placeholder need a function that tells them apart, unless a call cannot have both
+    is_shared = family.placeholder == "image_token_id" and name != "nemotron_h_omni"
+    assert (family.find_tokens is not None) == is_shared
+
+
+def test_type_that_follows_the_protocol_needs_no_entry(monkeypatch) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[hf]'")
+    common, other = transformers.Qwen2VLConfig(), transformers.LlavaNextVideoConfig()
+    expected = FAMILIES["qwen2_vl"]
+    monkeypatch.delitem(FAMILIES, "qwen2_vl")
+    monkeypatch.delitem(FAMILIES, "llava_next_video")
+    assert find_family(common) is expected
+    with pytest.raises(ValueError, match="no get_video_features with video_grid_thw"):
+        find_family(other)
+
+
+def test_model_that_also_speaks_has_the_family_of_its_thinker() -> None:
+    thinker = SimpleNamespace(model_type="qwen2_5_omni_thinker")
+    config = SimpleNamespace(model_type="qwen2_5_omni", thinker_config=thinker)
+    assert find_family(config) is FAMILIES["qwen2_5_omni_thinker"]
 
 
 def test_knows_calls_with_videos() -> None:

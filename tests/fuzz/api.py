@@ -326,7 +326,7 @@ def _video(folder: Path, fps: Any, max_frames: Any, batch: Any, size: Any, start
     oracles.check_frames(clip, clip.width, clip.height, max_frames, least=min(clip.planned, 1))
     if fps is None:
         return
-    part = clip.between(start, end)
+    part = clip.part(start, end)
     oracles.check_frames(part, clip.width, clip.height, None)
 
 

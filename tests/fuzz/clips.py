@@ -144,7 +144,7 @@ def _use(path: Path, rng: Random, *, is_reference: bool) -> str:
     require(clip._orientation.swap_size(1, 2) == ((2, 1) if turned else (1, 2)), f"rotation {clip.rotation}")
     clip.describe()
     if fps is not None and clip.duration_s > 0 and rng.random() < 0.3:
-        part = clip.between(0, clip.duration_s / 2)
+        part = clip.part(0, max(1, clip.planned // 2))
         oracles.check_frames(part, clip.width, clip.height, None)
     return f"fps={fps}, max_frames={max_frames}, {live.classify_source(str(path))}"
 

@@ -87,11 +87,10 @@ def test_samples_the_frame_on_screen_at_each_target(video_file: Path, numbers, f
 
 
 @pytest.mark.parametrize("fps", [1.0, 3, 25])
-@pytest.mark.parametrize("cuts", [(2.0,), (0.05, 0.1), (1, 3.3, 6.65), (3.0, 3.0 + 1 / 3)])
+@pytest.mark.parametrize("cuts", [(2,), (1, 2, 3), (4, 5)])
 def test_adjacent_parts_return_each_frame_once(video_file: Path, numbers, fps, cuts) -> None:
     whole = video.read(video_file, fps=fps, max_frames=None, batch=5)
-    ends = [0.0, *cuts, 100.0]
-    parts = [whole.between(*span) for span in pairwise(ends)]
+    parts = [whole.part(*span) for span in pairwise([0, *cuts, None])]
     assert [number for part in parts for number in numbers(part)] == numbers(whole)
     assert sum(part.planned for part in parts) >= whole.planned
     assert [part.warnings for part in parts] == [[]] * len(parts)
@@ -103,18 +102,61 @@ def test_parts_of_a_video_with_long_pauses(film, numbers, name) -> None:
     gaps = np.random.default_rng(5).choice([1, 4, 40, 310], 50, p=[0.4, 0.4, 0.15, 0.05])
     stamps = [0, *accumulate(int(gap) for gap in gaps)]
     whole = video.read(film(name, 51, rate=100, stamps=stamps), fps=7, max_frames=None)
-    ends = np.linspace(0, whole.duration_s, 9)
-    assert [number for part in pairwise(ends) for number in numbers(whole.between(*part))] == numbers(whole)
+    ends = [*range(0, math.ceil(whole.duration_s * 7), 50), None]
+    assert [number for part in pairwise(ends) for number in numbers(whole.part(*part))] == numbers(whole)
 
 
 @pytest.mark.parametrize(
-    "span", [(2, 1), (1, 1), (-1, 1), (7, 9), (float("nan"), 1), (0, float("nan")), (0, []), ("0", 1)]
+    "span", [(2, 1), (1, 1), (-1, 1), (7, 9), (float("nan"), 1), (0, float("nan")), (0, []), ("0", 1), (0.5, 1)]
 )
 def test_rejects_invalid_parts(film, span) -> None:
-    with pytest.raises(ValueError, match="is not a part of a video of 6"):
-        video.read(film("a.mp4")).between(*span)
+    with pytest.raises(ValueError, match=r"are not the numbers of samples of this video; .* below 6"):
+        video.read(film("a.mp4")).part(*span)
     with pytest.raises(ValueError, match="call read with a number for fps"):
-        video.read(film("a.mp4"), fps=None).between(0, 1)
+        video.read(film("a.mp4"), fps=None).part(0, 1)
+
+
+@pytest.mark.parametrize("indices", [[0], [66], [*range(67)], [0, 0, 3, 3, 3, 9, 65, 66], [5, 40], [1, 2, 3, 30]])
+def test_reads_chosen_frames(video_file: Path, numbers, indices) -> None:
+    found = []
+
+    def choose(facts: video.VideoFacts) -> video.FrameChoice:
+        found.append(facts)
+        return video.FrameChoice(np.array(indices), facts.width, facts.height)
+
+    opened = video.read(video_file, choose=choose, batch=5)
+    batches = list(opened)
+    assert (found[0].frames, found[0].fps) == (67, 10)
+    assert numbers(batches) == indices
+    assert list_times(batches) == pytest.approx([index / 10 for index in indices], abs=0.0006)
+    assert opened.planned == opened.frames == len(indices)
+    assert [*numbers(opened.part(0, 1)), *(numbers(opened.part(1)) if len(indices) > 1 else [])] == indices
+    assert opened.warnings == []
+
+
+@pytest.mark.parametrize("name", ["vfr.mp4", "vfr.mkv"])
+def test_numbers_frames_of_a_variable_rate_in_display_order(film, numbers, name) -> None:
+    gaps = np.random.default_rng(5).choice([1, 4, 40, 310], 50, p=[0.4, 0.4, 0.15, 0.05])
+    path = film(name, 51, rate=100, stamps=[0, *accumulate(int(gap) for gap in gaps)])
+    indices = np.array([0, 1, 7, 8, 33, 50])
+    assert (
+        numbers(video.read(path, choose=lambda facts: video.FrameChoice(indices, facts.width, facts.height)))
+        == indices.tolist()
+    )
+
+
+def test_resizes_chosen_frames(film) -> None:
+    def choose(facts: video.VideoFacts) -> video.FrameChoice:
+        return video.FrameChoice(np.arange(3), 10, 6, lambda image: np.full((6, 10, 3), image.mean(), np.uint8))
+
+    (batch,) = video.read(film("a.mp4"), choose=choose)
+    assert batch.pixels.shape == (3, 6, 10, 3)
+
+
+@pytest.mark.parametrize("indices", [[], [-1], [60], [3, 2]])
+def test_rejects_chosen_frames_that_do_not_exist(film, indices) -> None:
+    with pytest.raises(ValueError, match="must be ascending numbers below 60"):
+        video.read(film("a.mp4"), choose=lambda facts: video.FrameChoice(np.array(indices, int), 8, 8))
 
 
 @pytest.mark.parametrize("name", ["vfr.mp4", "vfr.mkv"])

@@ -19,7 +19,7 @@ steps = st.fractions(Fraction(1, 100), 10**13).filter(bool)
 def test_takes_the_frame_on_screen_at_each_target(gaps: list[int], step: Fraction) -> None:
     starts = [sum(gaps[:i]) for i in range(len(gaps))]
     sampler = Sampler(step, 0, None)
-    taken = [i for i, start in enumerate(starts) if sampler.wants(until=start + gaps[i])]
+    taken = [i for i, start in enumerate(starts) if sampler.count_wanted(until=start + gaps[i])]
     expected = [i for i, start in enumerate(starts) if math.ceil(start / step) * step < start + gaps[i]]
     assert taken == expected
     assert sampler.count == len(taken)
@@ -43,14 +43,14 @@ def test_stops_at_the_limit(gaps: list[int], step: Fraction, limit: int) -> None
         if sampler.done:
             break
         end += gap
-        sampler.wants(until=end)
+        sampler.count_wanted(until=end)
     assert sampler.count <= limit
 
 
 @pytest.mark.parametrize("step", [None, Fraction(1, 3)])
 def test_rounded_timestamps_count_as_exact(step: Fraction | None) -> None:
     sampler = Sampler(step, Fraction(1, 2000), None)
-    assert all(sampler.wants(until=Fraction(end, 1000)) for end in (333, 667, 1000))
+    assert all(sampler.count_wanted(until=Fraction(end, 1000)) for end in (333, 667, 1000))
 
 
 @given(st.floats(1e-12, 1e6), st.none() | st.integers(1, 10**400), st.fractions(Fraction(1, 10**9), 10**7))

@@ -193,6 +193,9 @@ def join_rows(rows: Sequence[Mapping[str, Any]], video: StoredVideo, time_range:
     layers = zip(*((row["features"], *row["deep"]) for row in rows), strict=True)
     features, *deep = (_to_tensor(parts, rows[0]["dtype"], sum(counts))[tokens] for parts in layers)
     made = {**video.made, "source": video.uri, "encoder": video.encoder, "coverage": video.coverage}
+    if made.get("preparation") is not None:
+        frames = slice(low * video.frames_per_slice, high * video.frames_per_slice)
+        made["preparation"] = {**made["preparation"], "indices": made["preparation"]["indices"][frames]}
     duration_s = video.duration_s
     if time_range is not None:
         made |= {"coverage": None, "bound": None}  # only known for the whole video

@@ -11,9 +11,10 @@ import torch
 
 from floc.budget import Budget
 from floc.captured.identity import Identity
-from floc.captured.prompts import Turns, build_prompt
+from floc.families import FAMILIES
 from floc.families.locate import Shape
-from floc.families.writers import SampledVideo
+from floc.families.preparation import Preparation
+from floc.families.processing import Turns, VideoPreparer
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,20 +75,24 @@ class Captured:
         made = {**self.made, "coverage": None, "bound": None}
         return replace(self, **arrays, order=order, deep=deep, made=made)
 
-    def inputs(self, model: Any, tokenizer: Any, question: str, history: Turns = ()) -> dict[str, Any]:
+    def inputs(self, processor: Any, question: str, history: Turns = ()) -> Any:
         """Build the inputs of a question about this video, for `model.generate` inside `floc.replay`.
 
+            inputs = video.inputs(processor, "What is on the table?").to(model.device)
+
         Args:
-            model: the model that the video was captured with.
-            tokenizer: of the model, from `floc.integrations.transformers.load_tokenizer`.
+            processor: of the model that the video was captured with.
             history: earlier questions with their answers, oldest first.
         """
-        if self.times_s is None or self.fps is None:
-            raise ValueError("its times are unknown; build the prompt with the model's processor, and remove pixels")
-        duration_s = self.duration_s or 0.0
-        video = SampledVideo(self.shape, self.times_s, self.frames_per_slice, self.fps, duration_s, self.last_s)
-        inputs = build_prompt(model.config.model_type, tokenizer, model.config, video, question, history)
-        return {name: tensor.to(model.device) for name, tensor in inputs.items()}
+        record = self.made.get("preparation")
+        if record is None:
+            raise ValueError(
+                "how this video was prepared is unknown; build the prompt with the model's processor, and remove pixels"
+            )
+        preparer = VideoPreparer(processor)
+        plan = preparer.restore(Preparation.from_dict(record))
+        asks_types = self.model.kind in FAMILIES and FAMILIES[self.model.kind].asks_token_types
+        return preparer.write_prompt(plan, question, history, asks_token_types=asks_types)
 
     def save(self, path: str | Path) -> None:
         """Write a .floc file atomically."""

@@ -17,6 +17,7 @@ from floc._checks import require
 from floc._version import __version__
 from floc.captured.captured import Captured
 from floc.captured.identity import Identity
+from floc.families.preparation import Preparation
 from floc.files import write_atomic
 
 FORMAT = 1
@@ -72,7 +73,7 @@ def require_consistent(video: Captured) -> None:
     for name, least, most in (("fps", *FPS), ("duration_s", 0.0, MAX_S)):
         if values.has(name):
             values.number(name, least, most)
-    _check_made(Fields(dict(video.made), "made"))
+    _check_made(Fields(dict(video.made), "made"), slices, video.frames_per_slice)
     for name, axes in _TENSORS.items():
         tensor = getattr(video, name)
         if tensor.ndim != axes or len(tensor) != len(video):
@@ -97,7 +98,7 @@ def require_consistent(video: Captured) -> None:
         raise ValueError("last_s must not be before times_s")
 
 
-def _check_made(made: Fields) -> None:
+def _check_made(made: Fields, slices: int, frames_per_slice: int) -> None:
     """Check what other code reads of `Captured.made`; all of it is optional."""
     for name in filter(made.has, ("method", "source")):
         made.text(name)
@@ -105,6 +106,10 @@ def _check_made(made: Fields) -> None:
         made.number(name, 0 if name == "bound" else COVERAGE[0], COVERAGE[1])
     if made.has("settings"):
         made.section("settings")
+    if made.has("preparation"):
+        frames = len(Preparation.from_dict(made.section("preparation").values).indices)
+        if -(-frames // frames_per_slice) != slices:
+            raise ValueError(f"preparation has {frames} frames for {slices} slices of {frames_per_slice}")
     if made.has("seconds"):
         seconds = made.section("seconds")
         for stage in seconds.values:

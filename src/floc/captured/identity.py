@@ -37,7 +37,7 @@ class Identity:
     revision: str | None  # on the hub, if it was loaded from there
     config: str  # hash of what shapes visual features
     hidden_size: int  # values of a feature
-    weights: list[float]  # a sample of the vision encoder's weights; empty if they were not in memory
+    weights: list[float]  # a sample of the vision encoder's weights; empty if offloaded or quantised
 
     @classmethod
     def from_model(cls, model: Any) -> Identity:
@@ -93,6 +93,11 @@ def _are_close(first: list[float], second: list[float]) -> bool:
     return is_close.count(False) <= OUTLIERS * len(is_close)
 
 
+def _is_comparable(weight: torch.Tensor) -> bool:
+    """Return whether a weight is in memory, and not quantised."""
+    return not weight.is_meta and weight.is_floating_point() and type(weight.data) is torch.Tensor
+
+
 def _sample_weights(model: Any) -> list[float]:
     """Sample the weights that make visual features, in the order of their names."""
     language = set()
@@ -101,8 +106,8 @@ def _sample_weights(model: Any) -> list[float]:
         head = model.get_output_embeddings()
         language |= {id(weight) for weight in (head.parameters() if head is not None else ())}
     vision = [weight for _, weight in sorted(model.base_model.named_parameters()) if id(weight) not in language]
-    if not vision or any(weight.is_meta for weight in vision):
-        return []  # not in memory; a replay does not need them
+    if not vision or not all(map(_is_comparable, vision)):
+        return []
     step = max(1, len(vision) // SAMPLED_PARAMETERS)
     sample = [weight.detach().flatten()[:SAMPLED_VALUES].float() for weight in vision[::step]]
     return torch.cat([values.to(sample[0].device) for values in sample]).tolist()

@@ -172,6 +172,11 @@ class FrameLog:
     about: dict[str, Any] = field(default_factory=dict)  # added to `Captured.made`
 
 
+def estimate_rate(times_s: np.ndarray) -> float:
+    """Return the frames per second of frames at these times; 1 for a single frame."""
+    return (len(times_s) - 1) / float(times_s[-1] - times_s[0]) if len(times_s) > 1 else 1.0
+
+
 def join_pieces(pieces: Sequence[Captured], frames: FrameLog, seconds: dict[str, float]) -> Captured:
     """Join the pieces of a video, in order, with the seconds that were spent on each stage."""
     sizes, counts = [piece.n for piece in pieces], [len(piece) for piece in pieces]
@@ -187,7 +192,7 @@ def join_pieces(pieces: Sequence[Captured], frames: FrameLog, seconds: dict[str,
     times = np.concatenate(frames.times_s) if frames.times_s else None
     fps, duration_s = frames.fps, frames.duration_s
     if times is not None and fps is None:
-        fps = (len(times) - 1) / float(times[-1] - times[0]) if len(times) > 1 else 1.0
+        fps = estimate_rate(times)
         duration_s = float(times[-1]) + 1 / fps
     first_s = last_s = None
     if times is not None:

@@ -121,7 +121,7 @@ def command(*examples: str, name: str | None = None, group: typer.Typer = app) -
 
 def load_app() -> typer.Typer:
     """Return the application with all commands, in the order of `floc --help`."""
-    for name in ("compress", "compare", "ask", "stream", "ingest", "store", "methods", "eval"):
+    for name in ("compress", "compare", "plan", "ask", "stream", "ingest", "store", "methods", "eval"):
         import_module(f"floc.cli.{name}")
     return app
 

@@ -14,7 +14,15 @@ from floc._text import format_bytes
 from floc.cli import options
 from floc.cli.application import command
 from floc.cli.options import BUDGET, METHOD, Text, flag, option
-from floc.cli.output import escape_controls, format_stages, print_note, print_summary, print_warning, show_progress
+from floc.cli.output import (
+    escape_controls,
+    format_stages,
+    print_note,
+    print_summary,
+    print_warning,
+    show_progress,
+    show_warnings,
+)
 
 if TYPE_CHECKING:
     from floc import Captured
@@ -44,7 +52,9 @@ def ask(
     start: str | None = option("TIME", "Start at 90, 1:30 or 1:02:30.", ARCHIVE, "--from"),
     end: str | None = option("TIME", "End at this time.", ARCHIVE, "--to"),
     fps: str | None = options.FPS,
-    max_frames: int | None = options.MAX_FRAMES,
+    max_frames: str | None = options.MAX_FRAMES,
+    frame_tokens: int | None = options.FRAME_TOKENS,
+    more_frames: bool = options.MORE_FRAMES,
     device: str | None = options.DEVICE,
     as_json: bool = options.AS_JSON,
 ) -> None:
@@ -62,7 +72,14 @@ def ask(
     spec = floc.methods.parse(method or "floc")
     if is_captured:
         refused = dict(coverage=coverage, method=method, fps=fps, max_frames=max_frames, compare=compare)
+        refused |= dict(frame_tokens=frame_tokens, more_frames=more_frames)
         options.refuse_options(source, "this one is already captured", **refused)
+    elif more_frames:
+        chosen = dict(ratio=ratio, budget=budget, coverage=coverage, fps=fps, max_frames=max_frames)
+        for name, value in {**chosen, "frame_tokens": frame_tokens, "compare": compare}.items():
+            if value not in (None, False):
+                flag_name = f"--{name.replace('_', '-')}"
+                raise ValueError(f"--more-frames chooses the frames and the budget; leave out {flag_name}")
     elif (ratio, budget, coverage) == (None, None, None) and not floc.methods.runs_alone(spec):
         ratio = options.DEFAULT_RATIO
     if (ratio, budget, coverage) != (None, None, None):
@@ -74,7 +91,8 @@ def ask(
             raise ValueError(f"{source}: not a video; if it is an archive, name one of its videos with --video")
         check_file(Path(source))
     stored = _load_captured(source, video, start, end, ratio, budget) if is_captured else None
-    sampling = {"fps": options.parse_fps(fps), "max_frames": options.frame_limit(max_frames)}
+    sampling = {"fps": options.parse_fps(fps), "max_frames": options.parse_limit(max_frames)}
+    sampling |= {"frame_tokens": frame_tokens, "more_frames": more_frames}
     session = Session(model, device)
     settings: dict[str, Any] = {"method": spec.method, **sampling, **spec.options}
     budgets: list[dict[str, Any]] = [{"ratio": ratio, "budget": budget, "coverage": coverage}]
@@ -109,7 +127,7 @@ def _load_captured(source: str, video: Text, start: Text, end: Text, ratio: Text
 
 
 def _capture(session: Session, video: Path, **settings: Any) -> Captured:
-    with show_progress(f"encoding {video.name}") as update:
+    with show_progress(f"encoding {video.name}") as update, show_warnings():
         captured = session.capture(video, **settings, progress=update)
     print_warning(*captured.made["warnings"])
     return captured

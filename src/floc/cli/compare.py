@@ -38,7 +38,7 @@ def compare(
     ratio: str = option("RATIOS", "Shares of the tokens to keep.", options.BUDGET, default="1/8,1/16,1/32"),
     plots: Path | None = option("FOLDER", "Also write the figures as PNG files to this folder."),
     fps: str | None = options.FPS,
-    max_frames: int | None = options.MAX_FRAMES,
+    max_frames: str | None = options.MAX_FRAMES,
     encoder: str | None = options.ENCODER,
     device: str | None = options.DEVICE,
     as_json: bool = options.AS_JSON,

@@ -37,7 +37,7 @@ def compress(
     metric: Metric | None = option("NAME", "cosine or gaussian. (floc: cosine)", METHOD),
     backend: Backend | None = option("NAME", "auto, cpu, gpu, torch or reference. (floc: auto)", METHOD),
     fps: str | None = options.FPS,
-    max_frames: int | None = options.MAX_FRAMES,
+    max_frames: str | None = options.MAX_FRAMES,
     encoder: str | None = options.ENCODER,
     device: str | None = options.DEVICE,
     tensor: str | None = option("NAME", "Tensor of a .safetensors file. (default: tokens, or the only one)"),

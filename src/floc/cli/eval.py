@@ -67,8 +67,10 @@ def evaluate(
     texts = {"models": models, "methods": methods, "ratios": ratio, "tasks": tasks}
     lists: dict[str, Any] = {name: None if text is None else options.split_list(text) for name, text in texts.items()}
     counts: dict[str, Any] = {"budget": budget, "max_frames": max_frames, "limit": limit}
-    sampling = options.parse_fps(fps, default=None)
-    plan_options = PlanOptions(**lists, **counts, block=block, fps=sampling, more=model_args, lmms=lmms)
+    rate = options.parse_fps(fps)
+    plan_options = PlanOptions(
+        **lists, **counts, block=block, fps=None if rate == "all" else rate, more=model_args, lmms=lmms
+    )
     runs = plan_grid(plan_options) if paper is None else plan_paper(paper, plan_options)
     options.check_folder(output)
     folder = ResultFolder(output)

@@ -36,6 +36,7 @@ def ingest(
     block: str | None = options.BLOCK,
     encoder: str | None = options.ENCODER,
     fps: str | None = options.FPS,
+    max_frames: str | None = options.MAX_FRAMES,
     device: str | None = options.DEVICE,
     engine: Engine = option("NAME", "local: processes on this machine; ray: Ray Data.", WORKERS, default="local"),
     workers: int | None = option("N", "Number of encoders. (default: 1 per core; per GPU 2, or 1 on Ray)", WORKERS),
@@ -53,6 +54,7 @@ def ingest(
     spec = floc.methods.parse(method)
     method_options = {"method": spec.method, **spec.options, **options.parse_block(block)}
     reading = {"encoder": encoder or "auto", "fps": options.parse_fps(fps), "device": device}
+    reading["max_frames"] = options.parse_limit(max_frames)
     settings: dict[str, Any] = {"ratio": ratio, "coverage": coverage, **method_options, **reading}
     settings |= {"engine": engine, "workers": workers, "address": address}
     from floc.archive.ingest import ingest as ingest_videos

@@ -17,6 +17,7 @@ from floc.cli.output import print_note, print_warning, show_progress
 if TYPE_CHECKING:
     from floc.blocks import BlockSpec
     from floc.encoders.load import EncodedVideo
+    from floc.families.processing import Limit, Rate
 
 DEFAULT_RATIO = "1/8"
 MAX_DIGITS = 9  # of a number of frames
@@ -62,8 +63,14 @@ METHOD_NAME = option(
     "NAME", "A method, with options: longvu:threshold=0.8.", METHOD, default="floc", complete=complete_method
 )
 BLOCK = option("FRAMES", "Frames per block, 'scene' or 'none'. (floc: 32)", METHOD)
-FPS = option("N", "Frames per second, or 'all'. (default: 1)", VIDEO)
-MAX_FRAMES = option("N", "Read at most N frames, evenly spaced. (default: 7200)", VIDEO)
+FPS = option("N", "Frames per second, or 'all'. (default: 1; for a model, its processor's)", VIDEO)
+MAX_FRAMES = option(
+    "N", "Read at most N frames, evenly spaced, or 'all'. (default: 7200; for a model, its processor's)", VIDEO
+)
+FRAME_TOKENS = option("N", "Most tokens of a frame. (default: that of the model's processor)", VIDEO)
+MORE_FRAMES = flag(
+    "--more-frames", "Take as many frames as fit, and keep as many tokens as the model reads otherwise.", BUDGET
+)
 _ENCODERS = "pixels, mobilenet, hf:MODEL, or auto: the best installed. (default: auto)"
 ENCODER = option("NAME", _ENCODERS, VIDEO, complete=complete_encoder)
 DEVICE = option("DEVICE", "Device of the model: cpu, cuda:0. (default: a GPU if there is one)", VIDEO)
@@ -93,12 +100,10 @@ def parse_block(text: str | None) -> dict[str, BlockSpec]:
     return {"block": int(text)}
 
 
-def parse_fps(text: str | None, default: float | None = 1.0) -> float | None:
-    """Parse --fps; None stands for all frames."""
-    if text is None:
-        return default
-    if text.lower() == "all":
-        return None
+def parse_fps(text: str | None) -> Rate:
+    """Parse --fps; None if it was not given."""
+    if text is None or text.lower() == "all":
+        return None if text is None else "all"
     try:
         return float(parse_fraction(text))
     except ValueError:
@@ -120,20 +125,22 @@ def refuse_options(source: object, reason: str, **given: object) -> None:
             raise ValueError(f"{source}: --{name.replace('_', '-')} is for videos; {reason}")
 
 
-def frame_limit(max_frames: int | None) -> int:
-    """Return --max-frames, or its default."""
-    from floc.encoders.load import MAX_FRAMES
-
-    return MAX_FRAMES if max_frames is None else max_frames
+def parse_limit(text: str | None) -> Limit:
+    """Parse --max-frames; None if it was not given."""
+    if text is None or text.lower() == "all":
+        return None if text is None else "all"
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS and int(text) > 0):
+        raise ValueError(f"--max-frames must be a whole number, at least 1, or 'all'; got {shorten(text)}")
+    return int(text)
 
 
 def encode_video(
-    source: Path, fps: Text, max_frames: int | None, encoder: Text, device: Text, **settings: bool
+    source: Path, fps: Text, max_frames: Text, encoder: Text, device: Text, **settings: bool
 ) -> EncodedVideo:
     """Read and encode a video with `load_tokens`; print the encoder that "auto" selects, and warnings."""
     from floc.encoders.load import load_tokens
 
-    sampling: dict[str, Any] = {"fps": parse_fps(fps), "max_frames": frame_limit(max_frames)}
+    sampling: dict[str, Any] = {"fps": parse_fps(fps), "max_frames": parse_limit(max_frames)}
     with show_progress(f"reading {source.name}") as update:
         video = load_tokens(source, **sampling, encoder=encoder or "auto", device=device, progress=update, **settings)
     if encoder in (None, "auto"):

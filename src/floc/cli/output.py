@@ -7,6 +7,7 @@ import logging
 import re
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,18 @@ def print_warning(*messages: str) -> None:
     """Print warnings to stderr, each in one line."""
     for message in messages:
         _print(_ALWAYS, message, "yellow")
+
+
+@contextlib.contextmanager
+def show_warnings() -> Iterator[None]:
+    """Print Python warnings of floc as warnings of the command."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        shown, warnings.showwarning = warnings.showwarning, lambda message, *_: print_warning(str(message))
+        try:
+            yield
+        finally:
+            warnings.showwarning = shown
 
 
 def print_note(message: str, style: str = "dim") -> None:

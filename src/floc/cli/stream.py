@@ -56,7 +56,8 @@ def stream(
 
     target = options.parse_budget(ratio, budget, names="--ratio or --budget")
     options.check_seconds(segment=segment, seconds=seconds, patience=patience, half_life=half_life)
-    stream_options: dict[str, Any] = {"fps": options.parse_fps(fps), "segment_s": segment, "folder": output}
+    rate, _ = encoders.base.resolve_sampling(options.parse_fps(fps), None)
+    stream_options: dict[str, Any] = {"fps": rate, "segment_s": segment, "folder": output}
     stream_options |= options.parse_block(block)
     if half_life is not None:
         stream_options["half_life_s"] = half_life

@@ -8,14 +8,22 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from typing import NamedTuple, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 
 from floc._arrays import Array
 from floc._checks import check_choice
+from floc.families.processing import Limit, Rate
 from floc.tokens import Frames
+from floc.video.choice import FrameChoice, VideoFacts
+
+if TYPE_CHECKING:
+    from floc.video import Video
+
+DEFAULT_FPS, DEFAULT_LIMIT = 1.0, 7200  # two hours at one frame per second, the most in the FLoC paper
 
 # The grid of the built-in encoders: square cells, the same for all of them, so that reports can be compared
 CELL = 32  # pixels on a side: the stride of MobileNetV2's last feature map
@@ -32,6 +40,16 @@ class FrameLayout(Protocol):
 
     def frame_size(self, width: int, height: int) -> tuple[int, int]:
         """Return the width and height in pixels to resize a video's frames to."""
+
+
+class PlannedLayout(FrameLayout, Protocol):
+    """A frame layout that depends on the whole video, as that of a model's processor does."""
+
+    def plan_video(self, facts: VideoFacts, fps: Rate, max_frames: Limit) -> "PlannedLayout":
+        """Return the layout for one video."""
+
+    def choose_frames(self) -> FrameChoice:
+        """Return the frames to read of the planned video."""
 
 
 class Encoder(FrameLayout, Protocol):
@@ -66,6 +84,39 @@ class VideoTokens:
 
     tokens: Array  # [T, H, W, D], in host memory
     times_s: np.ndarray  # [T] float64, time of the first frame of each slice
+
+
+Layout = TypeVar("Layout", bound=FrameLayout)
+
+
+def open_video(
+    path: Path, layout: Layout, *, fps: Rate = None, max_frames: Limit = None, batch: int
+) -> "tuple[Video, Layout]":
+    """Open a video as an encoder takes it; return it with the encoder, or the layout, for its frames.
+
+    Args:
+        fps: frames per second, or "all". Default: 1; for the encoder of a model, that of its processor.
+        max_frames: limit on the frames, or "all". Default: 7200; for the encoder of a model, that of its processor.
+    """
+    from floc.video.read import check_sampling, read
+
+    check_sampling(None if fps == "all" else fps, None if max_frames == "all" else max_frames)
+    if not hasattr(layout, "plan_video"):
+        rate, limit = resolve_sampling(fps, max_frames)
+        return read(path, fps=rate, max_frames=limit, size=layout.frame_size, batch=batch), layout
+    planned: list[Any] = []
+
+    def choose(facts: VideoFacts) -> FrameChoice:
+        planned.append(layout.plan_video(facts, fps, max_frames))
+        return planned[0].choose_frames()
+
+    return read(path, choose=choose, batch=batch), planned[0]
+
+
+def resolve_sampling(fps: Rate, max_frames: Limit) -> tuple[float | None, int | None]:
+    """Return the sampling of the built-in encoders: frames per second and the limit, None for all frames."""
+    rate = DEFAULT_FPS if fps is None else None if fps == "all" else fps
+    return rate, DEFAULT_LIMIT if max_frames is None else None if max_frames == "all" else max_frames
 
 
 def list_encoders() -> list[str]:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from floc._text import format_time
 from floc.encoders import base
 from floc.encoders.base import Encoder, VideoTokens
+from floc.families.processing import Limit, Rate
 
 if TYPE_CHECKING:
     from floc.video import Video
     from floc.video.thumbnails import Thumbnails
 
-FPS = 1.0
-MAX_FRAMES = 7200  # two hours at one frame per second, the most in the FLoC paper
 BATCH = 16
 
 
@@ -49,8 +48,8 @@ class EncodedVideo(VideoTokens):
 def load_tokens(
     path: Path,
     *,
-    fps: float | None = FPS,
-    max_frames: int | None = MAX_FRAMES,
+    fps: Rate = None,
+    max_frames: Limit = None,
     encoder: str | Encoder = "auto",
     device: str | None = None,
     with_thumbnails: bool = False,
@@ -59,18 +58,17 @@ def load_tokens(
     """Read a video and encode it, with one batch of frames in memory at a time.
 
     Args:
-        fps: frames to take per second; None takes all.
-        max_frames: limit on the frames, spread evenly over the video; None is no limit.
+        fps, max_frames: as in `floc.encoders.base.open_video`.
         encoder: an encoder, or its name for `floc.encoders.get`.
         device: where the named encoder runs.
         with_thumbnails: keep small pictures, for a report.
         progress: called with the share of the frames that is done.
     """
-    from floc.video import check_file, read
+    from floc.video import check_file
 
     check_file(path)  # before loading a network
     network = base.get(encoder, device=device) if isinstance(encoder, str) else encoder
-    video = read(path, fps=fps, max_frames=max_frames, size=network.frame_size, batch=BATCH)
+    video, network = base.open_video(path, network, fps=fps, max_frames=max_frames, batch=BATCH)
     thumbnails = None
     if with_thumbnails:
         from floc.video.thumbnails import Thumbnails

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from floc._checks import check_choice
-from floc.encoders.vision_tower import PatchLayout
 
 MERGE = 2  # patches along a token, in all models with patches
 
@@ -43,8 +42,11 @@ class VideoModel:
         side, max_pixels = self.patch * MERGE, int(str(self.arguments["max_pixels"]))
         if size is None:
             return slices * (max_pixels // side**2)
-        width, height = PatchLayout(self.patch, MERGE, self.frames_per_slice, side**2, max_pixels).frame_size(*size)
-        return slices * (width // side) * (height // side)
+        columns, rows = (max(1, round(length / side)) for length in size)
+        if columns * rows * side**2 > max_pixels:  # as Qwen's `smart_resize`
+            scale = math.sqrt(max_pixels / math.prod(size))
+            columns, rows = (max(1, math.floor(length * scale / side)) for length in size)
+        return slices * columns * rows
 
 
 def get(name: str) -> VideoModel:

@@ -2,13 +2,15 @@
 
 Families differ in how the grid of a video is known:
 
-* grids: `video_grid_thw` has slices, rows and columns in patches (Qwen-VL, GLM-V, VideoLLaMA3);
-* stacked frames: `pixel_values_videos` has the frames, and every frame is a square of tokens (LLaVA);
+* grids: `video_grid_thw` has slices, rows and columns in patches (Qwen-VL, GLM-V, VideoLLaMA3, most others);
+* stacked frames: `pixel_values_videos` has the frames, all of one size (LLaVA, Perception LM, Nemotron);
+* single frames: the model knows the size of every frame, the prompt shows where a video ends (Kimi, MiniCPM-V);
 * labelled images: a video is a sequence of images with a label each, and only the prompt shows it (InternVL, SmolVLM).
 """
 
 import itertools
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ import numpy as np
 import torch
 
 Shape: TypeAlias = tuple[int, int, int]  # slices, rows, columns
-# Arguments of one call of the multimodal model by name; "tower": the last grids and merge sizes of its vision encoder
+# Arguments by name: of one call of the multimodal model, with those of its `get_video_features`; or of a processor
 Arguments: TypeAlias = Mapping[str, Any]
 
 # A frame's label is the text between it and the frame before, such as "</img>\nFrame12: <img>"
@@ -74,59 +76,145 @@ def find_marked_videos(config: Any, ids: torch.Tensor) -> torch.Tensor:
 
 
 def read_grids(config: Any, arguments: Arguments) -> list[Shape]:
-    """Read the grids of videos from `video_grid_thw`, or from the vision encoder's last call."""
+    """Read the grids of videos from `video_grid_thw`."""
     mask = arguments.get("video_compression_mask")
     if mask is not None and not bool(mask.all()):
         raise ValueError("video_compression_mask drops tokens; prepare the inputs with use_token_compression=False")
-    grids, merges = arguments.get("video_grid_thw"), arguments.get("video_merge_sizes")
-    if grids is not None:
-        return _in_tokens(config, grids, merges)
-    if arguments.get("tower") is None:
-        raise ValueError("a prompt with a video needs video_grid_thw, as the model's processor returns it")
-    # newer releases encode before they call the model, without passing the grids on: the vision encoder had them
-    features = arguments["mm_encoder_outputs"]["video"].pooler_output
-    return _match_features(_in_tokens(config, *arguments["tower"]), features)
+    grids, merges = _require(arguments, "video_grid_thw"), arguments.get("video_merge_sizes")
+    vision = config.vision_config
+    side = getattr(vision, "spatial_merge_size", None) or getattr(vision, "merge_size", 1)
+    frames = getattr(vision, "temporal_merge_size", 1)
+    sides = [side] * len(grids) if merges is None else merges.tolist()
+    return [(t // frames, h // side, w // side) for (t, h, w), side in zip(grids.tolist(), sides, strict=True)]
 
 
-def _in_tokens(config: Any, grids: torch.Tensor, merges: torch.Tensor | None) -> list[Shape]:
-    sides = [config.vision_config.spatial_merge_size] * len(grids) if merges is None else merges.tolist()
-    return [(t, h // side, w // side) for (t, h, w), side in zip(grids.tolist(), sides, strict=True)]
+def _require(arguments: Arguments, name: str) -> torch.Tensor:
+    if arguments.get(name) is None:
+        known = "the grid of a video is known only if the model encodes it while floc is attached"
+        remedy = "pass all that the model's processor returns, and no mm_encoder_outputs"
+        raise ValueError(f"a prompt with a video needs {name}: {known}; {remedy}")
+    return arguments[name]
 
 
-def _match_features(encoded: list[Shape], features: Sequence[torch.Tensor]) -> list[Shape]:
-    """Return the grid of each video's features, from the grids that were encoded: one per video or per frame."""
-    distinct = {video.data_ptr(): video for video in features}  # beams repeat videos, in the same memory
-    if sum(map(math.prod, encoded)) != sum(map(len, distinct.values())):
-        remedy = "pass pixel_values_videos and video_grid_thw instead of mm_encoder_outputs"
-        raise ValueError(f"floc knows a video's grid only if the vision encoder runs while floc is attached; {remedy}")
-    shapes, remaining = {}, iter(encoded)
-    for pointer in sorted(distinct):
-        t, h, w = next(remaining)
-        while t * h * w < len(distinct[pointer]):
-            t += next(remaining)[0]
-        shapes[pointer] = (t, h, w)
-    return [shapes[video.data_ptr()] for video in features]
+def read_molmo2_grids(config: Any, arguments: Arguments) -> list[Shape]:
+    """Read the grids of videos of Molmo2, in tokens."""
+    return [(t, h, w) for t, h, w in _require(arguments, "video_grids").tolist()]
+
+
+def read_gemma4_grids(config: Any, arguments: Arguments) -> list[Shape]:
+    """Read the grids of videos of Gemma 4 from the (x, y) of every patch."""
+    return _read_patch_grids(arguments, config.vision_config.pooling_kernel_size)
+
+
+def read_gemma4_unified_grids(config: Any, arguments: Arguments) -> list[Shape]:
+    """Read the grids of videos of Gemma 4 without a vision encoder: a patch is a token."""
+    return _read_patch_grids(arguments, 1)
+
+
+def _read_patch_grids(arguments: Arguments, side: int) -> list[Shape]:
+    places = _require(arguments, "video_position_ids")  # [F, patches, 2], -1 for padding; [videos, F, ...] before 5.22
+    frames = arguments.get("num_frames_per_video")
+    counts = [places.shape[-3]] * math.prod(places.shape[:-3]) if frames is None else torch.as_tensor(frames).tolist()
+    places = places.flatten(0, -3)
+    firsts = itertools.accumulate(counts[:-1], initial=0)
+    sizes = [(places[first].amax(0) + 1).tolist() for first in firsts]
+    return [(count, h // side, w // side) for count, (w, h) in zip(counts, sizes, strict=True)]
 
 
 def read_llava_next_grids(config: Any, arguments: Arguments) -> list[Shape]:
     """Read the grids of videos of LLaVA-NeXT-Video."""
     side = config.vision_config.image_size // config.vision_config.patch_size // config.spatial_pool_stride
-    return _read_stacked_grids(arguments, side, 0)
+    return _read_stacked_grids(arguments, side, side)
 
 
 def read_llava_onevision_grids(config: Any, arguments: Arguments) -> list[Shape]:
-    """Read the grids of videos of LLaVA-OneVision, whose features end with a newline token."""
+    """Read the grids of videos of LLaVA-OneVision."""
     side = math.ceil(config.vision_config.image_size // config.vision_config.patch_size / 2)
-    return _read_stacked_grids(arguments, side, 1)
+    return _read_stacked_grids(arguments, side, side)
 
 
-def _read_stacked_grids(arguments: Arguments, side: int, newlines: int) -> list[Shape]:
-    pixels = arguments.get("pixel_values_videos")
-    if pixels is not None:
-        return [(pixels.shape[1], side, side)] * pixels.shape[0]
-    features = arguments["mm_encoder_outputs"]["video"].pooler_output
-    counts = [video.shape[:-1].numel() - newlines for video in features]
-    return [(count // side**2, side, side) for count in counts]
+def read_video_llava_grids(config: Any, arguments: Arguments) -> list[Shape]:
+    """Read the grids of videos of Video-LLaVA: a frame is one row, because it has a class token before its patches."""
+    return _read_stacked_grids(
+        arguments, 1, 1 + (config.vision_config.image_size // config.vision_config.patch_size) ** 2
+    )
+
+
+def read_perception_lm_grids(config: Any, arguments: Arguments) -> list[Shape]:
+    """Read the grids of videos of Perception LM, whose vision encoder has its patch size in its name."""
+    name = config.vision_config.architecture
+    patch = re.search(r"patch(\d+)", name)
+    if patch is None:
+        raise ValueError(f"the vision encoder's name must have its patch size, such as patch14; got {name!r}")
+    side = int(patch[1]) * config.projector_pooling_ratio
+    height, width = _require(arguments, "pixel_values_videos").shape[-2:]
+    return _read_stacked_grids(arguments, height // side, width // side)
+
+
+def _read_stacked_grids(arguments: Arguments, rows: int, columns: int) -> list[Shape]:
+    videos, frames = _require(arguments, "pixel_values_videos").shape[:2]
+    return [(frames, rows, columns)] * videos
+
+
+def read_nemotron_grids(config: Any, arguments: Arguments) -> list[Shape]:
+    """Read the grid of the video of Nemotron Omni; a call has one video."""
+    frames, _, height, width = _require(arguments, "pixel_values_videos").shape
+    side = round(config.vision_config.patch_size / config.downsample_ratio)
+    return [(math.ceil(frames / config.video_temporal_patch_size), height // side, width // side)]
+
+
+def read_kimi_grids(config: Any, arguments: Arguments) -> list[Shape]:
+    """Read the grids of videos of Kimi, which encodes a few frames at a time into the tokens of one."""
+    rows, columns = config.vision_config.merge_kernel_size
+    sizes = [(h // rows, w // columns) for _, h, w in _require(arguments, "video_grid_thw").tolist()]
+    return _group_frames(config, arguments, sizes, LABEL_TOKENS.stop)
+
+
+def read_minicpm_grids(config: Any, arguments: Arguments) -> list[Shape]:
+    """Read the grids of videos of MiniCPM-V; a frame that is cut into tiles is one row."""
+    side = 2 if (arguments.get("downsample_mode") or config.downsample_mode) == "4x" else 4
+    sizes = [(h // side, w // side) for h, w in _require(arguments, "target_sizes_videos").tolist()]
+    return _group_frames(config, arguments, sizes, 3)  # a line break between two marks
+
+
+def _group_frames(config: Any, arguments: Arguments, sizes: list[tuple[int, int]], longest: int) -> list[Shape]:
+    """Return the grid of each video from the sizes of single frames, or of tiles of frames.
+
+    Frames of one video have at most `longest` other tokens between them, and the same token before them; tiles have
+    another. Without a prompt, all frames are one video.
+    """
+    ids, tiles = arguments.get("input_ids"), arguments.get("num_patches_per_frame")
+    per_frame = 1 if tiles is None else int(tiles[0])
+    videos = [[(i % per_frame, h * w) for i, (h, w) in enumerate(sizes)]]  # token before, length
+    if ids is not None:
+        videos = []
+        for line in ids.cpu().numpy():
+            end = -math.inf
+            for start, stop in _find_edges(line == config.video_token_id):
+                if start - end > longest:
+                    videos.append([])
+                videos[-1].append((int(line[start - 1]), stop - start))
+                end = stop
+    by_length = {h * w: (h, w) for h, w in sizes}
+    shapes = []
+    for runs in videos:
+        frames: list[list[int]] = []
+        for before, length in runs:
+            if before == runs[0][0]:
+                frames.append([])
+            frames[-1].append(length)
+        if any(frame != frames[0] for frame in frames):
+            shapes.append((1, 1, sum(map(sum, frames))))
+        elif len(frames[0]) == 1 and frames[0][0] in by_length:
+            shapes.append((len(frames), *by_length[frames[0][0]]))
+        else:
+            shapes.append((len(frames), 1, sum(frames[0])))
+    return shapes
+
+
+def _find_edges(line: np.ndarray) -> list[list[int]]:
+    """Return [start, stop] of each run of True."""
+    return np.flatnonzero(np.diff(np.pad(line, 1).astype(np.int8))).reshape(-1, 2).tolist()
 
 
 def find_labelled_frames(config: Any, ids: torch.Tensor) -> torch.Tensor:
@@ -157,8 +245,7 @@ def _find_runs(config: Any, ids: torch.Tensor) -> list[list[tuple[int, int, int]
     """
     videos = []
     for row, line in enumerate(ids.cpu().numpy()):
-        edges = np.flatnonzero(np.diff(np.pad(line == config.image_token_id, 1).astype(np.int8)))
-        runs = edges.reshape(-1, 2).tolist()
+        runs = _find_edges(line == config.image_token_id)
         labels = [_read_label(line, *pair) for pair in itertools.pairwise(runs)]
         heads = Counter(label[:LABEL_HEAD] for label in labels if label is not None).most_common(1)
         video: list[tuple[int, int, int]] = []

@@ -1,33 +1,24 @@
 """Load parts of a model from a folder or the hub, with errors that say what is missing."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Literal
 
 
-def load_part(part: Literal["config", "tokenizer"], source: str, purpose: str) -> Any:
-    """Load the config or the tokenizer of a model; `purpose` names what needs transformers, for the error."""
+def load_part(part: Literal["config", "processor"], source: str, purpose: str) -> Any:
+    """Load the config or the processor of a model; `purpose` names what needs transformers, for the error."""
     try:
         import transformers
     except ImportError as error:
         raise ImportError(f"{purpose} needs transformers: pip install 'floc-video[hf]'") from error
-    loader = transformers.AutoConfig if part == "config" else transformers.AutoTokenizer
+    loader = transformers.AutoConfig if part == "config" else transformers.AutoProcessor
     try:
         return loader.from_pretrained(source)
+    except ImportError as error:  # of torchvision, or of a package that only this processor needs
+        raise ImportError(f"{source}: {first_line(error)}; pip install 'floc-video[hf]'") from error
     except (OSError, ValueError, KeyError) as error:
         wanted = f"a folder or hub id with a {part} that transformers {transformers.__version__} can load"
         raise ValueError(f"{source}: not {wanted} ({first_line(error)})") from error
-
-
-def read_json(source: str, file: str, *, ignore_offline: bool = False) -> dict[str, Any]:
-    """Read a JSON file of a model; return {} if it has none or, with `ignore_offline`, the hub cannot be reached."""
-    from transformers.utils import cached_file
-
-    errors = {"missing_entries": False, "connection_errors": not ignore_offline}  # which to raise
-    path = cached_file(source, file, **{f"_raise_exceptions_for_{kind}": raises for kind, raises in errors.items()})
-    return {} if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
 
 
 @contextmanager

@@ -1,43 +1,32 @@
-"""The table of model families: one entry says all that FLoC must know about a family.
+"""The table of model families: one entry says where the tokens of a video are in the prompts of a family.
 
-`floc.attach` and captures of prepared inputs need only where the tokens are. `write_video` enables prompts, `frames`
-captures of video files. The tests run over this table; docs/reference/models.md shows how to add an entry.
+Most families follow one protocol and share one entry; a type that is not in the table needs none if it follows the
+protocol, too. The tests run over this table; docs/reference/models.md shows how to add an entry.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from floc.families import locate, writers
+from floc.families import locate
 from floc.families.locate import Arguments, PromptVideo, Shape
-from floc.families.writers import SampledVideo
 
 
 @dataclass(frozen=True)
 class ModelFamily:
     """How the models of one family take videos."""
 
-    # where the tokens are
     read_grids: Callable[[Any, Arguments], list[Shape]]  # config, arguments of a call -> grid of each video, in order
     pixels: str = "pixel_values_videos"  # argument of the model that holds the pixels of a video
     placeholder: str = "video_token_id"  # config attribute with the id of a visual token
     # config, [B, L] ids -> [B, L] bool, True at tokens of videos; None if images have another placeholder
     find_tokens: Callable[[Any, torch.Tensor], torch.Tensor] | None = None
     newline: str | None = None  # model parameter at the extra placeholder after each video, if there is one
-    has_grid_positions: bool = False  # positions are (t, y, x), and the model needs mm_token_type_ids
-    # how prompts are written
-    marker: str = "<video>"  # what the chat template writes for a video, unless the tokenizer names another token
-    # video, marker, tokenizer -> the text that replaces the marker; None if prompts are not supported
-    write_video: Callable[[SampledVideo, str, Any], str] | None = writers.write_tokens
-    takes_merge_sizes: bool = False  # the model needs `video_merge_sizes`
-    takes_slice_seconds: bool = False  # the model needs `second_per_grid_ts`
-    # how frames are prepared
-    frames: Literal["patches", "squares"] | None = None  # any size in whole patches, or one square size
-    limits_whole_video: bool = False  # max_pixels of the preprocessor file is for the whole video, not for a frame
-    is_unbatched: bool = False  # frames go in as [F, 3, height, width], without an axis for videos
+    asks_token_types: bool = False  # mm_token_type_ids are needed, but its processor returns them only on request
 
     @property
     def takes_images(self) -> bool:
@@ -86,43 +75,62 @@ class ModelFamily:
 
 
 def find_family(config: Any) -> ModelFamily:
-    """Return the family of a model, by its config."""
+    """Return the family of a model, by its config; of a model that also speaks, of the part that thinks."""
+    config = getattr(config, "thinker_config", config)
     model_type = getattr(config, "model_type", None)
-    if model_type not in FAMILIES:
-        supported = f"{', '.join(sorted(FAMILIES))} (docs/reference/models.md shows how to add one)"
-        raise ValueError(f"floc does not support video models of type {model_type!r}; it supports: {supported}")
-    return FAMILIES[model_type]
+    if model_type in FAMILIES:
+        return FAMILIES[model_type]
+    if _follows_protocol(config):
+        return _GRID
+    supported = f"{', '.join(sorted(FAMILIES))} (docs/reference/models.md shows how to add one)"
+    reason = "is not in its table, and its model has no get_video_features with video_grid_thw"
+    raise ValueError(
+        f"floc does not support video models of type {model_type!r}: it {reason}; it supports: {supported}"
+    )
 
 
-_QWEN2 = ModelFamily(locate.read_grids, has_grid_positions=True, marker="<|video_pad|>", frames="patches")
-_QWEN3 = replace(_QWEN2, write_video=writers.write_qwen3_vl, limits_whole_video=True)
-_GLM = replace(_QWEN3, placeholder="image_token_id", find_tokens=locate.find_marked_videos, marker="<|video|>")
-_GLM = replace(_GLM, write_video=writers.write_glm4v)
-_GLM_PREPARED = replace(_GLM, write_video=None, frames=None)
+def _follows_protocol(config: Any) -> bool:
+    """Whether a model of transformers takes grids of videos, and its videos have a token of their own.
+
+    If it counts its tokens otherwise, `find_videos` raises an error before anything is cut.
+    """
+    if getattr(config, "video_token_id", None) is None or getattr(config, "vision_config", None) is None:
+        return False
+    from transformers import MODEL_MAPPING
+
+    encode = getattr(MODEL_MAPPING.get(type(config), None), "get_video_features", None)
+    return encode is not None and "video_grid_thw" in inspect.signature(encode).parameters
+
+
+_GRID = ModelFamily(locate.read_grids)
+_GLM = replace(_GRID, placeholder="image_token_id", find_tokens=locate.find_marked_videos)
 _LABELLED = ModelFamily(
     locate.read_labelled_grids,
     pixels="pixel_values",
     placeholder="image_token_id",
     find_tokens=locate.find_labelled_frames,
-    frames="squares",
+)
+# types that follow the protocol, and that the tests cover
+_GRID_TYPES = (
+    "qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe qwen4_exp qwen2_5_omni_thinker "
+    "qwen3_omni_moe_thinker cohere_compass cosmos3_omni ernie4_5_vl_moe exaone4_5 hyperclovax_vision_v2 "
+    "minimax_m3_vl muse_glimmer muse_spark video_llama_3"
 )
 
 FAMILIES: dict[str, ModelFamily] = {
-    "qwen2_vl": _QWEN2,
-    "qwen2_5_vl": replace(_QWEN2, takes_slice_seconds=True),
-    "qwen3_vl": _QWEN3,
-    "qwen3_vl_moe": _QWEN3,
-    "cosmos3_omni": replace(_QWEN3, write_video=None, frames=None),
-    "glm4v": _GLM,
-    "glm4v_moe": _GLM,
-    "glm46v": _GLM_PREPARED,
-    "glmga": _GLM_PREPARED,
-    "glm_ocr": _GLM_PREPARED,
-    "video_llama_3": replace(
-        _QWEN2, has_grid_positions=False, write_video=writers.write_video_llama_3, takes_merge_sizes=True
-    ),
-    "llava_next_video": ModelFamily(locate.read_llava_next_grids, frames="squares"),
-    "llava_onevision": ModelFamily(locate.read_llava_onevision_grids, newline="image_newline", frames="squares"),
-    "internvl": replace(_LABELLED, write_video=writers.write_internvl, is_unbatched=True),
-    "smolvlm": replace(_LABELLED, write_video=writers.write_smolvlm),
+    **dict.fromkeys(_GRID_TYPES.split(), _GRID),
+    "cosmos3_edge": replace(_GRID, asks_token_types=True),
+    **dict.fromkeys(["glm4v", "glm4v_moe", "glm46v", "glmga", "glm_ocr", "glm5_next"], _GLM),
+    "gemma4": ModelFamily(locate.read_gemma4_grids),
+    "gemma4_unified": ModelFamily(locate.read_gemma4_unified_grids),
+    "kimi_k25": ModelFamily(locate.read_kimi_grids),
+    **dict.fromkeys(["minicpmv4_6", "minicpmv4_7", "minicpm_ocr"], ModelFamily(locate.read_minicpm_grids)),
+    "molmo2": ModelFamily(locate.read_molmo2_grids),
+    "nemotron_h_omni": ModelFamily(locate.read_nemotron_grids, placeholder="image_token_id"),
+    "perception_lm": ModelFamily(locate.read_perception_lm_grids),
+    "video_llava": ModelFamily(locate.read_video_llava_grids),
+    "llava_next_video": ModelFamily(locate.read_llava_next_grids),
+    "llava_onevision": ModelFamily(locate.read_llava_onevision_grids, newline="image_newline"),
+    "internvl": _LABELLED,
+    "smolvlm": _LABELLED,
 }

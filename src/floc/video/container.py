@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -301,14 +302,18 @@ def _parse_duration_tag(metadata: dict[str, str]) -> Fraction | None:
     return match and int(match[1]) * 3600 + int(match[2]) * 60 + Fraction(match[3])
 
 
-def scan_file(path: Path, clock: Clock) -> tuple[Fraction, int]:
-    """Return a video's seconds and frame count by reading all packets without decoding them."""
+def scan_file(path: Path, clock: Clock) -> tuple[Fraction, array[int]]:
+    """Read all packets without decoding them; return a video's seconds, and when each frame is shown, in ticks."""
     count, end = 0, clock.origin
+    stamps = array("q")
     with open_container(path) as container:
         for packet in PacketReader(container, find_video_stream(container, path)):
             count += 1
             if packet.pts is not None:
                 end = max(end, packet.pts + (packet.duration or 0))
+                if packet.pts >= clock.origin and not packet.is_discard:
+                    stamps.append(packet.pts - clock.origin)
     stamped_s = (end - clock.origin) * clock.time_base
-    is_stamped = 0 < stamped_s <= MAX_SECONDS and not clock.counts
-    return stamped_s if is_stamped else max(1, count) / clock.rate, count
+    if clock.counts or not 0 < stamped_s <= MAX_SECONDS:
+        return max(1, count) / clock.rate, array("q", range(count))
+    return stamped_s, stamps

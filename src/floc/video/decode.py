@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ import numpy as np
 from floc._checks import is_positive_int, shorten
 from floc.video.container import MAX_PICTURE_PIXELS, Clock, Orientation, PacketReader, describe_error
 from floc.video.limits import LimitedDecoder, LimitError
-from floc.video.sample import Sampler, Ticks
+from floc.video.sample import ListSampler, Sampler, Ticks
 
 if TYPE_CHECKING:
     import av
@@ -37,7 +38,12 @@ class FrameDecoder:
     """Decodes one pass over a video, and records what went wrong."""
 
     def __init__(
-        self, packets: PacketReader, stream: av.VideoStream, clock: Clock, sampler: Sampler, skipping: bool
+        self,
+        packets: PacketReader,
+        stream: av.VideoStream,
+        clock: Clock,
+        sampler: Sampler | ListSampler,
+        skipping: bool,
     ) -> None:
         self._reader, self._stream, self._clock, self._sampler = packets, stream, clock, sampler
         # without reliable timestamps, a frame's time is known only by counting all frames before it
@@ -156,18 +162,19 @@ def format_frames(count: int) -> str:
 
 
 def select_frames(
-    frames: Iterable[tuple[Ticks, av.VideoFrame]], sampler: Sampler, clock: Clock
+    frames: Iterable[tuple[Ticks, av.VideoFrame]], sampler: Sampler | ListSampler, clock: Clock
 ) -> Iterator[tuple[Ticks, av.VideoFrame]]:
-    """Yield the frames, in display order, that the sampler wants."""
+    """Yield the frames, in display order, that the sampler wants, each as often as it wants it."""
     on_screen: tuple[Ticks, av.VideoFrame] | None = None
     for ticks, frame in frames:
-        if on_screen and sampler.wants(until=ticks):
-            yield on_screen
+        if on_screen:
+            yield from repeat(on_screen, sampler.count_wanted(until=ticks))
             if sampler.done:
                 return
         on_screen = ticks, frame
-    if on_screen and sampler.wants(until=ticks + (frame.duration if frame.duration > 0 else clock.frame_ticks)):
-        yield on_screen
+    if on_screen:
+        end = ticks + (frame.duration if frame.duration > 0 else clock.frame_ticks)
+        yield from repeat(on_screen, sampler.count_wanted(until=end))
 
 
 def resolve_size(size: FrameSize | None, source: tuple[int, int]) -> tuple[int, int]:

@@ -8,8 +8,8 @@ the video: it holds one batch, one frame, the packets held back and the decoder'
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import islice
@@ -20,9 +20,10 @@ import numpy as np
 
 from floc._checks import check_count, is_number, is_positive_int, shorten
 from floc.tokens import Frames
+from floc.video.choice import ChooseFrames, FrameChoice, VideoFacts
 from floc.video.container import PacketReader, find_video_stream, open_container, probe, read_duration, scan_file
 from floc.video.decode import FalseKeyframeError, FrameDecoder, FrameSize, make_converter, resolve_size, select_frames
-from floc.video.sample import ALL_TARGETS, ROUNDING_S, Sampler, Ticks, compute_step, count_samples
+from floc.video.sample import ALL_TARGETS, ROUNDING_S, ListSampler, Sampler, Ticks, compute_step, count_samples
 
 if TYPE_CHECKING:
     import av
@@ -40,6 +41,7 @@ def read(
     max_frames: int | None = 7200,
     size: FrameSize | None = None,
     batch: int = 16,
+    choose: ChooseFrames | None = None,
 ) -> Video:
     """Open a video, check that it can be read, and plan the sampling.
 
@@ -51,6 +53,8 @@ def read(
             None for no limit.
         size: maps (width, height) of the upright video, in square pixels, to (width, height) of the frames to return.
         batch: frames in each `Frames`. The last batch may be shorter; all are if they would take more than 128 MiB.
+        choose: chooses the frames and their size from the facts of the video, instead of `fps`, `max_frames` and
+            `size`; all packets of the file are then read once before, to number the frames.
     """
     check_sampling(fps, max_frames, batch)
     # numpy numbers would overflow in fractions
@@ -64,18 +68,50 @@ def read(
         duration_s, whole_file = read_duration(container, stream, clock)
         count = stream.frames if stream.frames > 0 else None
         codec, rotation = stream.codec_context.name, orientation.rotation
-    if duration_s is None or (count is None and (fps is None or fps > clock.rate)):
-        scanned_s, count = scan_file(path, clock)
-        duration_s = scanned_s if duration_s is None else duration_s
-    step = compute_step(fps, max_frames, duration_s, count)
-    width, height = resolve_size(size, source)
-    # a frame takes at least a byte of the file, whatever the header states
-    planned = min(path.stat().st_size, count_samples(step, max_frames, duration_s, count))
-    batch = min(batch, max(1, BATCH_BYTES // (3 * width * height)))
+    stamps = array("q")
+    if choose is not None or duration_s is None or (count is None and (fps is None or fps > clock.rate)):
+        scanned_s, stamps = scan_file(path, clock)
+        duration_s, count = scanned_s if duration_s is None else duration_s, len(stamps)
     coding: dict[str, Any] = dict(codec=codec, rotation=rotation, _orientation=orientation, _clock=clock)
-    sampling: dict[str, Any] = dict(planned=planned, fps=fps, max_frames=max_frames, batch=batch, _step_s=step)
     length: dict[str, Any] = dict(duration_s=float(duration_s), native_fps=float(clock.rate), _whole_file=whole_file)
-    return Video(path, width, height, source[0], source[1], **length, **coding, **sampling)
+    if choose is None:
+        step = compute_step(fps, max_frames, duration_s, count)
+        width, height = resolve_size(size, source)
+        # a frame takes at least a byte of the file, whatever the header states
+        planned = min(path.stat().st_size, count_samples(step, max_frames, duration_s, count))
+        sampling: dict[str, Any] = dict(fps=fps, max_frames=max_frames, _step_s=step)
+    else:
+        choice = choose(VideoFacts(len(stamps), float(clock.rate), *source))
+        width, height, planned = choice.width, choice.height, len(choice.indices)
+        sampling = dict(fps=None, max_frames=None, _step_s=None, _resize=choice.resize)
+        sampling |= dict(_times=_find_times(stamps, choice.indices, clock))
+    batch = min(batch, max(1, BATCH_BYTES // (3 * width * height)))
+    return Video(
+        path, width, height, source[0], source[1], **length, **coding, planned=planned, batch=batch, **sampling
+    )
+
+
+def read_facts(path: Path | str) -> VideoFacts:
+    """Count the frames of a video, and find their rate and size, without decoding more than the first frames."""
+    facts = []
+
+    def note(found: VideoFacts) -> FrameChoice:
+        facts.append(found)
+        return FrameChoice(np.zeros(1, np.int64), found.width, found.height)
+
+    read(path, choose=note)
+    return facts[0]
+
+
+def _find_times(stamps: array[int], indices: np.ndarray, clock: Clock) -> list[Ticks]:
+    """Return the display times, in ticks, of frames with these numbers."""
+    if len(indices) == 0 or not 0 <= indices.min() <= indices.max() < len(stamps) or (np.diff(indices) < 0).any():
+        raise ValueError(
+            f"chosen frames must be ascending numbers below {len(stamps)}, got {shorten(indices.tolist())}"
+        )
+    if clock.counts:
+        return [int(index) * clock.frame_ticks for index in indices]
+    return np.sort(np.frombuffer(stamps, np.int64))[indices].tolist()
 
 
 @dataclass
@@ -104,35 +140,52 @@ class Video:
     _clock: Clock = field(kw_only=True, repr=False)
     _whole_file: bool = field(kw_only=True, repr=False)  # `duration_s` is the end of the longest stream
     _targets: range | None = field(default=None, kw_only=True, repr=False)  # numbers of the targets; None for all
+    _times: Sequence[Ticks] | None = field(default=None, kw_only=True, repr=False)  # of chosen frames
+    _resize: Callable[[np.ndarray], np.ndarray] | None = field(default=None, kw_only=True, repr=False)
 
-    def between(self, start_s: float, end_s: float) -> Video:
-        """Return the part of the video from `start_s` to `end_s`.
+    def part(self, first: int, stop: int | None = None) -> Video:
+        """Return the part of the video with the samples from number `first` to before `stop`, None for the last.
 
-        Adjacent parts return the frames of the whole video, each once. The packets before `start_s` are read but not
+        Adjacent parts return the frames of the whole video, each once. The packets before a part are read but not
         decoded, so a later part takes longer to start.
         """
-        if self._step_s is None:
+        if not self.can_split:
             raise ValueError("cannot split a video that is read with fps=None; call read with a number for fps")
-        if not (is_number(start_s) and is_number(end_s) and 0 <= start_s < end_s and start_s < self.duration_s):
-            problem = f"{shorten(start_s)} s to {shorten(end_s)} s is not a part of a video of {self.duration_s:g} s"
-            raise ValueError(f"{problem}; give 0 <= start < end, and a start before the end of the video")
-        total = count_samples(self._step_s, None, Fraction(self.duration_s), None)
-        times_s = (Fraction(float(start_s)), Fraction(float(min(end_s, self.duration_s))))
-        first, last = (min(total, math.ceil(time_s / self._step_s)) for time_s in times_s)
+        total = self._count_samples()
+        is_part = is_number(first) and 0 <= first < total and (stop is None or (is_number(stop) and first < stop))
+        if not is_part or first != int(first) or (stop is not None and stop != int(stop)):
+            problem = f"{shorten(first)} to {shorten(stop)} are not the numbers of samples of this video"
+            raise ValueError(f"{problem}; give 0 <= first < stop, and a first sample below {total}")
+        last = total if stop is None else min(total, int(stop))
         # the last part includes any frames after the stated end
-        targets = range(first, last if end_s < self.duration_s else ALL_TARGETS.stop)
+        targets = range(int(first), last if last < total else ALL_TARGETS.stop)
         return replace(self, planned=min(self.planned, last - first), _targets=targets, warnings=[], frames=None)
+
+    @property
+    def can_split(self) -> bool:
+        """Whether `part` can be used: the number of frames is known."""
+        return self._step_s is not None or self._times is not None
+
+    def _count_samples(self) -> int:
+        if self._times is not None:
+            return len(self._times)
+        return count_samples(self._step_s, None, Fraction(self.duration_s), None)
 
     def __iter__(self) -> Iterator[Frames]:
         self.warnings, self.frames = [], None
         count = 0
-        convert = make_converter(self._orientation, self.width, self.height, self.path)
+        native = (self.width, self.height) if self._resize is None else (self.source_width, self.source_height)
+        convert = make_converter(self._orientation, *native, self.path)
+        shown = None
         for ticks, frame in self._sample():
             place = count % self.batch
             if place == 0:
                 pixels = np.empty((self.batch, self.height, self.width, 3), np.uint8)
                 times_s = np.empty(self.batch)
-            pixels[place] = convert(frame)
+            if frame is not shown:  # a chosen frame may be repeated
+                shown, image = frame, convert(frame)
+                image = image if self._resize is None else self._resize(image)
+            pixels[place] = image
             times_s[place] = self._clock.seconds(ticks)
             count += 1
             if count % self.batch == 0:
@@ -173,8 +226,11 @@ class Video:
         targets = ALL_TARGETS if self._targets is None else self._targets
         if not targets:
             return
-        limit = self.max_frames if self._targets is None else None  # in a part, the step already respects max_frames
-        sampler = Sampler(step, rounding, limit, targets)
+        sampler: Sampler | ListSampler
+        if self._times is not None:
+            sampler = ListSampler(self._times[targets.start : targets.stop])
+        else:  # in a part, the step already respects max_frames
+            sampler = Sampler(step, rounding, self.max_frames if self._targets is None else None, targets)
         with open_container(self.path) as container:
             stream = find_video_stream(container, self.path)
             packets = PacketReader(container, *(() if self._whole_file else (stream,)))

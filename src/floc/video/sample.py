@@ -6,6 +6,7 @@ in floats, 3 frames of a tenth of a second are not 0.3 s, and the sampler would 
 
 import math
 import sys
+from collections.abc import Sequence
 from fractions import Fraction
 
 Ticks = int | Fraction
@@ -62,18 +63,50 @@ class Sampler:
     def done(self) -> bool:
         return self.count == self._limit or self.target >= self._end
 
-    def wants(self, until: Ticks) -> bool:
-        """Return whether to take the frame that is on screen until `until`. Call once per frame, in display order.
+    def count_wanted(self, until: Ticks) -> int:
+        """Return 1 to take the frame that is on screen until `until`, else 0. Call once per frame, in display order.
 
         >>> sampler = Sampler(step=10, rounding=0, limit=None)
-        >>> [frame for frame in range(0, 42, 3) if sampler.wants(until=frame + 3)]
+        >>> [frame for frame in range(0, 42, 3) if sampler.count_wanted(until=frame + 3)]
         [0, 9, 18, 30, 39]
         """
         if self.target >= until:
-            return False
+            return 0
         self.count += 1
         if self._step is not None:
             # skip the other targets at which this frame is on screen
             number = max(1, math.ceil((until - self._rounding) / Fraction(self._step)))
             self.target = number * self._step + self._rounding
-        return True
+        return 1
+
+
+class ListSampler:
+    """Selects frames by their display times; a time may be listed several times.
+
+    Args:
+        times: ticks, ascending.
+    """
+
+    def __init__(self, times: Sequence[Ticks]) -> None:
+        self._times = times
+        self.count = 0
+
+    @property
+    def target(self) -> Ticks | float:
+        return math.inf if self.done else self._times[self.count]
+
+    @property
+    def done(self) -> bool:
+        return self.count == len(self._times)
+
+    def count_wanted(self, until: Ticks) -> int:
+        """Return how often to take the frame that is on screen until `until`. Call once per frame, in display order.
+
+        >>> sampler = ListSampler([0, 6, 6, 9])
+        >>> [sampler.count_wanted(until=frame + 3) for frame in range(0, 12, 3)]
+        [1, 0, 2, 1]
+        """
+        before = self.count
+        while self.target < until:
+            self.count += 1
+        return self.count - before

@@ -171,3 +171,18 @@ def test_rejects_invalid_arguments(tmp_path: Path, options: dict, message: str) 
     make_film(tmp_path / "a.mkv", 3, seed=0)
     with pytest.raises((ValueError, RuntimeError), match=message):
         ingest([tmp_path / "a.mkv"], tmp_path / "store", **(OPTIONS | options))
+
+
+def test_warns_before_work_beyond_the_context(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision", reason="processors need pip install 'floc-video[hf]'")
+    from tests.integrations.transformers.checkpoints import save
+
+    (film,) = make_films(tmp_path / "films", 1, seconds=4)
+    (tmp_path / "model").mkdir()
+    model = save("qwen2_5_vl", tmp_path / "model", max_position_embeddings=520)
+    shown: list[int] = []
+    settings = dict(encoder=f"hf:{model}", ratio="1/4", workers=1, device="cpu")
+    status = ingest([film], tmp_path / "store", **settings, show=lambda now: shown.append(len(now.warnings)))
+    assert status.done == 1
+    assert any("the model's context is 520" in text for _, text in status.warnings)
+    assert shown[0] == 1

@@ -149,10 +149,10 @@ def test_missing_store_raises(worker: Worker, film: Path) -> None:
 
 
 def test_any_other_error_fails_one_video(worker: Worker, film: Path, monkeypatch) -> None:
-    def fail(path, **options):
+    def fail(path, layout, **options):
         raise LookupError("no decoder")
 
-    monkeypatch.setattr(worker_module, "read", fail)
+    monkeypatch.setattr(worker_module, "open_video", fail)
     event = plan_video(worker.job, *find_videos([film]))
     assert isinstance(event, VideoFailed)
     assert event.reason == "LookupError: no decoder"
@@ -160,8 +160,8 @@ def test_any_other_error_fails_one_video(worker: Worker, film: Path, monkeypatch
 
 def test_impossible_duration_gives_one_span(film: Path) -> None:
     (file,) = find_videos([film])
-    (span,) = split_spans(OPTIONS, file, "id", replace(read(film), duration_s=1e12), 1)
-    assert (span.start_s, span.end_s) == (0.0, float("inf"))
+    (span,) = split_spans(file, "id", replace(read(film), planned=10**12), 1)
+    assert (span.first, span.stop) == (0, None)
 
 
 def test_video_that_fails_in_the_middle(small_pieces, worker: Worker, film: Path, monkeypatch) -> None:

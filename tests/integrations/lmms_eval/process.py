@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -12,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 STAND_INS = Path(__file__).parent / "stand_ins"
+ON_CPU = Path(__file__).parent / "on_cpu.py"
 NEEDS_TORCHCODEC = "internvl"  # the others read videos with decord
+NEEDS_CUDA = "qwen3_omni_moe"
 SMALL = "min_pixels=256,max_pixels=4096"
 EIGHT = "max_frames=8"
 # floc model -> model type, more arguments, and how lmms-eval and floc spell "8 frames"
@@ -21,24 +22,29 @@ MODELS = {
     # here lmms-eval samples 8 of two frames per second, which floc's arguments cannot express
     "floc_qwen2_vl": ("qwen2_vl", SMALL, "max_num_frames=8", "max_num_frames=8"),
     "floc_qwen3_vl": ("qwen3_vl", SMALL, "max_num_frames=8", EIGHT),
+    "floc_qwen3_5": ("qwen3_5", f"{SMALL},enable_thinking=False", "max_num_frames=8", EIGHT),
+    # here lmms-eval samples at most 16 of two frames per second
+    "floc_qwen3_omni": (NEEDS_CUDA, "device_map=auto,attn_implementation=sdpa", "use_cache=True", "use_cache=True"),
     "floc_internvl3": ("internvl", "max_patches=1", "num_frames=8", EIGHT),
     "floc_llava_video": ("llava_onevision", "revision=main", "max_frames_num=8", EIGHT),
 }
 
 
 @cache
-def needs_stand_in(package: str) -> bool:
-    """Return whether lmms-eval is installed and a package that it needs does not load."""
-    if importlib.util.find_spec("lmms_eval") is None:
-        return False
+def loads(package: str) -> bool:
+    """Return whether a package can be imported."""
     process = subprocess.run([sys.executable, "-c", f"import {package}"], capture_output=True, check=False)
-    return process.returncode != 0
+    return process.returncode == 0
 
 
 def run(*arguments: object, kind: str, home: Path) -> str:
     """Run Python with arguments and return its output, stdout and stderr."""
-    packages = ["torchvision", *(["torchcodec"] if kind == NEEDS_TORCHCODEC else [])]
-    paths = [str(STAND_INS / package) for package in packages if needs_stand_in(package)]
+    if kind == NEEDS_CUDA:
+        first, code, *more = map(str, arguments)
+        patch = f"import runpy; runpy.run_path({str(ON_CPU)!r})\n"
+        arguments = (ON_CPU, *more) if first == "-m" else (first, patch + code, *more)
+    needs_decoder = kind == NEEDS_TORCHCODEC and not loads("torchcodec")
+    paths = [str(STAND_INS / "torchcodec")] if needs_decoder else []
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]),

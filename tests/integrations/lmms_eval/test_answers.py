@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import sys
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +18,6 @@ from floc.evaluation.plan import PlanOptions, plan_grid  # noqa: E402
 from floc.evaluation.results import ResultFolder, score_answers  # noqa: E402
 from floc.evaluation.runner import execute_runs  # noqa: E402
 from floc.evaluation.tasks import TASKS, Task  # noqa: E402
-from tests.integrations.lmms_eval.process import STAND_INS, needs_stand_in  # noqa: E402
 
 YAML = """
 dataset_path: json
@@ -129,8 +127,6 @@ def test_datasets_and_metrics_match_lmms_eval(name: str) -> None:
 
 @pytest.mark.parametrize("fault", ["", "raise RuntimeError('no score today')"])
 def test_executes_a_run_with_lmms_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    if needs_stand_in("torchvision"):
-        monkeypatch.setenv("PYTHONPATH", str(STAND_INS / "torchvision"), prepend=os.pathsep)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setitem(TASKS, "floc_toy", TOY)

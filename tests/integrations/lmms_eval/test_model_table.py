@@ -15,10 +15,18 @@ import pytest
 from floc.integrations.lmms_eval import LMMS_MODELS, manifests
 
 ROOT = Path(__file__).parents[3]
-NAMES = {"floc_qwen2_5_vl", "floc_qwen2_vl", "floc_qwen3_vl", "floc_internvl3", "floc_llava_video"}
+NAMES = {
+    "floc_qwen2_5_vl",
+    "floc_qwen2_vl",
+    "floc_qwen3_vl",
+    "floc_qwen3_5",
+    "floc_qwen3_omni",
+    "floc_internvl3",
+    "floc_llava_video",
+}
 WITHOUT = """
 import sys
-for name in ("lmms_eval", "loguru", "tqdm", "qwen_vl_utils", "av", "transformers"):
+for name in ("lmms_eval", "loguru", "tqdm", "qwen_vl_utils", "qwen_omni_utils", "av", "transformers"):
     sys.modules[name] = None
 import floc.integrations.lmms_eval
 print(*floc.integrations.lmms_eval.LMMS_MODELS)

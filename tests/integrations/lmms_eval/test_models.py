@@ -107,6 +107,41 @@ def test_raises_errors_of_generate() -> None:
     assert len(wrapped.generate_until([request(0)])) == 1
 
 
+def test_raises_errors_outside_generate() -> None:
+    class Omni(Small):
+        """Answers with an empty text on all errors, as the models of lmms-eval for audio do."""
+
+        def _infer_one(self, request: Any) -> str:
+            raise OSError("no such film")
+
+        def generate_until(self, requests: list[Any]) -> list[Any]:
+            try:
+                return [self._infer_one(request) for request in requests]
+            except OSError:
+                return [""]
+
+    class WrappedOmni(models.CompressedModel, Omni):
+        wrapped_model = LMMS_MODELS["floc_qwen3_omni"]
+
+    assert Omni("qwen2_5_vl").generate_until([request(0)]) == [""]
+    with pytest.raises(OSError, match="no such film"):
+        WrappedOmni(pretrained="qwen2_5_vl", ratio="1/4").generate_until([request(0)])
+
+
+def test_accepts_arguments_of_base_classes() -> None:
+    class Newer(Small):
+        def __init__(self, pretrained: str, enable_thinking: bool = True, **kwargs: Any) -> None:
+            super().__init__(pretrained, **kwargs)
+
+    class WrappedNewer(models.CompressedModel, Newer):
+        wrapped_model = LMMS_MODELS["floc_qwen3_5"]
+
+    wrapped = WrappedNewer(pretrained="qwen2_5_vl", ratio=1, enable_thinking=False, device="cpu")
+    assert len(wrapped.generate_until([request(0)])) == 1
+    with pytest.raises(ValueError, match="unknown model argument 'devise'; did you mean 'device'"):
+        WrappedNewer(pretrained="qwen2_5_vl", ratio=1, devise="cpu")
+
+
 def test_samples_share_a_progress_bar() -> None:
     wrapped = Wrapped(pretrained="qwen2_5_vl", ratio="1/4")
     wrapped.generate_until([request(0), request(1)])

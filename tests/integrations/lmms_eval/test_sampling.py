@@ -29,14 +29,20 @@ def test_count(given: FrameSampling, count: int) -> None:
     assert given.count(80, rate=4) == count
 
 
-def test_qwen_reads_pairs_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    utils, process = ModuleType("qwen_vl_utils"), ModuleType("qwen_vl_utils.vision_process")
+@pytest.mark.parametrize(
+    ("override", "package"),
+    [(sampling.override_qwen, "qwen_vl_utils"), (sampling.override_qwen_omni, "qwen_omni_utils.v2_5")],
+    ids=["qwen", "qwen omni"],
+)
+def test_qwen_reads_pairs_of_frames(override: Any, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    utils, process = ModuleType(package), ModuleType(f"{package}.vision_process")
     process.smart_nframes = original = lambda *args: 0
     utils.vision_process = process
-    monkeypatch.setitem(sys.modules, "qwen_vl_utils", utils)
-    monkeypatch.setitem(sys.modules, "qwen_vl_utils.vision_process", process)
+    monkeypatch.setitem(sys.modules, package.split(".")[0], ModuleType(package.split(".")[0]))
+    monkeypatch.setitem(sys.modules, package, utils)
+    monkeypatch.setitem(sys.modules, f"{package}.vision_process", process)
     model = SimpleNamespace(max_num_frames=32)
-    with sampling.override_qwen(model, FrameSampling(max_frames=7)):
+    with override(model, FrameSampling(max_frames=7)):
         assert process.smart_nframes({"fps": 2}, total_frames=80, video_fps=4.0) == 6
         assert process.smart_nframes({"nframes": 64}, total_frames=3, video_fps=4.0) == 2
         assert model.max_num_frames >= 80

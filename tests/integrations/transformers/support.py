@@ -14,31 +14,34 @@ import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from pathlib import Path
 
+from tests.integrations.transformers.processors import PARTS
+from tests.integrations.transformers.video_types import NOTES, REASONS, list_video_types
+
 GENERATION = "test_generation_equals_masking"
 # features, and the start of the names of their tests
 FEATURES = {
-    "equal to short inputs and to masking": (
+    "equal to hand-cut inputs": (
         "test_ratio_one_is_bit_identical",
         "test_equals_inputs_cut_by_hand",
-        "test_equals_the_bare_model_with_dropped_tokens_masked",
+        "test_generates_as_inputs_cut_by_hand",
         "test_cache_holds_kept_tokens_and_text",
         "test_model_is_restored",
     ),
-    "greedy": (f"{GENERATION}[greedy",),
-    "beams": (f"{GENERATION}[beams", f"{GENERATION}[several beams"),
-    "sampling": (f"{GENERATION}[sampling",),
-    "no cache": (f"{GENERATION}[no cache",),
-    "static cache": (f"{GENERATION}[static cache", "test_generation_with_static_cache_and_eager_attention"),
-    "prompt lookup": (f"{GENERATION}[prompt lookup",),
+    "equal to masking": ("test_equals_the_bare_model_with_dropped_tokens_masked",),
     "further turns": ("test_second_turn_continues_from_the_cache", "test_second_turn_with_another_video"),
+    "static cache": (
+        f"{GENERATION}[static cache",
+        "test_generation_with_static_cache_and_eager_attention",
+        "test_static_cache_generates_the_same",
+    ),
+    "beams, sampling": (f"{GENERATION}[beams", f"{GENERATION}[several beams", f"{GENERATION}[sampling"),
+    "prompt lookup": (f"{GENERATION}[prompt lookup",),
     "images beside": ("test_images_are_not_compressed",),
     "compact positions": ("test_compact_positions_have_no_gaps",),
-    "merging methods": ("test_merged_features_replace_embeddings",),
     "capture and replay": (
+        "test_file_with_all_tokens_equals_the_model_alone",
+        "test_fewer_tokens_of_a_file_equal_attach",
         "test_replay_equals_attach",
-        "test_another_question_about_the_same_video",
-        "test_several_videos_in_a_prompt",
-        "test_smaller_budget_from_the_same_file",
     ),
     "floc ask": ("test_answer_equals_capture_and_replay",),
 }
@@ -62,15 +65,10 @@ def read_outcomes(report: Path) -> dict[tuple[str, str], set[str]]:
 
 
 def format_table(reports: dict[str, Path]) -> str:
-    """Format the table: the releases in which each feature works, by family."""
+    """Format the table: the releases in which each feature works, by model type."""
     by_release = {release: read_outcomes(path) for release, path in reports.items()}
-    first = "equal to short inputs and to masking"
-    kinds = sorted(
-        {kind for outcomes in by_release.values() for kind, feature in outcomes if feature == first and kind}
-    )
-    kinds = [kind for kind in kinds if kind not in ("sdpa", "eager")]
-    lines = [f"| family | {' | '.join(FEATURES)} |", f"|---|{'---|' * len(FEATURES)}"]
-    for kind in kinds:
+    lines = [f"| model type | {' | '.join(FEATURES)} | note |", f"|---|{'---|' * (len(FEATURES) + 1)}"]
+    for kind in sorted({kind.removesuffix("_thinker") for kind in list_video_types()} | PARTS.keys()):
         cells = []
         for feature in FEATURES:
             works = [
@@ -79,11 +77,15 @@ def format_table(reports: dict[str, Path]) -> str:
                 if "passed" in outcomes.get((kind, feature), ()) and "failed" not in outcomes[kind, feature]
             ]
             cells.append("yes" if len(works) == len(by_release) else ", ".join(works) or "-")
-        lines.append(f"| {kind} | {' | '.join(cells)} |")
+        note = REASONS.get(kind) or NOTES.get(kind, "")
+        lines.append(f"| {kind} | {' | '.join(cells)} | {note} |")
     tested = " and ".join(reports)
     note = (
-        f"Run with transformers {tested} on tiny models with random weights. yes: works in both; a release: works in "
-        "that one only, because the bare model of the other cannot do it; -: does not apply, or is not supported yet."
+        f"All model types of transformers {list(reports)[-1]} that take videos, from the library itself. Run with "
+        f"transformers {tested} on tiny models with random weights and the real processor classes. yes: works in both; "
+        "a release: works in that one only, because the type or the feature does not exist or fails in the bare model "
+        "of the other; -: not tested, does not apply, or the note says why. Layers that do not attend to all tokens "
+        "cannot equal masking."
     )
     return "\n".join([*lines, "", note])
 

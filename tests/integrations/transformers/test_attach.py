@@ -245,13 +245,6 @@ def test_rejects_bad_settings_before_adding_hooks(arguments: dict[str, Any], mes
     assert list_hooks(bare) == before
 
 
-def test_rejects_sliding_windows() -> None:
-    bare = model("qwen2_vl")
-    bare.config.text_config.layer_types = ["full_attention", "sliding_attention", "full_attention"]
-    with pytest.raises(ValueError, match="layers with sliding_attention"):
-        floc.attach(bare, ratio=RATIO)
-
-
 def test_rejects_labels_positions_and_embeddings(models) -> None:
     bare, example = models["qwen2_5_vl", "sdpa"], create_prompt("qwen2_5_vl")
     with floc.attach(bare, ratio=RATIO):

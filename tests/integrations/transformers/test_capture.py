@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,26 +14,54 @@ import torch
 
 import floc
 from floc.captured import pieces
+from floc.families import FAMILIES
+from floc.families.processing import VideoPreparer
 from floc.tokens import Frames
-from tests.integrations.transformers.helpers import CLOSE, RATIO, create_prompt, record_bare_call
+from tests.integrations.transformers.helpers import CLOSE, RATIO, create_prompt, forbid_vision, record_bare_call
+from tests.integrations.transformers.processors import PARTS, create_processor
+from tests.integrations.transformers.tiny_configs import create_model
+from tests.integrations.transformers.video_types import NOTES
 from tests.integrations.transformers.zoo import Image, Text, Video, prompt, side, transformers, without_pixels
 
-SQUARES = ("internvl", "smolvlm", "llava_next_video", "llava_onevision")
+QUESTION = "What is on the table?"
+BROKEN = {kind: NOTES[kind] for kind in ("kimi_k25", "nemotron_h_omni")}
+MISSING = f"not in transformers {transformers.__version__}"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    """A folder with a preprocessor file."""
-    path = tmp_path_factory.mktemp("preprocessing")
-    values = dict(
-        image_mean=[0.5, 0.4, 0.3],
-        image_std=[0.2, 0.3, 0.25],
-        min_pixels=16 * 24,
-        max_pixels=16 * 24,
-        size=dict(height=24, width=24),
+def list_kinds() -> list[Any]:
+    """Return all model types, those that cannot be tested with the reason."""
+    reasons = {kind: MISSING for kind in PARTS if kind not in transformers.CONFIG_MAPPING} | BROKEN
+    return [pytest.param(kind, marks=pytest.mark.skip(reasons[kind])) if kind in reasons else kind for kind in PARTS]
+
+
+KINDS = pytest.mark.parametrize("kind", list_kinds())
+GREEDY: Any = dict(max_new_tokens=3, do_sample=False, output_logits=True, return_dict_in_generate=True)
+
+
+def read_with_processor(kind: str, path: Path) -> dict[str, torch.Tensor]:
+    """Return what the processor makes of a file, frames decoded by floc and nothing else by it."""
+    processor = create_processor(kind)
+    preparer = VideoPreparer(processor)
+    plan = preparer.plan(floc.video.read_facts(path))
+    pixels = np.concatenate([batch.pixels for batch in floc.video.read(path, fps=None, max_frames=None)])
+    turn = {"role": "user", "content": [{"type": "video", "video": pixels[plan.indices]}]}
+    turn["content"] = [*turn["content"], {"type": "text", "text": QUESTION}]
+    options = {"do_sample_frames": False, "video_metadata": [plan.describe()], "return_metadata": True}
+    changed = ("cap_pixels_per_frame", "use_token_compression", "do_resize")
+    options |= {name: value for name, value in preparer.settings.items() if name in changed}
+    options |= {} if plan.fps is None else {"fps": plan.fps}
+    options |= (
+        {"return_mm_token_type_ids": True} if FAMILIES[create_model(kind).config.model_type].asks_token_types else {}
     )
-    (path / "preprocessor_config.json").write_text(json.dumps(values))
-    return path
+    inputs = processor.apply_chat_template(
+        [turn],
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        return_tensors="pt",
+        processor_kwargs=options,
+    )
+    return {name: value for name, value in inputs.items() if torch.is_tensor(value)}
 
 
 def create_frames(frames: int, width: int = 24, height: int = 16) -> list[Frames]:
@@ -95,106 +124,146 @@ def test_long_video_with_a_budget_equals_a_stream(kind: str, block: Any, models,
         assert bare(**without_pixels(example.inputs)).logits.isfinite().all()
 
 
-def test_video_shorter_than_announced_keeps_its_budget(models, folder: Path) -> None:
+def test_video_shorter_than_announced_keeps_its_budget() -> None:
     class ShortList(list):  # type: ignore[type-arg]
         """Frames whose length is longer than their iterator."""
 
         def __iter__(self) -> Iterator[Frames]:
             return iter([*super().__iter__()][:2])
 
-    video = floc.capture(models["qwen2_5_vl", "sdpa"], ShortList(create_frames(70)), budget=30, source=str(folder))
+    video = capture_frames("qwen2_5_vl", ShortList(create_frames(70)), budget=30)
     assert video.shape[0] == 7
     assert len(video) == 30
 
 
-def test_frames_equal_inputs_of_a_processor(models, folder: Path) -> None:
-    bare = models["qwen2_5_vl", "sdpa"]
-    frames = create_frames(9)
-    video = floc.capture(bare, frames, ratio=RATIO, source=str(folder), fps=2)
-    assert video.shape == (5, 2, 3)
+def capture_frames(kind: str, frames: Any, **settings: Any) -> floc.Captured:
+    return floc.capture(create_model(kind), frames, processor=create_processor(kind), **settings)
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl", "internvl", "gemma4", "llava_next_video"])
+def test_frames_equal_inputs_of_the_processor(kind: str) -> None:
+    """Frames are prepared a few at a time; the oracle is the processor on all of them."""
+    model, processor, frames = create_model(kind), create_processor(kind), create_frames(38, 50, 34)
+    video = capture_frames(kind, frames, ratio=1)
+    pixels = np.concatenate([batch.pixels for batch in frames])
+    turn = {"role": "user", "content": [{"type": "video", "video": pixels}, {"type": "text", "text": "?"}]}
+    options = {
+        "do_sample_frames": False,
+        "video_metadata": [{"fps": 2.0, "total_num_frames": 38, "frames_indices": list(range(38))}],
+    }
+    if "cap_pixels_per_frame" in processor.video_processor.valid_kwargs.__annotations__:
+        options["cap_pixels_per_frame"] = True
+    inputs = processor.apply_chat_template(
+        [turn], tokenize=True, return_dict=True, return_tensors="pt", processor_kwargs=options
+    )
+    other = floc.capture(model, inputs, ratio=1)
+    assert video.shape == other.shape
+    torch.testing.assert_close(video.features, other.features, **CLOSE)
+
+
+def test_times_of_frames() -> None:
+    shares: list[float] = []
+    video = capture_frames("qwen2_5_vl", create_frames(9), ratio=RATIO, progress=shares.append)
     assert video.times_s is not None
     assert video.last_s is not None
     assert video.times_s.tolist() == [0, 1, 2, 3, 4]
     assert video.last_s.tolist() == [0.5, 1.5, 2.5, 3.5, 4]  # the last slice has one frame
-    pixels = np.concatenate([batch.pixels for batch in frames])
-    pixels = np.concatenate([pixels, pixels[-1:]])
-    normal = (pixels / 255 - [0.5, 0.4, 0.3]) / [0.2, 0.3, 0.25]
-    patches = [
-        normal[t : t + 2, y + dy : y + dy + 4, x + dx : x + dx + 4].transpose(3, 0, 1, 2).ravel()
-        for t in range(0, 10, 2)
-        for y in range(0, 16, 8)
-        for x in range(0, 24, 8)
-        for dy in (0, 4)
-        for dx in (0, 4)
-    ]
-    prepared = {
-        "pixel_values_videos": torch.tensor(np.array(patches), dtype=torch.float32),
-        "video_grid_thw": torch.tensor([[5, 4, 6]]),
-    }
-    other = floc.capture(bare, prepared, ratio=RATIO)
-    assert video.indices.tolist() == other.indices.tolist()
-    torch.testing.assert_close(video.features, other.features, **CLOSE)
-
-
-@pytest.mark.parametrize("kind", ["qwen3_vl", "glm4v", "video_llama_3", "internvl", "llava_next_video", "smolvlm"])
-def test_frames_of_every_layout(kind: str, models, folder: Path, tmp_path: Path) -> None:
-    bare = models[kind, "sdpa"]
-    per_slice = 2 if kind in ("qwen3_vl", "glm4v") else 1
-    frames = create_frames(40) if kind not in SQUARES else create_frames(40, 24, 24)
-    shares: list[float] = []
-    video = floc.capture(bare, frames, budget=50, source=str(folder), fps=2, progress=shares.append)
-    assert video.shape == (40 // per_slice, *((2, 3) if kind not in SQUARES else (3, 3)))
-    assert len(video) == 50
+    assert (video.fps, video.duration_s) == (2, 4.5)
+    assert shares == sorted(shares)
     assert shares[-1] == 1
-    assert sorted(shares) == shares
-    assert {"decode", "vision", "select", "total"} == video.made["seconds"].keys()
-    video.save(tmp_path / "video.floc")
-    again = floc.load(tmp_path / "video.floc")
-    assert torch.equal(again.features, video.features)
-    assert len(again.deep) == (2 if kind == "qwen3_vl" else 0)
-    assert again.times_s is not None
-    assert again.times_s.tolist() == (np.arange(40 // per_slice) * per_slice / 2).tolist()
-    assert (again.fps, again.frames_per_slice) == (2, per_slice)
+    assert {"decode", "preprocess", "vision", "select", "total"} == video.made["seconds"].keys()
 
 
-def test_video_file(models, folder: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory) -> Path:
     av = pytest.importorskip("av", reason="av is not installed: pip install 'floc-video[video]'")
-    path = tmp_path / "clip.mp4"
+    path = tmp_path_factory.mktemp("clip") / "clip.mp4"
     with av.open(path, "w") as out:
-        stream = out.add_stream("mpeg4", rate=8)
-        stream.width, stream.height = 48, 32
-        for i in range(48):
-            picture = np.full((32, 48, 3), i * 5, np.uint8)
+        stream = out.add_stream("mpeg4", rate=12)
+        stream.width, stream.height = 64, 40
+        for i in range(36):
+            picture = np.full((40, 64, 3), i * 5, np.uint8)
             picture[:, i : i + 4] = 255 - i
             out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         out.mux(stream.encode())
-    bare = models["qwen2_5_vl", "sdpa"]
-    video = floc.capture(bare, path, ratio=RATIO, source=str(folder), fps=2)
-    assert video.shape == (6, 2, 3)
-    assert video.duration_s == pytest.approx(6, abs=0.2)
+    return path
+
+
+@KINDS
+def test_file_with_all_tokens_equals_the_model_alone(kind: str, clip: Path, tmp_path: Path) -> None:
+    """Capture, save, load and replay with ratio=1, against the model on what its processor makes of the file."""
+    model, processor = create_model(kind), create_processor(kind)
+    floc.capture(model, clip, processor=processor, ratio=1).save(tmp_path / "clip.floc")
+    video = floc.load(tmp_path / "clip.floc")
+    replayed = video.inputs(processor, QUESTION)
+    inputs = read_with_processor(kind, clip)
+    assert torch.equal(replayed["input_ids"], inputs["input_ids"])
+    assert not {"pixel_values", "pixel_values_videos"} & replayed.keys()
+    # transformers 5.17 calls the vision encoder of omni models without pixels, too
+    is_called = "omni" in kind and transformers.__version__.startswith("5.17.")
+    with floc.replay(model, video), contextlib.nullcontext() if is_called else forbid_vision(model):
+        actual = model.generate(**replayed, **GREEDY)
+    expected = model.generate(**inputs, **GREEDY)
+    assert torch.equal(actual.sequences, expected.sequences)
+    for step, other in zip(actual.logits, expected.logits, strict=True):
+        torch.testing.assert_close(step, other, **CLOSE)
+
+
+@KINDS
+def test_fewer_tokens_of_a_file_equal_attach(kind: str, clip: Path) -> None:
+    model, processor = create_model(kind), create_processor(kind)
+    video = floc.capture(model, clip, processor=processor, ratio=RATIO)
+    assert len(video) == max(1, round(video.n * RATIO))
+    with floc.replay(model, video):
+        actual = model.generate(**video.inputs(processor, QUESTION), **GREEDY)
+    with floc.attach(model, ratio=RATIO) as handle:
+        expected = model.generate(**read_with_processor(kind, clip), **GREEDY)
+    assert video.indices.tolist() == handle.last[0].indices.tolist()
+    for step, other in zip(actual.logits, expected.logits, strict=True):
+        torch.testing.assert_close(step, other, **CLOSE)
+
+
+def test_options_of_a_file(clip: Path, tmp_path: Path) -> None:
+    model, processor = create_model("qwen2_5_vl"), create_processor("qwen2_5_vl")
+    video = floc.capture(model, clip, processor=processor, ratio=RATIO, fps=4, max_frames=10)
+    assert video.shape[0] == 5
+    assert video.duration_s == pytest.approx(3, abs=0.2)
     assert video.made["source"] == "clip.mp4"
+    assert floc.capture(model, clip, processor=processor, ratio=RATIO, fps="all").shape[0] == 18
     with pytest.raises(FileNotFoundError, match=r"nothing\.mp4"):
-        floc.capture(bare, tmp_path / "nothing.mp4", ratio=RATIO, source=str(folder))
+        floc.capture(model, tmp_path / "nothing.mp4", processor=processor, ratio=RATIO)
+    with pytest.raises(ValueError, match="pass processor="):
+        floc.capture(model, clip, ratio=RATIO)
+    with pytest.raises(ValueError, match="takes images only"):
+        floc.capture(model, clip, ratio=RATIO, processor=processor.tokenizer)
 
 
-def test_fps_and_duration_from_times(models, folder: Path) -> None:
-    bare = models["qwen2_5_vl", "sdpa"]
-    pixels = np.zeros((16, 16, 24, 3), np.uint8)
-    video = floc.capture(bare, [Frames(pixels, np.arange(16) * 0.1)], ratio=RATIO, source=str(folder))
-    assert video.fps == pytest.approx(10)
-    assert video.duration_s == pytest.approx(1.6)
-    with pytest.raises(ValueError, match="pass source="):
-        floc.capture(bare, [Frames(pixels, np.arange(16) * 0.1)], ratio=RATIO)
+def test_replay_refuses_another_preparation(clip: Path) -> None:
+    model, processor = create_model("qwen2_5_vl"), create_processor("qwen2_5_vl")
+    video = floc.capture(model, clip, processor=processor, ratio=RATIO)
+    with pytest.raises(ValueError, match=r"prepared by .Qwen2VLVideoProcessor., but this is Qwen3VLVideoProcessor"):
+        video.inputs(create_processor("qwen3_vl"), QUESTION)
+    other = copy.copy(processor)
+    other.video_processor = copy.copy(processor.video_processor)
+    other.video_processor.image_mean = [0.1, 0.2, 0.3]
+    with pytest.raises(ValueError, match=r"prepared with image_mean .* but this processor has"):
+        video.inputs(other, QUESTION)
+    with pytest.raises(ValueError, match="stands for a video in a prompt; remove it"):
+        video.inputs(processor, f"What is {processor.video_token}?")
+    silent = copy.copy(processor)
+    silent.chat_template = None
+    with pytest.raises(ValueError, match="has no chat template"):
+        video.inputs(silent, QUESTION)
 
 
-def test_iterator_of_frames(models, folder: Path) -> None:
-    bare = models["qwen2_5_vl", "sdpa"]
+def test_iterator_of_frames() -> None:
     with pytest.raises(ValueError, match=r"'divprune' needs the length.*not an iterator"):
-        floc.capture(bare, iter(create_frames(9)), budget=5, method="divprune", source=str(folder))
-    assert len(floc.capture(bare, iter(create_frames(9)), budget=5, source=str(folder))) == 5
-    assert len(floc.capture(bare, iter(create_frames(9)), ratio=RATIO, source=str(folder))) == 8
+        capture_frames("qwen2_5_vl", iter(create_frames(9)), budget=5, method="divprune")
+    assert len(capture_frames("qwen2_5_vl", iter(create_frames(9)), budget=5)) == 5
+    video = capture_frames("qwen2_5_vl", iter(create_frames(9)), ratio=RATIO)
+    assert len(video) == round(video.n * RATIO)
     with pytest.raises(ValueError, match="the video is empty"):
-        floc.capture(bare, [], ratio=RATIO, source=str(folder))
+        capture_frames("qwen2_5_vl", [], ratio=RATIO)
 
 
 @pytest.mark.parametrize("kind", ["internvl", "smolvlm"])
@@ -207,14 +276,45 @@ def test_rejects_an_image_beside_frames_passed_as_images(kind: str, models) -> N
         floc.capture(bare, {"pixel_values": example.inputs["pixel_values"]}, ratio=RATIO)
 
 
-def test_rejects_families_without_frame_preparation(models, folder: Path) -> None:
-    with pytest.raises(ValueError, match=r"'cosmos3_omni' \(supported types: .*\); pass the inputs"):
-        floc.capture(models["cosmos3_omni", "sdpa"], create_frames(3), ratio=RATIO, source=str(folder))
-
-
 def test_rejects_unsupported_models() -> None:
     config = transformers.LlamaConfig(
         hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=9
     )
     with pytest.raises(ValueError, match="type 'llama'"):
         floc.capture(transformers.LlamaForCausalLM(config), {}, ratio=RATIO)
+
+
+def test_frame_tokens_limit_the_size_of_a_frame(clip: Path) -> None:
+    model, processor = create_model("qwen3_vl"), create_processor("qwen3_vl")
+    usual = floc.capture(model, clip, processor=processor, ratio=RATIO)
+    small = floc.capture(model, clip, processor=processor, ratio=RATIO, frame_tokens=6)
+    assert usual.shape[0] == small.shape[0]
+    assert small.shape[1] * small.shape[2] <= 6 < usual.shape[1] * usual.shape[2]
+    with floc.replay(model, small):
+        assert model(**small.inputs(processor, QUESTION)).logits.isfinite().all()
+    with pytest.raises(ValueError, match="makes frames of one size, 9 tokens each"):
+        capture_file("internvl", clip, ratio=RATIO, frame_tokens=4)
+
+
+def capture_file(kind: str, clip: Path, **settings: Any) -> floc.Captured:
+    return floc.capture(create_model(kind), clip, processor=create_processor(kind), **settings)
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl", "internvl"])
+def test_more_frames_have_the_usual_number_of_tokens(kind: str, clip: Path) -> None:
+    """The model reads as many tokens as without options, of more frames of the same size."""
+    usual, more = capture_file(kind, clip, ratio=1), capture_file(kind, clip, more_frames=True)
+    assert len(more) == len(usual) == usual.n
+    assert more.shape[1:] == usual.shape[1:]
+    assert more.shape[0] * more.frames_per_slice == 36  # all frames of the clip
+    with pytest.raises(ValueError, match="more_frames chooses the frames and the budget"):
+        capture_file(kind, clip, more_frames=True, ratio=RATIO)
+    with pytest.raises(ValueError, match="are for a video file"):
+        capture_frames(kind, create_frames(4), more_frames=True)
+
+
+def test_warns_before_work_beyond_the_context(clip: Path, monkeypatch) -> None:
+    model = create_model("qwen2_5_vl")
+    monkeypatch.setattr(model.config.get_text_config(), "max_position_embeddings", 520)
+    with pytest.warns(UserWarning, match=r"the prompt has .* but the model's context is 520"):
+        capture_file("qwen2_5_vl", clip, ratio=RATIO)

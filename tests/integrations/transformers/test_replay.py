@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import floc
-from floc.encoders.vision_tower import encode_squares
+from floc.encoders.vision_features import encode_prepared
 from floc.integrations.transformers import FAMILIES
 from tests.integrations.transformers.helpers import (
     ALL,
@@ -167,7 +167,7 @@ def test_video_of_one_frame(kind: str, models) -> None:
     if pixels == "pixel_values":
         with pytest.raises(ValueError, match="the inputs have 0"):
             floc.capture(bare, example.inputs, ratio=1)
-        encoded = encode_squares(bare.model, example.inputs[pixels].flatten(0, -4))
+        encoded = encode_prepared(bare.model, example.inputs)
         two = floc.capture(bare, create_prompt(kind).inputs, ratio=1)
         video = dataclasses.replace(
             two, features=encoded.tokens.flatten(0, 2), indices=torch.arange(9), order=torch.arange(9), shape=(1, 3, 3)
@@ -252,7 +252,7 @@ def test_rejects_inputs_that_do_not_fit(models) -> None:
         bare(input_ids=torch.tensor([[5, 6, 7]]))  # a prompt without a video is not changed
         with pytest.raises(RuntimeError, match="already attached to this model"):
             floc.attach(bare, ratio=RATIO)
-    with pytest.raises(ValueError, match="its times are unknown"):
-        video.inputs(bare, None, "?")
+    with pytest.raises(ValueError, match="how this video was prepared is unknown"):
+        video.inputs(None, "?")
     with pytest.raises(ValueError, match="must have pixel_values_videos"):
         floc.capture(bare, without_pixels(example.inputs), ratio=RATIO)

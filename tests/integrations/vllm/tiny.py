@@ -25,9 +25,9 @@ def write(kind: str, folder: Path) -> Path:
     if experts:
         _transpose_experts(folder / "model.safetensors")
     if kind in STAMPED:  # their size limit is per video, not per frame
-        path = folder / "video_preprocessor_config.json"
+        path = folder / "processor_config.json"
         config = json.loads(path.read_text())
-        config["size"]["longest_edge"] *= FRAMES
+        config["video_processor"]["size"]["longest_edge"] *= FRAMES
         path.write_text(json.dumps(config))
     return folder
 

@@ -5,15 +5,23 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from floc._checks import is_positive_int, require
 from floc._text import redact_source
 from floc.archive.ingest.job import IngestJob, IngestOptions, VideoFile
 from floc.archive.ingest.ledger import IngestStatus, Ledger, name_file
 from floc.archive.ingest.local import LocalWorkers
-from floc.archive.ingest.sources import find_videos
+from floc.archive.ingest.sources import fetch_file, find_videos
 from floc.archive.locks import FolderLock
 from floc.archive.schema import StoredVideo
 from floc.archive.store import Store
+from floc.budget import Budget
+from floc.encoders.base import default_device
+from floc.families.processing import Limit, Rate
+from floc.planning import check_plan, describe_plan
+from floc.planning.planner import load_planner
+from floc.video import read_facts
 
 
 def ingest(
@@ -24,7 +32,8 @@ def ingest(
     ratio: float | str | None = None,
     coverage: float | None = None,
     method: str = "floc",
-    fps: float | None = 1.0,
+    fps: Rate = None,
+    max_frames: Limit = None,
     device: str | None = None,
     engine: Literal["local", "ray"] = "local",
     workers: int | None = None,
@@ -42,7 +51,8 @@ def ingest(
         encoder: as in `floc.encoders.get`.
         ratio, coverage: exactly one, as in `floc.compress`; applied to each piece of a few minutes.
         method, **options: as in `floc.compress`.
-        fps: sampled frames per second; None for every frame.
+        fps, max_frames: frames per second and limit on the frames, or "all". Default: 1 and all; for the encoder of a
+            model, those of its processor.
         device: device of the encoders, such as "cuda:1"; None for all GPUs, or the CPU if there are none.
         engine: "local" for processes on this machine, "ray" for Ray Data.
         workers: number of encoders; None for one per CPU core, or for GPUs two (local) or one (ray) per GPU.
@@ -55,7 +65,7 @@ def ingest(
     if engine == "local" and address is not None:
         raise ValueError(f"address {address!r} is for a Ray cluster; pass engine='ray' with it")
     text = None if ratio is None else str(ratio)
-    ingest_options = IngestOptions(encoder, text, coverage, method, options, fps, device)
+    ingest_options = IngestOptions(encoder, text, coverage, method, options, fps, max_frames, device)
     warnings: list[tuple[str, str]] = []
     files = find_videos(sources, lambda uri, warning: warnings.append((name_file(uri), warning)))
     target = Store(store, create=True)
@@ -74,6 +84,9 @@ def ingest(
         ledger.status.skipped, ledger.status.warnings = len(skipped), warnings
         # in random order, so that two ingests into one store mostly find each other's videos done
         remaining = [file for file in files if file not in skipped]
+        if ingest_options.encoder.startswith("hf:") and remaining:
+            warnings += check_first(ingest_options, remaining[0])
+            show(ledger.status)
         random.shuffle(remaining)
         try:
             for event in running.run(remaining, ledger):
@@ -84,6 +97,20 @@ def ingest(
             ledger.flush()
         show(ledger.status)
     return ledger.status
+
+
+def check_first(options: IngestOptions, file: VideoFile) -> list[tuple[str, str]]:
+    """Return warnings, before the work, if a video needs more memory than there is or exceeds the model's context."""
+    preparer, costs = load_planner(options.encoder.removeprefix("hf:"))
+    try:
+        with fetch_file(file) as path:
+            plan = preparer.plan(read_facts(path), fps=options.fps, max_frames=options.max_frames)
+    except (OSError, ValueError):  # its ingest will report it
+        return []
+    device = torch.device(options.device or default_device())
+    budget = Budget.parse(options.ratio, None, options.coverage)
+    found = check_plan(describe_plan(preparer, plan, costs, budget, device))
+    return [(name_file(file.uri), warning) for warning in found]
 
 
 def find_ingested(done: Iterable[StoredVideo], job: IngestJob, files: Iterable[VideoFile]) -> list[VideoFile]:

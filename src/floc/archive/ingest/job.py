@@ -10,6 +10,8 @@ from floc.archive.ingest.sources import VideoFile
 from floc.archive.schema import StoredPiece
 from floc.captured.identity import Identity
 from floc.captured.recipe import Recipe
+from floc.encoders.base import DEFAULT_FPS
+from floc.families.processing import Limit, Rate
 from floc.video.read import check_sampling
 
 PIECE_BYTES = 128 << 20  # of pixels: a suitable block to send to an encoder, about 60,000 tokens of the usual models
@@ -26,24 +28,32 @@ class IngestOptions:
     coverage: float | None = None
     method: str = "floc"
     method_options: Mapping[str, Any] = field(default_factory=dict)
-    fps: float | None = 1.0  # None for every frame
+    fps: Rate = None  # as in `floc.encoders.base.open_video`
+    max_frames: Limit = None  # the same; all frames for encoders without a processor
     device: str | None = None  # for the encoder
 
     def __post_init__(self) -> None:
-        check_sampling(self.fps)
+        check_sampling(None if self.fps == "all" else self.fps, None if self.max_frames == "all" else self.max_frames)
         self.recipe()  # raises if the options are invalid
         object.__setattr__(self, "encoder", encoders.resolve_name(self.encoder))
+        if not self.encoder.startswith("hf:"):
+            object.__setattr__(self, "fps", DEFAULT_FPS if self.fps is None else self.fps)
+            object.__setattr__(self, "max_frames", "all" if self.max_frames is None else self.max_frames)
 
     def recipe(self) -> Recipe:
         return Recipe(self.ratio, None, self.coverage, self.method, self.method_options)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the video and the model that the tokens depend on; JSON-serialisable."""
+        # stores made before the processor sampled have no rate for all frames
+        is_all = self.fps == "all" and not self.encoder.startswith("hf:")
+        rate = None if is_all or self.fps is None else self.fps if self.fps == "all" else float(self.fps)
         return {
             "method": self.method,
             "ratio": None if self.ratio is None else str(Fraction(self.ratio).limit_denominator(1_000_000)),
             "coverage": None if self.coverage is None else float(self.coverage),  # 2 and 2.0 give the same video id
-            "fps": None if self.fps is None else float(self.fps),
+            "fps": rate,
+            **({} if self.max_frames == "all" else {"max_frames": self.max_frames}),
             "piece": [PIECE_BYTES, PIECE_STEP, PIECE_LIMIT, SPAN_S],
             **self.method_options,
         }
@@ -60,7 +70,7 @@ class IngestJob:
 
 @dataclass(frozen=True)
 class VideoSpan:
-    """A time range of a video that one worker decodes."""
+    """Consecutive frames of a video, which one worker decodes."""
 
     file: VideoFile
     video: str  # id in the store
@@ -69,8 +79,9 @@ class VideoSpan:
     number: int
     first_piece: int
     piece_frames: int
-    start_s: float = 0.0
-    end_s: float | None = None  # None for the whole video
+    preparation: Mapping[str, Any] | None = None  # by the processor of the encoder's model
+    first: int = 0  # number of its first frame
+    stop: int | None = None  # number behind its last frame; None for all that follow
 
 
 @dataclass(frozen=True)

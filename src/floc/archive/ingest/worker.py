@@ -10,8 +10,9 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from itertools import chain, islice, pairwise
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,10 +27,11 @@ from floc.archive.store import Store
 from floc.captured.identity import Identity
 from floc.captured.pieces import FrameLog, StageTimer, capture_kept, join_pieces
 from floc.captured.recipe import merge_values
-from floc.encoders.base import FrameTokens, group_frames
-from floc.encoders.vision_tower import VisionTower
+from floc.encoders.base import FrameLayout, FrameTokens, Layout, group_frames, open_video
+from floc.encoders.vision_tower import VisionLayout, VisionTower
+from floc.families.preparation import Preparation
 from floc.tokens import Frames
-from floc.video import Video, read
+from floc.video import Video
 
 BATCH = 16  # frames decoded and encoded at a time
 MAX_SPANS = 1000  # a video that claims to be longer than six weeks has a wrong duration
@@ -39,19 +41,19 @@ def plan_video(job: IngestJob, file: VideoFile) -> events.VideoPlan | events.Vid
     """Check whether a video is in the store, and otherwise split it into spans."""
     content, store = "", Store(job.store)
     try:
-        frames_per_slice = encoders.get_layout(job.options.encoder).frames_per_token
         file = refresh_file(file)
         with fetch_file(file) as path:
             content = hash_file(path)
             video = video_id(content, job.model, job.options.as_dict())
             if store.has(video):
                 return events.VideoSkipped(file)
-            source = _open_video(job.options, path)
+            source, layout = _open_video(job.options, path, encoders.get_layout(job.options.encoder))
             require_unchanged(file)
         pieces = store.pieces(video)
         # write the last piece again: its event says how the video was made, even if all pieces exist
         pieces.pop(max(pieces, default=0), None)
-        spans = split_spans(job.options, file, video, source, frames_per_slice)
+        frames_per_slice = layout.frames_per_token
+        spans = split_spans(file, video, source, frames_per_slice, _record(layout))
         duration_s, fps = source.duration_s, source.sampled_fps
         return events.VideoPlan(file, video, content, spans, duration_s, fps, frames_per_slice, pieces)
     except Exception as error:
@@ -67,28 +69,39 @@ def report_failure(file: VideoFile, error: Exception, content: str = "") -> even
     return events.VideoFailed(file, f"{type(error).__name__}: {text}", content)
 
 
-def _open_video(options: IngestOptions, path: Path) -> Video:
-    size = encoders.get_layout(options.encoder).frame_size
-    return read(path, fps=options.fps, max_frames=None, size=size, batch=BATCH)
+def _open_video(options: IngestOptions, path: Path, layout: Layout) -> tuple[Video, Layout]:
+    return open_video(path, layout, fps=options.fps, max_frames=options.max_frames, batch=BATCH)
+
+
+def _record(layout: FrameLayout) -> dict[str, Any] | None:
+    """Return how the processor of a model prepares the video of a layout; None for other encoders."""
+    if not isinstance(layout, VisionLayout):
+        return None
+    assert layout.plan is not None
+    return layout.preparer.record(layout.plan).as_dict()
 
 
 def split_spans(
-    options: IngestOptions, file: VideoFile, video: str, source: Video, frames_per_slice: int
+    file: VideoFile, video: str, source: Video, frames_per_slice: int, preparation: dict[str, Any] | None = None
 ) -> tuple[VideoSpan, ...]:
     """Split a video into spans of about an hour."""
     frames = count_piece_frames(source.width * source.height * 3, frames_per_slice)
-    whole = VideoSpan(file, video, source.sampled_fps, source.duration_s, 0, 0, frames)
-    if options.fps is None:
+    whole = VideoSpan(file, video, source.sampled_fps, source.duration_s, 0, 0, frames, preparation)
+    if not source.can_split:
         return (whole,)
-    pieces = max(1, round(SPAN_S * options.fps / frames))  # of a span
+    pieces = max(1, round(SPAN_S * source.sampled_fps / frames))  # of a span
     span_frames = pieces * frames
-    count = math.ceil(source.duration_s * options.fps / span_frames)
+    count = math.ceil(source.planned / span_frames)
     count = count if 1 <= count <= MAX_SPANS else 1
-    # half-way between two sampling times, so that rounding cannot move a frame to another span
-    starts_s = [0.0, *((number * span_frames - 0.5) / options.fps for number in range(1, count))]
     return tuple(
-        replace(whole, number=number, first_piece=number * pieces, start_s=start_s, end_s=end_s)
-        for number, (start_s, end_s) in enumerate(pairwise([*starts_s, math.inf]))
+        replace(
+            whole,
+            number=number,
+            first_piece=number * pieces,
+            first=number * span_frames,
+            stop=None if number == count - 1 else (number + 1) * span_frames,
+        )
+        for number in range(count)
     )
 
 
@@ -106,8 +119,8 @@ def decode_span(job: IngestJob, span: VideoSpan) -> Iterator[tuple[int, Iterator
     """Yield the number and the frames of each piece, to be used before the next, and at last that the span is done."""
     started, used_s, count = time.perf_counter(), 0.0, 0
     with fetch_file(span.file) as path:
-        source = _open_video(job.options, path)
-        part = source if span.end_s is None else source.between(span.start_s, span.end_s)
+        source, _ = _open_video(job.options, path, encoders.get_layout(job.options.encoder))
+        part = source if span.first == 0 and span.stop is None else source.part(span.first, span.stop)
         batches = iter(group_frames(_require_unchanged_during(part, span.file), 1))
         for first in batches:
             yielded = time.perf_counter()
@@ -134,6 +147,7 @@ class Worker:
         self.encoder = encoders.get(options.encoder, device=options.device)
         if isinstance(self.encoder, VisionTower):
             self.encoder = replace(self.encoder, is_half=False)  # features in the dtype of the model
+        self.planned: tuple[str, VisionTower] | None = None  # the last video, and the encoder for it
         self.job = IngestJob(options, store, Identity.from_encoder(self.encoder))
         self.store = Store(store)
 
@@ -158,18 +172,25 @@ class Worker:
         for batch in stages.measure_items("decode", group_frames(frames, frames_per_slice)):
             times.append(batch.times_s)
             with stages.measure("encode"):
-                encoded.append(self._encode(batch))
+                encoded.append(self._encode(batch, span))
         with stages.measure("choose"):
             tokens, *deep = map(torch.cat, zip(*((batch.tokens, *batch.deep) for batch in encoded), strict=True))
             kept = self.job.options.recipe()(tokens)
             part = capture_kept(kept, self.job.model, [merge_values(layer.flatten(0, 2), kept) for layer in deep])
-        captured = join_pieces([part], FrameLog(frames_per_slice, times, span.fps, span.duration_s), {})
+        about = {} if span.preparation is None else {"preparation": span.preparation}
+        captured = join_pieces([part], FrameLog(frames_per_slice, times, span.fps, span.duration_s, about), {})
         with stages.measure("write"):
             piece = self.store.write_piece(span.video, number, captured)
         release_memory()  # otherwise the heap fragments from piece to piece
         return events.PieceWritten(piece, captured.nested, captured.made, stages.seconds)
 
-    def _encode(self, batch: Frames) -> FrameTokens:
-        if isinstance(self.encoder, VisionTower):
-            return self.encoder.encode(batch.pixels)
-        return FrameTokens(torch.as_tensor(self.encoder(batch.pixels)))
+    def _encode(self, batch: Frames, span: VideoSpan) -> FrameTokens:
+        if not isinstance(self.encoder, VisionTower):
+            return FrameTokens(torch.as_tensor(self.encoder(batch.pixels)))
+        assert span.preparation is not None
+        if self.planned is None or self.planned[0] != span.video:
+            self.planned = (
+                span.video,
+                replace(self.encoder, plan=self.encoder.preparer.restore(Preparation.from_dict(span.preparation))),
+            )
+        return self.planned[1].encode(batch.pixels)

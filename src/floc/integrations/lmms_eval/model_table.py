@@ -22,6 +22,9 @@ LMMS_MODELS = {
     "floc_qwen2_5_vl": LmmsModel("qwen2_5_vl", sampling.override_qwen),
     "floc_qwen2_vl": LmmsModel("qwen2_vl", sampling.override_qwen, is_chat=False),
     "floc_qwen3_vl": LmmsModel("qwen3_vl", sampling.override_qwen),
+    "floc_qwen3_5": LmmsModel("qwen3_5", sampling.override_qwen),
+    # its version for simple tasks mixes the audio of a video into its frames
+    "floc_qwen3_omni": LmmsModel("qwen3_omni", sampling.override_qwen_omni, is_simple=False),
     # lmms-eval's internvl3 runs the code in the checkpoint; internvl_hf runs the transformers class
     "floc_internvl3": LmmsModel("internvl_hf", sampling.override_internvl, is_simple=False),
     # lmms-eval's llava_vid needs a package that is not on PyPI; its chat llava_hf ignores frame limits

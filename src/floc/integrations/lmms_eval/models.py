@@ -39,9 +39,7 @@ class CompressedModel(lmms):
     def __init__(self, **given: Any) -> None:
         if str(given.get("batch_size", 1)) != "1":
             raise ValueError(f"batch_size must be 1, so that every sample is measured; got {given['batch_size']!r}")
-        parameters = inspect.signature(super().__init__).parameters.values()
-        accepted = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
-        arguments = ModelArguments.parse(given, accepted)
+        arguments = ModelArguments.parse(given, _list_arguments(type(self)))
         super().__init__(**arguments.wrapped)
         self.recipe = arguments.recipe
         self.floc_contexts = ExitStack()
@@ -57,7 +55,10 @@ class CompressedModel(lmms):
     def _answer(self, request: Instance) -> GenerationResult:
         self.recipe.videos.clear()
         started = time.perf_counter()
-        with _raise_generate_errors(self.model):
+        with ExitStack() as raising:
+            raising.enter_context(_raise_errors(self.model, "generate"))
+            if hasattr(self, "_infer_one"):  # models for audio, too: all that they do for a sample
+                raising.enter_context(_raise_errors(self, "_infer_one"))
             (output,) = super().generate_until([request])
         cost = self.recipe.pop_cost(time.perf_counter() - started)
         if not cost.tokens:
@@ -68,6 +69,14 @@ class CompressedModel(lmms):
     def clean(self) -> None:
         self.floc_contexts.close()
         super().clean()
+
+
+def _list_arguments(model: type) -> list[str]:
+    """Return the names that the wrapped model accepts: a class may pass arguments on to its bases."""
+    functions = [vars(base)["__init__"] for base in model.__mro__ if "__init__" in vars(base)]
+    parameters = [parameter for each in functions[1:-1] for parameter in inspect.signature(each).parameters.values()]
+    names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD and each.name != "self"]
+    return [*dict.fromkeys(names)]
 
 
 @dataclass
@@ -82,18 +91,18 @@ class MeasuredCounts(TokenCounts):
 
 
 @contextmanager
-def _raise_generate_errors(model: Any) -> Iterator[None]:
-    """Raise errors of `model.generate`: some models of lmms-eval return an empty, wrong answer instead."""
-    generate, errors = model.generate, []
+def _raise_errors(owner: Any, name: str) -> Iterator[None]:
+    """Raise the errors of a method: some models of lmms-eval return an empty, wrong answer instead."""
+    function, errors = getattr(owner, name), []
 
     def collect_errors(*args: Any, **kwargs: Any) -> Any:
         try:
-            return generate(*args, **kwargs)
+            return function(*args, **kwargs)
         except Exception as error:
             errors.append(error)
             raise
 
-    with override_attribute(model, "generate", collect_errors):
+    with override_attribute(owner, name, collect_errors):
         yield
     if errors:
         raise errors[0]

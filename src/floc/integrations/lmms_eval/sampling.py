@@ -40,17 +40,30 @@ class FrameSampling:
         return most if self.fps is None else max(1, min(most, math.floor(frames / rate * self.fps)))
 
 
-@contextmanager
-def override_qwen(model: Any, sampling: FrameSampling) -> Iterator[None]:
-    """Override `smart_nframes` of qwen_vl_utils, which all its video readers call."""
+def override_qwen(model: Any, sampling: FrameSampling) -> AbstractContextManager[None]:
+    """Override the number of frames in qwen_vl_utils."""
     from qwen_vl_utils import vision_process
+
+    return _override_smart_nframes(vision_process, model, sampling)
+
+
+def override_qwen_omni(model: Any, sampling: FrameSampling) -> AbstractContextManager[None]:
+    """Override the number of frames in qwen_omni_utils."""
+    from qwen_omni_utils.v2_5 import vision_process
+
+    return _override_smart_nframes(vision_process, model, sampling)
+
+
+@contextmanager
+def _override_smart_nframes(utilities: Any, model: Any, sampling: FrameSampling) -> Iterator[None]:
+    """Override `smart_nframes`, which all video readers of Qwen's utilities call."""
 
     def smart_nframes(ele: dict[str, Any], total_frames: int, video_fps: float) -> int:
         return max(2, sampling.count(total_frames, video_fps) // 2 * 2)  # a slice is two frames
 
     # models for simple tasks drop frames beyond max_num_frames after reading
     with (
-        override_attribute(vision_process, "smart_nframes", smart_nframes),
+        override_attribute(utilities, "smart_nframes", smart_nframes),
         override_attribute(model, "max_num_frames", ALL_FRAMES),
     ):
         yield

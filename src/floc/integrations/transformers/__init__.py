@@ -2,10 +2,9 @@
 
 from floc.captured.captured import Captured
 from floc.captured.floc_file import load
-from floc.captured.prompts import build_prompt, load_tokenizer
 from floc.families import FAMILIES
 from floc.integrations.transformers.attach import attach
 from floc.integrations.transformers.capture import capture
 from floc.integrations.transformers.replay import replay
 
-__all__ = ["FAMILIES", "Captured", "attach", "build_prompt", "capture", "load", "load_tokenizer", "replay"]
+__all__ = ["FAMILIES", "Captured", "attach", "capture", "load", "replay"]

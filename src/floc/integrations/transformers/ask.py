@@ -9,21 +9,21 @@ import torch
 
 from floc.captured.captured import Captured
 from floc.captured.pieces import StageTimer
-from floc.captured.prompts import load_tokenizer
 from floc.encoders.base import default_device
 from floc.families import find_family
 from floc.families.pretrained import first_line, hide_progress, load_part
+from floc.families.processing import check_processor
 from floc.integrations.transformers.capture import capture
 from floc.integrations.transformers.replay import replay
 
 
 class Session:
-    """A model of a folder or hub id with its tokenizer, for questions about videos."""
+    """A model of a folder or hub id with its processor, for questions about videos."""
 
     def __init__(self, source: str, device: str | None = None) -> None:
-        self.source = source
-        self.tokenizer = load_tokenizer(source)  # before the weights, so that errors show early
         find_family(load_part("config", source, "asking a model"))
+        self.processor = load_part("processor", source, "asking a model")  # before the weights: errors show early
+        check_processor(self.processor)
         import transformers
 
         target = device or default_device()
@@ -41,7 +41,7 @@ class Session:
         """Capture a video; arguments are those of `floc.capture`."""
         if self.model.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.model.device)
-        return capture(self.model, video, source=self.source, **settings)
+        return capture(self.model, video, processor=self.processor, **settings)
 
     def reuse(self, video: Captured) -> Captured:
         """Return a stored video without the seconds that its capture took."""
@@ -77,8 +77,9 @@ class Session:
             def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
                 on_text(text)
 
-        inputs = video.inputs(self.model, self.tokenizer, question)
-        streamer = TimedStreamer(self.tokenizer, skip_prompt=True, skip_special_tokens=True)
+        tokenizer = self.processor.tokenizer
+        inputs = video.inputs(self.processor, question).to(self.model.device)
+        streamer = TimedStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
         with replay(self.model, video):
             prefill.__enter__()
             ids = self.model.generate(**inputs, max_new_tokens=max_new_tokens, streamer=streamer, do_sample=False)
@@ -87,7 +88,7 @@ class Session:
         stages = {name: value for name, value in video.made.get("seconds", {}).items() if name != "total"}
         return {
             "question": question,
-            "answer": self.tokenizer.decode(ids[0, length:], skip_special_tokens=True),
+            "answer": tokenizer.decode(ids[0, length:], skip_special_tokens=True),
             "prompt_tokens": length,
             "read_tokens": length - video.n + len(video),
             "answer_tokens": ids.shape[1] - length,

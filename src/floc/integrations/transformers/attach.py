@@ -60,7 +60,8 @@ def attach(
         print(handle.last)  # what was kept of each video
 
     Args:
-        model: of a family in `floc.integrations.transformers.FAMILIES`, with or without its language head.
+        model: of a type in `floc.integrations.transformers.FAMILIES`, or another that takes `video_grid_thw`, with or
+            without its language head.
         ratio, budget, coverage, method: as in `floc.compress`, for each video.
         positions: "keep" the position of every kept token, or, for models with plain positions, number the remaining
             tokens without gaps ("compact"), so that a long video fits a short context.

@@ -2,7 +2,8 @@
 
 A cache has two lengths. Outside the decoder, everything counts the prompt as it was written: ids, masks, positions, and
 which part of the prompt is new. Inside, masks must fit the tokens that are held. On a shortened cache, `get_seq_length`
-returns the first length, and while the decoder runs the second.
+returns the first length, and while the decoder runs the second. `get_query_offset`, from which models build masks,
+always returns the second, unless a static cache makes masks as long as the prompt.
 """
 
 import copy
@@ -54,13 +55,8 @@ class CacheLayout:
         held = mask[:, : self.length].gather(1, self.columns) * self.is_real
         return torch.cat([held.to(mask.dtype), mask[:, self.length :]], 1)
 
-    def cut_attention(self, mask: Any, cut: DecoderCut | None, is_static: bool) -> Any:
-        """Cut a prepared attention mask [B, 1, Q, length], or several by kind of layer, on both axes.
-
-        A static cache keeps the width of the mask.
-        """
-        if isinstance(mask, dict):
-            return {kind: self.cut_attention(part, cut, is_static) for kind, part in mask.items()}
+    def cut_attention(self, mask: Any, cut: DecoderCut | None, cache: Any) -> Any:
+        """Cut an attention mask [B, 1, Q, length] on both axes; a static cache keeps its width."""
         if mask is None:
             return None
         if not isinstance(mask, torch.Tensor):
@@ -73,7 +69,8 @@ class CacheLayout:
         index = self.columns[:, None, None].expand(-1, mask.shape[1], mask.shape[2], -1)
         held = mask[..., : self.length].gather(-1, index).masked_fill(~self.is_real[:, None, None], closed)
         held = torch.cat([held, mask[..., self.length :]], -1)
-        return pad(held, (0, mask.shape[-1] - held.shape[-1]), value=closed) if is_static else held
+        missing = mask.shape[-1] - held.shape[-1] if getattr(cache, "is_compileable", False) else 0
+        return pad(held, (0, missing), value=closed)
 
 
 class PromptLength:
@@ -85,6 +82,7 @@ class PromptLength:
         self.base = weakref.ref(base)
         self.is_attached = is_attached
 
+    @torch.compiler.disable
     def __call__(self, layer_idx: int = 0) -> Any:
         held = self.count_held(layer_idx)
         if not int(held):
@@ -106,11 +104,19 @@ class PromptLength:
         return PromptLength(copy.deepcopy(self.cache, memo), self.layout, base, self.is_attached)
 
 
+def put_layout(cache: Any, layout: CacheLayout, base: Any, is_attached: Callable[[Any], bool]) -> None:
+    """Record on a cache the tokens that it holds."""
+    cache.get_seq_length = length = PromptLength(cache, layout, base, is_attached)
+    if not getattr(cache, "is_compileable", False):
+        cache.get_query_offset = length.count_held
+
+
 def pop_layout(cache: Any) -> CacheLayout | None:
     """Remove the layout from a cache, so that it returns the tokens it holds; None if it holds the whole prompt."""
     length = getattr(cache, "__dict__", {}).get("get_seq_length")
     if not isinstance(length, PromptLength):
         return None
     del cache.get_seq_length
+    vars(cache).pop("get_query_offset", None)
     held = int(length.count_held())
     return length.layout.truncate(held) if held else None  # a cache that was reset holds nothing

@@ -1,63 +1,95 @@
 """Capture a video once: encode it a few frames at a time, and keep the selected tokens for later questions."""
 
-import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import torch
+import numpy as np
 
+from floc._system import available_bytes
+from floc.budget import Budget
 from floc.captured.captured import Captured
 from floc.captured.identity import Identity
-from floc.captured.pieces import FrameLog, StageTimer, create_selector, join_pieces
+from floc.captured.pieces import FrameLog, StageTimer, create_selector, estimate_rate, join_pieces
 from floc.captured.recipe import Recipe
-from floc.encoders.base import FrameTokens, group_frames
-from floc.encoders.vision_tower import STEP, encode_patches, encode_squares, wrap_model
+from floc.encoders.base import FrameTokens, group_frames, open_video
+from floc.encoders.vision_features import can_encode_in_chunks, encode_prepared, split_prepared
+from floc.encoders.vision_tower import STEP, VisionTower, wrap_model
 from floc.families import find_family
+from floc.families.parts import find_device, unwrap_model
+from floc.families.processing import Limit, Rate
+from floc.planning import ModelCosts, check_plan, describe_plan, plan_more_frames
 from floc.tokens import Frames
+from floc.video import Video
+from floc.video.choice import VideoFacts
 
 
 def capture(
     model: Any,
     inputs: Mapping[str, Any] | str | Path | Iterable[Frames],
     *,
+    processor: Any = None,
     ratio: float | str | None = None,
     budget: int | None = None,
     coverage: float | None = None,
     method: str = "floc",
-    fps: float | None = 1.0,
-    max_frames: int | None = 7200,
-    source: str | None = None,
+    fps: Rate = None,
+    max_frames: Limit = None,
+    frame_tokens: int | None = None,
+    more_frames: bool = False,
     progress: Callable[[float], None] | None = None,
     **options: object,
 ) -> Captured:
     """Encode a video once, a few frames at a time, and keep the tokens that best represent it, for `floc.replay`.
 
+        video = floc.capture(model, "talk.mp4", processor=processor, ratio=1/8)
+
     At most one piece of the video's tokens is in memory; for a long video with a budget, about twice the budget.
 
     Args:
-        inputs: a video file; or frames from `floc.video.read`, of the size that the model takes; or the inputs that
-            the model's processor returns for one video.
+        inputs: a video file; or frames from `floc.video.read`; or the inputs that the model's processor returns for
+            one video.
+        processor: of the model, from `AutoProcessor`; it prepares files and frames.
         ratio, budget, coverage, method: as in `floc.compress`.
-        fps, max_frames: sampling of a video file; None takes every frame.
-        source: folder or hub id of the preprocessor file, for files and frames. Default: that of the model.
+        fps: frames per second of a video file, or "all". Default: as the processor samples.
+        max_frames: limit on the frames of a file, or "all". Default: that of the processor.
+        frame_tokens: most tokens of a frame of a file. Default: as many as the processor makes.
+        more_frames: take as many frames of a file as fit the machine, and keep as many tokens as the processor would
+            make without options. Leave out all other options for frames and budget.
         progress: called with the share of the frames that is done.
         **options: of the method.
     """
-    recipe = Recipe(ratio, budget, coverage, method, options)
     started = time.perf_counter()
+    model = unwrap_model(model)
     identity = Identity.from_model(model)  # raises if the model is not supported
-    timer = StageTimer(model.device)
-    frames = FrameLog(1)
-    if isinstance(inputs, Mapping):
-        planned, encoded = _encode_prepared(model, inputs, timer)
+    timer, frames = StageTimer(find_device(model)), FrameLog(1)
+    path = Path(inputs) if isinstance(inputs, (str, Path)) else None
+    if path is None and (more_frames or frame_tokens is not None):
+        raise ValueError("frame_tokens and more_frames are for a video file")
+    if not isinstance(inputs, Mapping) and processor is None:
+        raise ValueError("a video is prepared by the model's processor; pass processor=AutoProcessor...")
+    if path is not None:
+        tower = replace(wrap_model(model, processor), frame_tokens=frame_tokens)
+        if more_frames:
+            given = (ratio, budget, coverage, fps, max_frames, frame_tokens)
+            if given != (None,) * len(given):
+                raise ValueError("more_frames chooses the frames and the budget; leave out other options for them")
+            tower, budget = _take_more_frames(model, tower, path)
+        recipe = Recipe(ratio, budget, coverage, method, options)
+        video, tower = _open_file(tower, path, fps, max_frames)
+        _warn(model, tower, recipe)
+        planned, encoded = _encode_file(tower, video, timer, frames)
     else:
-        source = source or model.name_or_path
-        if not source:
-            raise ValueError("the model does not say where it was loaded from; pass source=, its folder or hub id")
-        sampling = {"fps": fps, "max_frames": max_frames}
-        planned, encoded = _encode_frames(model, inputs, sampling, source, timer, frames)
+        recipe = Recipe(ratio, budget, coverage, method, options)
+        if isinstance(inputs, Mapping):
+            planned, encoded = _encode_prepared(model, inputs, timer)
+        else:
+            given_frames = cast("Iterable[Frames]", inputs)
+            planned, encoded = _encode_frames(wrap_model(model, processor), given_frames, timer, frames)
     if budget is not None and not planned and recipe.get_stream_options() is None:
         problem = f"method {method!r} needs the length of the video for a budget"
         raise ValueError(f"{problem}; pass a file or a list, not an iterator")
@@ -78,40 +110,91 @@ def capture(
     return join_pieces(pieces, frames, {**timer.seconds, "total": time.perf_counter() - started})
 
 
-def _encode_frames(
-    model: Any,
-    inputs: str | Path | Iterable[Frames],
-    sampling: dict[str, Any],
-    source: str,
-    timer: StageTimer,
-    log: FrameLog,
-) -> tuple[int, Iterator[FrameTokens]]:
-    """Encode a file or frames, and fill in the log; return the number of slices, 0 if unknown, and their tokens."""
-    tower = wrap_model(model, source)
-    per_slice = log.frames_per_slice = tower.frames_per_token
-    frames: Iterable[Frames]
-    if isinstance(inputs, (str, Path)):
-        from floc.video import check_file, read
+def _take_more_frames(model: Any, tower: VisionTower, path: Path) -> tuple[VisionTower, int]:
+    """Plan as many frames as fit the machine; return the encoder for them, and the budget."""
+    from floc.video import check_file, read_facts
 
-        path = Path(inputs)
-        check_file(path)
-        frames = video = read(path, **sampling, size=tower.frame_size, batch=STEP)
-        planned = video.planned
-        log.fps, log.duration_s = video.sampled_fps, float(video.duration_s)
-        log.about = {"source": path.name, "preprocessing": {"size": [video.width, video.height]}}
-    else:
-        frames = inputs
-        planned = sum(len(batch.times_s) for batch in frames) if isinstance(frames, Sequence) else 0
+    check_file(path)
+    free_bytes = available_bytes(find_device(model))
+    more = plan_more_frames(tower.preparer, read_facts(path), ModelCosts.from_model(model), free_bytes)
+    return replace(tower, plan=more.plan), more.budget
+
+
+def _open_file(tower: VisionTower, path: Path, fps: Rate, max_frames: Limit) -> tuple[Video, VisionTower]:
+    from floc.video import check_file
+
+    check_file(path)
+    return open_video(path, tower, fps=fps, max_frames=max_frames, batch=STEP)
+
+
+def _warn(model: Any, tower: VisionTower, recipe: Recipe) -> None:
+    """Warn if the prompt will exceed the model's context, or the work the memory of the machine."""
+    if (recipe.ratio, recipe.budget, recipe.coverage) == (None, None, None):  # the method decides
+        return
+    assert tower.plan is not None
+    budget = Budget.parse(recipe.ratio, recipe.budget, recipe.coverage)
+    plan = describe_plan(tower.preparer, tower.plan, ModelCosts.from_model(model), budget, find_device(model))
+    for text in check_plan(plan):
+        warnings.warn(text, stacklevel=3)
+
+
+def _encode_file(
+    tower: VisionTower, video: Video, timer: StageTimer, log: FrameLog
+) -> tuple[int, Iterator[FrameTokens]]:
+    """Encode a file, and fill in the log; return the number of slices and their tokens."""
+    assert tower.plan is not None
+    record = tower.preparer.record(tower.plan).as_dict()
+    log.fps, log.duration_s = video.sampled_fps, float(video.duration_s)
+    log.about = {"source": video.path.name, "preparation": record}
 
     def encode() -> Iterator[FrameTokens]:
-        for batch in timer.measure_items("decode", group_frames(frames, per_slice)):
-            log.times_s.append(batch.times_s)
-            with timer.measure("vision"):
-                encoded = tower.encode(batch.pixels)
-            yield encoded
-        log.about["warnings"] = list(getattr(frames, "warnings", ()))
+        yield from _encode(tower, video, timer, log)
+        count = sum(map(len, log.times_s))
+        record["indices"] = record["indices"][:count]  # the end of a damaged file may be missing
+        log.about["warnings"] = list(video.warnings)
 
-    return -(-planned // per_slice), encode()
+    return -(-video.planned // tower.frames_per_token), encode()
+
+
+def _encode_frames(
+    tower: VisionTower, frames: Iterable[Frames], timer: StageTimer, log: FrameLog
+) -> tuple[int, Iterator[FrameTokens]]:
+    """Encode frames, and fill in the log; return the number of slices, 0 if unknown, and their tokens."""
+    planned = sum(len(batch.times_s) for batch in frames) if isinstance(frames, Sequence) else 0
+
+    def encode() -> Iterator[FrameTokens]:
+        batches = iter(frames)
+        first = next(batches, None)
+        if first is None:
+            return
+        height, width = first.pixels.shape[1:3]
+        count, rate = max(planned, len(first.times_s)), estimate_rate(first.times_s)
+        planned_tower = tower.plan_video(VideoFacts(count, rate, width, height), "all", "all")
+        assert planned_tower.plan is not None
+        yield from _encode(planned_tower, chain([first], batches), timer, log)
+        times_s = np.concatenate(log.times_s)
+        facts = VideoFacts(len(times_s), estimate_rate(times_s), width, height)
+        plan = replace(planned_tower.plan, facts=facts, indices=np.arange(len(times_s)))
+        log.about = {
+            "preparation": tower.preparer.record(plan).as_dict(),
+            "warnings": list(getattr(frames, "warnings", ())),
+        }
+
+    return -(-planned // tower.frames_per_token), encode()
+
+
+def _encode(tower: VisionTower, frames: Iterable[Frames], timer: StageTimer, log: FrameLog) -> Iterator[FrameTokens]:
+    log.frames_per_slice = tower.frames_per_token
+    batches: Iterable[Frames] = group_frames(frames, tower.frames_per_token)
+    if not can_encode_in_chunks(tower.model.config):
+        pixels, times_s = zip(*((batch.pixels, batch.times_s) for batch in batches), strict=True)
+        batches = [Frames(np.concatenate(pixels), np.concatenate(times_s))]
+    for batch in timer.measure_items("decode", batches):
+        log.times_s.append(batch.times_s)
+        for prepared in timer.measure_items("preprocess", tower.prepare_steps(batch.pixels)):
+            with timer.measure("vision"):
+                encoded = encode_prepared(tower.model, prepared)
+            yield encoded
 
 
 def _encode_prepared(model: Any, inputs: Mapping[str, Any], timer: StageTimer) -> tuple[int, Iterator[FrameTokens]]:
@@ -126,22 +209,15 @@ def _encode_prepared(model: Any, inputs: Mapping[str, Any], timer: StageTimer) -
     if len(shapes) != 1:
         problem = f"capture takes one video at a time, but the inputs have {len(shapes)}"
         raise ValueError(f"{problem}; capture each, and replay all")
-    ((slices, rows, columns),) = shapes
+    ((slices, _, _),) = shapes
     images = pixels.shape[:-3].numel()
     if family.takes_images and images != slices:
         raise ValueError(f"the inputs have {images} images for {slices} frames; prepare the video alone")
 
     def encode() -> Iterator[FrameTokens]:
-        base, per_slice = model.base_model, len(pixels) // slices  # of patches
-        for start in range(0, slices, STEP):
-            stop = min(slices, start + STEP)
-            with timer.measure("vision"), torch.no_grad():
-                if inputs.get("video_grid_thw") is None:
-                    encoded = encode_squares(base, pixels.flatten(0, -4)[start:stop])
-                else:
-                    patches = pixels[start * per_slice : stop * per_slice]
-                    merge = math.isqrt(per_slice // (rows * columns))
-                    encoded = encode_patches(base, patches, (stop - start, rows, columns), merge)
+        for part in split_prepared(model.config, inputs, slices, STEP):
+            with timer.measure("vision"):
+                encoded = encode_prepared(model.base_model, part)
             yield encoded
 
     return slices, encode()

@@ -3,12 +3,16 @@
 Every video model of transformers builds `inputs_embeds` for the whole prompt and calls its decoder with keyword
 arguments. A hook before the multimodal model remembers its arguments. A hook before the decoder, in a call with videos,
 selects tokens and cuts every per-token argument. A hook after the decoder records on the cache which tokens it holds.
+Generation may encode videos before it calls the model, so the arguments of `get_video_features` are remembered, too.
 """
 
+import functools
 import inspect
+import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
 
 import torch
@@ -16,8 +20,16 @@ import torch
 from floc._checks import check_choice
 from floc.families import find_family
 from floc.families.locate import Arguments, PromptVideo, Shape
-from floc.integrations.transformers.cache import CacheLayout, PromptLength, pop_layout
-from floc.integrations.transformers.cut import DecoderCut, VideoSelection, cut_inputs, plan_cut
+from floc.families.parts import find_decoder, unwrap_model
+from floc.integrations.transformers.cache import CacheLayout, pop_layout, put_layout
+from floc.integrations.transformers.cut import DecoderCut, VideoSelection, cut_inputs, gather_tokens, plan_cut
+from floc.integrations.transformers.setups import (
+    check_direct_call,
+    check_visible,
+    discard_compiled_code,
+    join_sequence,
+    may_be_guess,
+)
 
 Positions = Literal["keep", "compact"]
 
@@ -25,9 +37,11 @@ Positions = Literal["keep", "compact"]
 class CallState(threading.local):
     """State of the call that runs in this thread."""
 
-    arguments: Arguments | None = None  # of the multimodal model, if they have videos
+    is_inside = False  # the multimodal model runs
+    has_videos = False  # the decoder's next call has videos
+    arguments: Arguments = MappingProxyType({})  # of the multimodal model
+    encoded: Arguments = MappingProxyType({})  # of the last `get_video_features`, without pixels
     layout: CacheLayout | None = None  # of what the decoder will hold
-    tower: tuple[torch.Tensor, torch.Tensor | None] | None = None  # last grids and merge sizes of the vision encoder
 
 
 class DecoderHooks(ABC):
@@ -39,38 +53,43 @@ class DecoderHooks(ABC):
 
     def __init__(self, model: Any, positions: Positions, shapes: Sequence[Shape] | None = None) -> None:
         check_choice("positions", positions, get_args(Positions))
+        talker = getattr(model, "talker", None)
+        model = unwrap_model(model)
         self.config = getattr(model, "config", None)
         self.family = find_family(self.config)
-        if positions == "compact" and self.family.has_grid_positions:
+        self.base, decoder = find_decoder(model)
+        if positions == "compact" and hasattr(self.base, "get_rope_index"):
             reason = f"in {model.config.model_type} a position is a frame, row and column: use positions='keep'"
             raise ValueError(f"positions='compact' is for models with plain positions; {reason}")
-        windows = set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - {"full_attention"}
-        if windows:
-            kinds = " and ".join(sorted(windows))
-            raise ValueError(f"this model has layers with {kinds}; floc supports models with full attention")
-        self.base, decoder = model.base_model, model.get_decoder()
         if is_attached(self.base):
             raise RuntimeError("floc is already attached to this model; detach it first, or leave its with block")
         self.positions = positions
         self.shapes = shapes  # grids of videos without pixels, in the order of the prompt; None if they have pixels
+        self.model = model
         self.signature = inspect.signature(self.base.forward)
         self.call = CallState()
         self.hooks = [
+            model.register_forward_pre_hook(_reject_unsupported, with_kwargs=True),
             self.base.register_forward_pre_hook(self.before_model, with_kwargs=True),
             self.base.register_forward_hook(self.after_model, always_call=True),
             decoder.register_forward_pre_hook(self.before_decoder, with_kwargs=True),
             decoder.register_forward_hook(self.after_decoder, with_kwargs=True, always_call=True),
         ]
-        if model is not self.base:
-            self.hooks.append(model.register_forward_pre_hook(_reject_unsupported, with_kwargs=True))
-        for tower in self.base.children():
-            if "grid_thw" in inspect.signature(tower.forward).parameters:
-                self.hooks.append(tower.register_forward_pre_hook(self.before_tower, with_kwargs=True))
+        if talker is not None:
+            self.hooks.append(talker.register_forward_pre_hook(_reject_speech))
+        self.encode = getattr(self.base, "get_video_features", None)
+        if self.encode is not None:
+            self.base.get_video_features = self._remember(self.encode)
+        discard_compiled_code()
 
     def detach(self) -> None:
         """Restore the model; may be called twice."""
+        if self.hooks and self.encode is not None:
+            del self.base.get_video_features
         for hook in self.hooks:
             hook.remove()
+        if self.hooks:
+            discard_compiled_code()
         self.hooks = []
 
     def __enter__(self) -> Self:
@@ -79,26 +98,53 @@ class DecoderHooks(ABC):
     def __exit__(self, *_: object) -> None:
         self.detach()
 
+    def _remember(self, encode: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that does the same and remembers its arguments."""
+        signature = inspect.signature(encode)
+
+        @torch.compiler.disable
+        def remember(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self.call.encoded = arguments = signature.bind_partial(*args, **kwargs).arguments
+            pixels = arguments.get(self.family.pixels)
+            if pixels is not None:  # their shape is enough
+                arguments[self.family.pixels] = torch.empty_like(pixels, device="meta")
+
+        @functools.wraps(encode)
+        def encode_videos(*args: Any, **kwargs: Any) -> Any:
+            remember(args, kwargs)
+            return encode(*args, **kwargs)
+
+        return encode_videos
+
+    @torch.compiler.disable
     def before_model(self, base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        arguments = self.signature.bind_partial(*args, **kwargs).arguments if args else kwargs
-        self.call.arguments = {**arguments, "tower": self.call.tower} if self._has_videos(arguments) else None
+        call = self.call
+        call.arguments = self.signature.bind_partial(*args, **kwargs).arguments if args else kwargs
+        call.has_videos = self._has_videos(call.arguments)
+        if not call.has_videos:
+            check_visible(self.family, self.config, call.arguments)
+        call.is_inside = True
 
-    def after_model(self, *_: Any) -> None:
-        self.call.arguments = None
+    @torch.compiler.disable
+    def after_model(self, base: Any, args: tuple[Any, ...], output: Any) -> None:
+        call = self.call
+        has_videos, call.has_videos, call.is_inside, call.arguments = call.has_videos, False, False, {}
+        if has_videos and output is not None:  # None: the model raised an error
+            problem = f"{type(base).__name__} did not call its language model, so floc could not shorten the video"
+            raise RuntimeError(f"{problem}; its get_decoder() must return the module that forward() calls")
 
-    def before_tower(self, tower: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Remember the grids that are encoded: images first, then videos."""
-        self.call.tower = (kwargs["grid_thw"], kwargs.get("merge_sizes")) if "grid_thw" in kwargs else None
-
+    @torch.compiler.disable
     def before_decoder(
         self, decoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Cut the inputs of a call with videos; in every call, fit masks and positions to the tokens held."""
         call = self.call
-        arguments, call.arguments = call.arguments, None
+        arguments, has_videos, call.has_videos = call.arguments, call.has_videos, False
+        if not call.is_inside:
+            check_direct_call(self.family, self.config, kwargs)
         cache = kwargs.get("past_key_values")
         call.layout = earlier = pop_layout(cache)
-        if arguments is None and earlier is None:
+        if not has_videos and earlier is None:
             return None
         kwargs = dict(kwargs)
         rows, length = kwargs["inputs_embeds"].shape[:2]
@@ -108,22 +154,27 @@ class DecoderHooks(ABC):
         start = 0 if cache is None else int(cache.get_seq_length())  # of the prompt before this call
         if earlier is not None:
             start += earlier.length - earlier.columns.shape[1]
-        cut = None if arguments is None else self._cut(arguments, kwargs)
+        prepared = kwargs.get("attention_mask")
+        mask = self._find_padding(prepared, start + length)
+        cut = self._cut(arguments, kwargs, mask) if has_videos else None
         if cut is not None:
             call.layout = CacheLayout.extend(earlier, cut, start)
         layout = call.layout
         if layout is None:
             return None
         kwargs["position_ids"] = self._cut_positions(kwargs, cut, layout, start, length)
-        mask = kwargs.get("attention_mask")
-        if mask is None or (isinstance(mask, torch.Tensor) and mask.ndim == 2):
+        if _marks_padding(mask):
             # always pass a mask: without one, some releases read positions with gaps as several packed prompts
             kwargs["attention_mask"] = layout.cut_mask(mask, rows, start + length)
+            if not _marks_padding(prepared):
+                kwargs["attention_mask"] = self._rebuild_mask(kwargs, cut, prepared, layout, start)
         else:
-            is_static = bool(getattr(cache, "is_compileable", False))
-            kwargs["attention_mask"] = layout.cut_attention(mask, cut, is_static)
+            kwargs["attention_mask"] = layout.cut_attention(mask, cut, cache)
+        if cut is not None:
+            join_sequence(self.config, kwargs)
         return args, kwargs
 
+    @torch.compiler.disable
     def after_decoder(self, decoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         layout, self.call.layout = self.call.layout, None
         if layout is None:
@@ -132,7 +183,7 @@ class DecoderHooks(ABC):
         if cache is None:
             cache = getattr(output, "past_key_values", None)
         if cache is not None:
-            cache.get_seq_length = PromptLength(cache, layout, self.base, is_attached)
+            put_layout(cache, layout, self.base, is_attached)
 
     def _has_videos(self, arguments: Arguments) -> bool:
         has_pixels = self.family.carries_pixels(arguments)
@@ -143,17 +194,23 @@ class DecoderHooks(ABC):
         ids = arguments.get("input_ids")
         if ids is None or ids.shape[1] == 1:  # an answer may contain placeholder tokens
             return False
-        return bool(self.family.mask_tokens(self.config, ids, has_images=False).any())
+        count = int(self.family.mask_tokens(self.config, ids, has_images=False).sum(1).max())
+        is_part = count < sum(map(math.prod, self.shapes))
+        return count > 0 and not (is_part and may_be_guess(count, arguments.get("past_key_values")))
 
-    def _cut(self, arguments: Arguments, kwargs: dict[str, Any]) -> DecoderCut | None:
+    def _cut(self, arguments: Arguments, kwargs: dict[str, Any], mask: Any) -> DecoderCut | None:
         """Select tokens and cut the decoder's arguments in place; return None if all tokens stay."""
-        embeds = kwargs["inputs_embeds"]
-        videos = self.family.find_videos(self.config, arguments, self.shapes)
+        embeds, ids = kwargs["inputs_embeds"], arguments.get("input_ids")
+        if ids is not None and ids.shape[1] != embeds.shape[1]:
+            counts = f"it makes {embeds.shape[1]} embeddings from {ids.shape[1]} ids"
+            raise ValueError(f"the model drops tokens itself: {counts}; switch that off, such as video_pruning_rate")
+        known = {**self.call.encoded, **{name: value for name, value in arguments.items() if value is not None}}
+        videos = self.family.find_videos(self.config, known, self.shapes)
         pairs = zip(videos, self.select(videos, embeds), strict=True)
         selected = [(video, selection) for video, selection in pairs if selection is not None]
         if not selected:
             return None
-        cut = plan_cut(selected, embeds, kwargs.get("attention_mask"))
+        cut = plan_cut(selected, embeds, mask)
         cut_inputs(kwargs, cut, selected)
         if self.shapes is not None and self.family.newline is not None:  # without pixels the model does not insert it
             embeds, newline = kwargs["inputs_embeds"], getattr(self.base, self.family.newline)
@@ -180,10 +237,47 @@ class DecoderHooks(ABC):
             return positions
         return positions.take_along_dim(cut.columns.expand(*positions.shape[:-1], -1), -1)
 
+    def _find_padding(self, prepared: Any, length: int) -> Any:
+        """Return a mask [B, length] of the prompt, None for all ones, if a prepared mask was built from one."""
+        given = self.call.arguments.get("attention_mask")
+        makes_masks = hasattr(self.model, "create_masks_for_generate")
+        if makes_masks and self.call.is_inside and _marks_padding(given):
+            return given
+        if not isinstance(prepared, dict):
+            return prepared
+        mask = prepared["full_attention"] if "full_attention" in prepared else next(iter(prepared.values()))
+        if mask is None or mask.ndim == 2:  # it may have the new tokens only, if none is padding
+            return mask if mask is None or mask.shape[1] == length else None
+        last = mask[:, 0, -1, :length]  # the last token sees all but padding
+        return (last if last.dtype == torch.bool else last >= 0).long()
+
+    def _rebuild_mask(
+        self, kwargs: dict[str, Any], cut: DecoderCut | None, prepared: Any, layout: CacheLayout, start: int
+    ) -> Any:
+        """Let the library build the masks of all kinds of layers for the tokens that are held."""
+        from transformers.masking_utils import create_masks_for_generate
+
+        names = ("inputs_embeds", "attention_mask", "past_key_values", "position_ids")
+        given = {name: kwargs.get(name) for name in names}
+        types = self.call.arguments.get("mm_token_type_ids")
+        if types is not None and cut is not None:
+            types = gather_tokens(types, cut.columns) * cut.is_real
+        build: Any = getattr(self.model, "create_masks_for_generate", create_masks_for_generate)
+        mask = build(config=self.config, **given, mm_token_type_ids=types, is_first_iteration=start == 0)
+        if start == 0 and isinstance(prepared, dict) and "full_attention" in prepared:
+            # some models build it otherwise than the library does for generation
+            mask["full_attention"] = layout.cut_attention(prepared["full_attention"], cut, given["past_key_values"])
+        return mask
+
 
 def is_attached(base: Any) -> bool:
     """Return whether a multimodal model has these hooks."""
     return any(isinstance(getattr(hook, "__self__", None), DecoderHooks) for hook in base._forward_pre_hooks.values())
+
+
+def _marks_padding(mask: Any) -> bool:
+    """Return whether a mask is one of two axes, or None."""
+    return mask is None or (isinstance(mask, torch.Tensor) and mask.ndim == 2)
 
 
 def _reject_unsupported(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -191,3 +285,7 @@ def _reject_unsupported(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any
         raise ValueError("labels are for training, which needs all tokens; detach floc, or omit labels")
     if isinstance(kwargs.get("logits_to_keep"), torch.Tensor):
         raise ValueError("logits_to_keep as a tensor of positions does not fit a shortened prompt; pass a number")
+
+
+def _reject_speech(*_: Any) -> None:
+    raise ValueError("speech is made from all tokens of a prompt, but floc shortens it; pass return_audio=False")

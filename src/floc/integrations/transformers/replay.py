@@ -8,6 +8,7 @@ import torch
 from floc.captured.captured import Captured
 from floc.captured.identity import Identity
 from floc.families.locate import PromptVideo
+from floc.families.parts import find_device, unwrap_model
 from floc.integrations.transformers.cut import VideoSelection
 from floc.integrations.transformers.hooks import DecoderHooks, Positions
 
@@ -16,11 +17,13 @@ class ReplayHandle(DecoderHooks):
     """Captured videos in a model, until it is detached."""
 
     def __init__(self, model: Any, videos: Sequence[Captured], positions: Positions) -> None:
+        model = unwrap_model(model)
         identity = Identity.from_model(model)
+        device = find_device(model)
         self.selections = []
         for video in videos:
             video.model.require(identity)
-            indices, features, *deep = (part.to(model.device) for part in (video.indices, video.features, *video.deep))
+            indices, features, *deep = (part.to(device) for part in (video.indices, video.features, *video.deep))
             self.selections.append(VideoSelection(indices, features, deep=deep))
         super().__init__(model, positions, [video.shape for video in videos])
 
@@ -33,7 +36,7 @@ def replay(model: Any, video: Captured | Sequence[Captured], *, positions: Posit
 
         video = floc.load("talk.floc")
         with floc.replay(model, video):
-            answer = model.generate(**video.inputs(model, tokenizer, "What is on the table?"))
+            answer = model.generate(**video.inputs(processor, "What is on the table?").to(model.device))
 
     Inputs are those of the model's processor for the whole video, without pixels. Rows may ask about the same videos.
 

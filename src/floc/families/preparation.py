@@ -1,0 +1,60 @@
+"""How a processor prepared a video, as a file records it: replaying needs the same prompt, and the same preparation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from floc._checked_file import Fields
+from floc._checks import require, shorten
+from floc.video.choice import VideoFacts
+
+MOST_FRAMES, MOST_PIXELS = 1 << 24, 1 << 26  # of a video, of a frame
+
+
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """What a processor did to a video."""
+
+    processor: str  # class of the video processor
+    settings: Mapping[str, Any]  # that shape pixels and grids
+    facts: VideoFacts
+    indices: np.ndarray  # [F] int64, the frames that it took
+    size: list[int] | None = None  # height and width of a resized frame, if they depend on the number of frames
+    fps: float | None = None  # the rate that it was asked for; None if its own
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the preparation for a JSON file."""
+        facts = self.facts
+        video = [facts.frames, facts.fps, facts.width, facts.height]
+        values = {"processor": self.processor, "settings": dict(self.settings), "video": video}
+        return {**values, "size": self.size, "fps": self.fps, "indices": self.indices.tolist()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Preparation":
+        """Read a preparation from a file, with a check of every value."""
+        fields = Fields(dict(values), "preparation")
+        frames, fps, width, height = fields.numbers("video", 4, 1e-6, MOST_FRAMES)
+        given = f"preparation: no video has {shorten(values['video'])} frames, rate, width and height"
+        require(min(frames, width, height) >= 1 and width * height <= MOST_PIXELS, given)
+        facts = VideoFacts(int(frames), fps, int(width), int(height))
+        indices = np.array(fields.integers("indices", None, 0, facts.frames - 1), np.int64)
+        require(len(indices) > 0 and not (np.diff(indices) < 0).any(), "preparation: indices must be ascending numbers")
+        size = fields.integers("size", 2, 1, MOST_PIXELS) if fields.has("size") else None
+        require(size is None or size[0] * size[1] <= MOST_PIXELS, "preparation: the size of a frame is too large")
+        rate = fields.number("fps", 1e-6, 1e6) if fields.has("fps") else None
+        return cls(fields.text("processor"), fields.section("settings").values, facts, indices, size, rate)
+
+    def require_same(self, processor: str, settings: Mapping[str, Any]) -> None:
+        """Raise ValueError if a processor with these settings would prepare the video differently."""
+        # releases of transformers add settings
+        changed = [name for name in settings if name in self.settings and settings[name] != self.settings[name]]
+        if processor != self.processor:
+            reason = f"by {shorten(self.processor)}, but this is {processor}"
+        elif changed:
+            name = changed[0]
+            reason = f"with {name} {shorten(self.settings[name])}, but this processor has {shorten(settings[name])}"
+        else:
+            return
+        raise ValueError(f"the video was prepared {reason}; use that processor, or capture the video again")

@@ -1,0 +1,346 @@
+"""Prepare videos and prompts with a model's own processor, a few frames at a time.
+
+A processor of transformers samples, resizes, normalises and writes the prompt for a whole video in one call, in memory
+for all its frames. `VideoPreparer` calls the same processor for a few frames at a time. The result is the same:
+
+* The size of a frame may depend on the number of frames. It is found once, from the processor's own `resize`, before
+  any frame is decoded.
+* All else that a processor returns (grids, counts) is linear in the number of frames: two short videos tell it.
+* A prompt is written by the processor itself, from what it would return for the whole video, without pixels.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, cycle
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+
+from floc.families.preparation import Preparation
+from floc.families.processor_control import (
+    FIND,
+    PIXELS,
+    SKIP,
+    Resizing,
+    SizeFound,
+    answer_with,
+    control_resize,
+    extrapolate,
+)
+from floc.video.choice import FrameChoice, VideoFacts
+
+Rate: TypeAlias = float | Literal["all"] | None  # frames per second; None: the processor's
+Turns: TypeAlias = Sequence[tuple[str, str]]  # questions about a video with their answers, oldest first
+Limit: TypeAlias = int | Literal["all"] | None  # the most frames; None: the processor's
+
+LARGE_PIXELS = 1 << 26  # values of pixels that a processor may copy to write a prompt
+DEFAULT_FPS = 2.0  # of Qwen's own tools and of vLLM, for processors that would take every frame
+# video processors whose `num_frames` is the most frames, beside a rate
+FRAMES_ARE_A_LIMIT = ("SmolVLMVideoProcessor", "MuseGlimmerVideoProcessor")
+# first words of the settings of a video processor that shape pixels and grids, and those of them that do not
+_SHAPING = (
+    *("size", "crop", "resample", "rescale", "image", "min", "max", "patch", "temporal", "merge", "do"),
+    *("pooling", "scale", "cap"),
+)
+_SAMPLING = ("min_frames", "max_frames", "max_fps", "do_sample_frames")
+# arguments of a video processor that do not concern sampling
+_NOT_SAMPLING = ("input_data_format", "do_convert_rgb", "do_sample_frames", "device", "video_metadata")
+
+
+@dataclass(frozen=True, eq=False)
+class VideoPlan:
+    """How a processor reads a video."""
+
+    facts: VideoFacts
+    indices: np.ndarray  # [F] int64, the frames it takes
+    size: Any  # SizeDict that its frames are resized to; None if the number of frames does not matter
+    outputs: Mapping[str, Any]  # what it returns for the whole video, without pixels
+    pixels: tuple[str, tuple[int, ...]]  # name and shape of the pixels of the whole video
+    resizing: Resizing | None = None  # how it resizes a frame; None if that cannot be done on its own
+    fps: float | None = None  # the rate that it was asked for; None if its own
+
+    @property
+    def frame_size(self) -> tuple[int, int]:
+        """Width and height of the frames that `VideoPreparer.prepare` takes."""
+        return (self.facts.width, self.facts.height) if self.resizing is None else self.resizing.frame_size
+
+    def choose_frames(self) -> FrameChoice:
+        """Return the frames to read, for `floc.video.read`."""
+        return FrameChoice(self.indices, *self.frame_size, self.resizing)
+
+    def describe(self) -> Any:
+        """Return the plan as `VideoMetadata` of transformers."""
+        from transformers.video_utils import VideoMetadata
+
+        facts = self.facts
+        return VideoMetadata(
+            total_num_frames=facts.frames,
+            fps=facts.fps,
+            width=facts.width,
+            height=facts.height,
+            duration=facts.duration_s,
+            video_backend="pyav",
+            frames_indices=self.indices.tolist(),
+        )
+
+
+class VideoPreparer:
+    """Prepares videos and prompts with the processor of a model."""
+
+    def __init__(self, processor: Any, **settings: Any) -> None:
+        """Args:
+        processor: of the model, from `AutoProcessor`.
+        **settings: Arguments of the video processor that replace its own, such as `size`.
+        """
+        if getattr(processor, "video_processor", None) is None:
+            raise ValueError(f"{type(processor).__name__} has no video processor; this model takes images only")
+        self.processor = processor
+        self.video_processor = video_processor = processor.video_processor
+        merged = processor._merge_kwargs(
+            processor.valid_processor_kwargs, tokenizer_init_kwargs=processor.tokenizer.init_kwargs, **settings
+        )
+        accepted = video_processor.valid_kwargs.__annotations__
+        self.settings: dict[str, Any] = {
+            name: value
+            for name, value in merged["videos_kwargs"].items()
+            if name in accepted
+            and name not in ("return_tensors", "return_metadata", "do_sample_frames", "video_metadata")
+        }
+        if "cap_pixels_per_frame" in accepted:  # as the model was trained; unset, it warns and does not
+            self.settings.setdefault("cap_pixels_per_frame", True)
+        if getattr(video_processor, "do_resize", None):  # MiniMax's processor expects frames of the right size
+            self.settings["do_resize"] = True
+        if "use_token_compression" in accepted:  # floc compresses
+            self.settings["use_token_compression"] = False
+
+    @property
+    def frames_per_slice(self) -> int:
+        """Frames that the model joins into one slice of tokens."""
+        joined = getattr(self.video_processor, "temporal_patch_size", None)
+        return int(joined or getattr(self.processor, "video_temporal_patch_dim", None) or 1)
+
+    def plan(self, facts: VideoFacts, *, fps: Rate = None, max_frames: Limit = None) -> VideoPlan:
+        """Decide which frames to take and how large they are, as the processor would.
+
+        Args:
+            fps: Frames per second, or "all"; the processor's by default.
+            max_frames: The most frames, or "all"; the processor's limit by default.
+        """
+        rate = facts.fps if fps == "all" else fps
+        if fps is None and all(getattr(self.video_processor, name, None) is None for name in ("fps", "num_frames")):
+            rate = DEFAULT_FPS
+        try:
+            indices = self._sample(facts, rate, max_frames, must_follow=fps is not None)
+            if not len(indices):
+                raise ValueError("it takes no frame")
+            return self.plan_frames(facts, indices, self._find_size(len(indices), facts), rate)
+        except (ValueError, ZeroDivisionError, RuntimeError) as error:  # too short for the processor, mostly
+            raise ValueError(
+                f"{type(self.processor).__name__} cannot take a video of {facts.frames} frames at {facts.fps:g} per "
+                f"second ({error}); give a longer video, or other values for fps and max_frames"
+            ) from error
+
+    def plan_frames(
+        self, facts: VideoFacts, indices: np.ndarray, size: Any = None, fps: float | None = None
+    ) -> VideoPlan:
+        """Plan given frames; `size` and `fps` are those of `VideoPlan`."""
+        step = self.frames_per_slice
+        shortest = min(len(indices), step + len(indices) % step)  # not all processors fill the last slice
+        one, two = (self._describe_frames(count, facts, size) for count in (shortest, shortest + step))
+        steps = (len(indices) - shortest) // step
+        outputs = {name: extrapolate(one[name], two[name], steps) for name in one if name != "video_metadata"}
+        name = next(name for name in PIXELS if name in outputs)
+        plan = VideoPlan(facts, indices, size, outputs, (name, tuple(outputs.pop(name).shape)), fps=fps)
+        return replace(plan, resizing=self._find_resizing(plan))
+
+    def prepare(self, plan: VideoPlan, pixels: np.ndarray) -> dict[str, torch.Tensor]:
+        """Prepare a few frames of a video: the inputs of the vision encoder.
+
+        Args:
+            pixels: [F, height, width, 3] uint8, of the video's own size or of `plan.frame_size`.
+        """
+        is_resized = plan.resizing is not None and pixels.shape[2:0:-1] == plan.frame_size
+        missing = self.frames_per_slice - len(pixels)
+        if missing > 0 and self._fills_slice(plan, len(pixels)):  # some refuse less than a slice
+            pixels = np.concatenate([pixels, *[pixels[-1:]] * missing])
+        processor = self._control(SKIP if is_resized else plan.size)
+        return dict(processor(videos=[pixels], do_sample_frames=False, return_tensors="pt", **self._processing()))
+
+    def record(self, plan: VideoPlan) -> Preparation:
+        """Return what is done to a video, for `restore`."""
+        size = None if plan.size is None else [int(plan.size["height"]), int(plan.size["width"])]
+        return Preparation(*self._describe(), plan.facts, plan.indices, size, plan.fps)
+
+    def restore(self, record: Preparation) -> VideoPlan:
+        """Return the plan that was recorded; raise ValueError if this processor would prepare the video differently."""
+        from transformers.image_utils import SizeDict
+
+        record.require_same(*self._describe())
+        size = None if record.size is None else SizeDict(height=record.size[0], width=record.size[1])
+        return self.plan_frames(record.facts, record.indices, size, record.fps)
+
+    def write_prompt(
+        self, plan: VideoPlan, question: str, history: Turns = (), *, asks_token_types: bool = False
+    ) -> Any:
+        """Write the prompt for a question about a video, without pixels, as the processor would.
+
+        Args:
+            history: Earlier questions about the video with their answers, oldest first.
+            asks_token_types: As in `ModelFamily`.
+        """
+        said = [*chain(*history), question]
+        marker = getattr(self.processor, "video_token", None)
+        if marker and any(marker in text for text in said):
+            raise ValueError(f"{marker} stands for a video in a prompt; remove it from the question")
+        check_processor(self.processor)
+        texts = zip(cycle(("user", "assistant")), said, strict=False)
+        turns = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in texts]
+        # any array will do: the processor below returns what it knows already
+        turns[0]["content"] = [{"type": "video", "video": np.zeros((1, 1, 1, 3), np.uint8)}, *turns[0]["content"]]
+        options: dict[str, Any] = {} if plan.fps is None else {"fps": plan.fps}  # some write it into their outputs
+        options |= {"return_mm_token_type_ids": True} if asks_token_types else {}
+        inputs = self._apply_template(turns, options, plan, self._shrink_pixels(turns, options, plan))
+        return type(inputs)(
+            {name: inputs[name] for name in inputs if name not in PIXELS and torch.is_tensor(inputs[name])}
+        )
+
+    def _apply_template(
+        self, turns: list[Any], options: dict[str, Any], plan: VideoPlan, shape: tuple[int, ...]
+    ) -> Any:
+        """Let the processor write a prompt, with pixels of a shape."""
+        from jinja2 import TemplateError
+
+        processor = copy.copy(self.processor)
+        pixels = plan.pixels[0], shape
+        processor.video_processor = answer_with(self.video_processor, plan.outputs, pixels, plan.describe())
+        settings: dict[str, Any] = dict(add_generation_prompt=True, tokenize=True, return_dict=True)
+        try:
+            return processor.apply_chat_template(turns, **settings, return_tensors="pt", processor_kwargs=options)
+        except TemplateError as error:
+            raise ValueError(f"the processor's chat template does not support videos ({error})") from error
+
+    def _shrink_pixels(self, turns: list[Any], options: dict[str, Any], plan: VideoPlan) -> tuple[int, ...]:
+        """Return the shape of a video's pixels, smaller if the prompt of a short video does not depend on it.
+
+        Some processors copy the pixels, which would take gigabytes for a long video.
+        """
+        shape = plan.pixels[1]
+        if math.prod(shape) <= LARGE_PIXELS or len(shape) < 4:
+            return shape
+        short = self.plan_frames(plan.facts, plan.indices[: 2 * self.frames_per_slice], plan.size, plan.fps)
+        sizes = short.pixels[1], (*short.pixels[1][:-2], 1, 1)
+        whole, small = (self._apply_template(turns, options, short, size)["input_ids"] for size in sizes)
+        return (*shape[:-2], 1, 1) if torch.equal(whole, small) else shape
+
+    def _sample(self, facts: VideoFacts, fps: float | None, max_frames: Limit, *, must_follow: bool) -> np.ndarray:
+        """Return the frames to take. If `must_follow` is True, `fps` counts even for a processor that ignores it."""
+        max_frames = facts.frames if max_frames == "all" else max_frames
+        sampler = copy.copy(self.video_processor)
+        accepted = sampler.valid_kwargs.__annotations__
+        for name, value in self.settings.items():
+            setattr(sampler, name, value)
+        limits = type(sampler).__name__ in FRAMES_ARE_A_LIMIT
+        if fps is not None:
+            sampler.fps = fps
+            sampler.num_frames = sampler.num_frames if limits else None
+        if max_frames is not None:
+            for name in ("max_frames", "max_num_frames"):
+                if name in accepted:
+                    setattr(sampler, name, max_frames)
+            if getattr(sampler, "num_frames", None) is not None:
+                sampler.num_frames = max_frames if limits else min(max_frames, facts.frames)
+        # the processor would pass its own values, too; most refuse a rate and a number together
+        given = {name: getattr(sampler, name, None) for name in accepted if name not in _NOT_SAMPLING}
+        if given.get("fps") is not None and not limits:
+            given["num_frames"] = None
+        empty = VideoPlan(facts, np.zeros(0, np.int64), None, {}, ("", ()))
+        indices = np.asarray(sampler.sample_frames(metadata=empty.describe(), **given), np.int64)
+        if must_follow and _ignores_rate(sampler, given):
+            from transformers.video_processing_utils import BaseVideoProcessor
+
+            indices = BaseVideoProcessor.sample_frames(sampler, empty.describe(), fps=fps)
+        if max_frames is not None and len(indices) > max_frames:
+            indices = indices[np.arange(max_frames) * len(indices) // max_frames]
+        return indices
+
+    def _find_size(self, frames: int, facts: VideoFacts) -> Any:
+        """Return the size of a frame if it depends on the number of frames, else None."""
+        sizes: list[Any] = []
+        for count in (frames, min(frames, self.frames_per_slice)):
+            try:
+                self._describe_frames(count, facts, FIND)
+                sizes.append(None)
+            except SizeFound as found:
+                sizes.append(found.args[0])
+        return sizes[0] if sizes[0] != sizes[1] else None  # more frames never make larger frames
+
+    def _find_resizing(self, plan: VideoPlan) -> Resizing | None:
+        """Return how the processor resizes a frame, if it does so once, before all else; checked with noise."""
+        facts = plan.facts
+        shape = (self.frames_per_slice, facts.height, facts.width, 3)
+        noise = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+        processor = self._control(plan.size)
+        expected = dict(processor(videos=[noise], do_sample_frames=False, return_tensors="pt", **self._processing()))
+        if len(processor.calls) != 1:
+            return None
+        ((image, size, args, kwargs, resized),) = processor.calls
+        if image.dtype != torch.uint8 or resized.dtype != torch.uint8 or image.shape[-2:] != shape[1:3]:
+            return None
+        processor.calls = []
+        resizing = Resizing(processor, size, args, kwargs, (resized.shape[-1], resized.shape[-2]))
+        found = self.prepare(replace(plan, resizing=resizing), np.stack([resizing(frame) for frame in noise]))
+        is_equal = all(torch.equal(value, found[name]) for name, value in expected.items() if torch.is_tensor(value))
+        return resizing if is_equal else None
+
+    def _fills_slice(self, plan: VideoPlan, frames: int) -> bool:
+        """Return whether the processor repeats the last frame to fill the last slice."""
+        name, step = plan.pixels[0], self.frames_per_slice
+        short, full = (self._describe_frames(count, plan.facts, plan.size) for count in (step + frames, 2 * step))
+        return short[name].shape == full[name].shape
+
+    def _describe_frames(self, frames: int, facts: VideoFacts, size: Any) -> dict[str, Any]:
+        """Return what the processor returns for so many empty frames, which take no memory before they are resized."""
+        empty = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(frames, 3, facts.height, facts.width)
+        return dict(
+            self._control(size)(
+                videos=[empty], do_sample_frames=False, return_tensors="pt", **self._processing(), do_convert_rgb=False
+            )
+        )
+
+    def _control(self, size: Any) -> Any:
+        """Return the video processor with frames resized to `size`, or as usual if it is None."""
+        changed = copy.copy(self.video_processor)
+        changed.__class__ = control_resize(self.video_processor.__class__)
+        changed.fixed_size, changed.calls = size, []
+        return changed
+
+    def _describe(self) -> tuple[str, dict[str, Any]]:
+        """Return the class of the video processor, and the settings that shape pixels and grids."""
+        settings = {**self.video_processor.to_dict(), **self.settings}
+        shaping = [name for name in settings if name.split("_")[0] in _SHAPING and name not in _SAMPLING]
+        found = {name: settings[name] for name in shaping}
+        return type(self.video_processor).__name__, json.loads(json.dumps(found, default=dict))
+
+    def _processing(self) -> dict[str, Any]:
+        return {name: value for name, value in self.settings.items() if name not in ("fps", "num_frames")}
+
+
+def check_processor(processor: Any) -> None:
+    """Raise ValueError unless a processor takes videos and can write prompts."""
+    VideoPreparer(processor)
+    if not getattr(processor, "chat_template", None):
+        raise ValueError("the processor has no chat template; put the model's chat_template.jinja beside its files")
+
+
+def _ignores_rate(sampler: Any, given: Mapping[str, Any]) -> bool:
+    """Return whether a video processor samples the same frames at any rate."""
+    facts = VideoFacts(2400, 24.0, 64, 64)  # between the limits of all processors
+    video = VideoPlan(facts, np.zeros(0, np.int64), None, {}, ("", ())).describe()
+    slow, fast = (sampler.sample_frames(metadata=video, **{**given, "fps": fps}) for fps in (0.25, 0.5))
+    return len(slow) == len(fast)
