@@ -28,7 +28,7 @@ def test_takes_the_frame_on_screen_at_each_target(gaps: list[int], step: Fractio
 @given(gaps, steps.map(lambda step: step + 1), st.integers(0, 100))
 def test_rounding_loses_no_first_frame(gaps: list[int], step: Fraction, rounding: int) -> None:
     sampler = Sampler(step, rounding, None)
-    taken = [i for i in range(len(gaps)) if sampler.wants(until=sum(gaps[: i + 1]))]
+    taken = [i for i in range(len(gaps)) if sampler.count_wanted(until=sum(gaps[: i + 1]))]
     count = math.ceil(sum(gaps) / step)
     assume(count < 200)
     targets = [0, *(number * step + rounding for number in range(1, count + 1))]

@@ -11,6 +11,7 @@ from floc._checks import require, shorten
 from floc.video.choice import VideoFacts
 
 MOST_FRAMES, MOST_PIXELS = 1 << 24, 1 << 26  # of a video, of a frame
+MOST_TAKEN = 1 << 20  # frames that are taken of a video
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +40,12 @@ class Preparation:
         given = f"preparation: no video has {shorten(values['video'])} frames, rate, width and height"
         require(min(frames, width, height) >= 1 and width * height <= MOST_PIXELS, given)
         facts = VideoFacts(int(frames), fps, int(width), int(height))
-        indices = np.array(fields.integers("indices", None, 0, facts.frames - 1), np.int64)
-        require(len(indices) > 0 and not (np.diff(indices) < 0).any(), "preparation: indices must be ascending numbers")
+        numbers: Any = values.get("indices")
+        is_list = isinstance(numbers, list) and 0 < len(numbers) <= MOST_TAKEN and set(map(type, numbers)) == {int}
+        is_valid = is_list and min(numbers) >= 0 and max(numbers) < facts.frames
+        require(is_valid, f"preparation: indices must be 1 to {MOST_TAKEN} numbers of frames, below {facts.frames}")
+        indices = np.array(numbers, np.int64)
+        require(not (np.diff(indices) < 0).any(), "preparation: indices must be ascending")
         size = fields.integers("size", 2, 1, MOST_PIXELS) if fields.has("size") else None
         require(size is None or size[0] * size[1] <= MOST_PIXELS, "preparation: the size of a frame is too large")
         rate = fields.number("fps", 1e-6, 1e6) if fields.has("fps") else None
