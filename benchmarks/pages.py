@@ -14,8 +14,8 @@ from pathlib import Path
 
 from benchmarks import accuracy, registry
 from benchmarks.registry import BenchTable
+from floc._atomic import write_atomic
 from floc._checks import check_choice
-from floc.files import write_atomic
 
 _MARKED = re.compile(r"(<!-- bench:([\w-]+) -->\n)(.*?)(<!-- /bench:\2 -->)", re.DOTALL)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks import harness, pages, registry
 from benchmarks.registry import Echo, Unavailable
-from floc.files import write_atomic
+from floc._atomic import write_atomic
 
 DONE, SKIPPED, FAILED = "done", "skipped", "failed"
 

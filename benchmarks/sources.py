@@ -18,7 +18,7 @@ from benchmarks.registry import Echo
 from benchmarks.videos import find_videos, get_video_folder
 from floc import encoders
 from floc._arrays import to_numpy
-from floc.files import write_atomic
+from floc._atomic import write_atomic
 
 NAMES = ("intel_person.mp4", "vtest.avi", "bbb480.mp4", "bikes.mp4")
 ENCODER, SYNTHETIC_ENCODER = "mobilenet", "pixels"

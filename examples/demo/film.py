@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from floc.files import write_atomic
+from floc._atomic import write_atomic
 
 try:
     import av

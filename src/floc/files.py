@@ -1,21 +1,12 @@
-"""Token files and kept-tokens files, and atomic writes.
+"""Token files and kept-tokens files.
 
 A kept-tokens file is a safetensors file with the arrays of `Kept` as tensors, for a video also the times of its frames,
 and one metadata entry, "floc": JSON with the other values, the format and the version (docs/reference/files.md).
 """
 
-import contextlib
-import errno
-import hashlib
 import json
 import math
-import os
-import re
-import shutil
-import stat
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,19 +15,13 @@ import numpy as np
 import torch
 
 from floc._arrays import Array
+from floc._atomic import write_atomic
 from floc._checked_file import CheckedFile, check_regular_file, check_selection, open_checked
 from floc._checks import require, shorten
 from floc.kept import Kept
 from floc.representatives import KnownRepresentation
 
-try:
-    import fcntl
-except ImportError:  # on Windows
-    fcntl = None  # type: ignore[assignment]
-
 TOKENS = (".npy", ".safetensors")  # suffixes of token files
-NAME_BYTES = 255  # in a file name, on all usual file systems
-NEW_S, OLD_S = 1.0, 86_400.0  # minimum age of a leftover, with and without locks
 FORMAT = 1  # of kept-tokens files
 ARRAYS = ("features", "indices", "positions", "order", "gains", "represents")
 
@@ -145,87 +130,3 @@ def summarize(kept: Kept) -> dict[str, Any]:
     quality = {"dim": kept.features.shape[-1], "coverage": kept.coverage, "bound": kept.bound}
     made = {"method": kept.method, "settings": dict(kept.settings), "seconds": kept.seconds}
     return sizes | quality | made | ({} if kept.span_s is None else {"span_s": list(kept.span_s)})
-
-
-def check_writable(path: Path) -> None:
-    """Raise OSError if a file cannot be written to `path`; commands call it before their work."""
-    name, folder = path.name, path.parent
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{path}: the folder {folder} does not exist; create it first")
-    if len(os.fsencode(name)) > NAME_BYTES:
-        raise OSError(f"the file name {name[:60]!r}... is too long; use at most {NAME_BYTES} bytes")
-    if path.is_dir():
-        raise IsADirectoryError(f"{path}: is a folder; give the name of a file")
-    if path.exists() and not path.is_file():
-        raise OSError(f"{path}: is not a regular file, so it cannot be replaced; give another name")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(f"{path}: the folder {folder} is not writable; choose another folder")
-
-
-def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file with `write` in a temporary folder beside it, and move it when it is complete and on disk.
-
-    The next write to the same path removes what a killed process left behind.
-    """
-    check_writable(path)
-    prefix = f".floc-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:12]}-"
-    _remove_leftovers(path.parent, prefix)
-    folder = Path(tempfile.mkdtemp(".tmp", prefix, path.parent))
-    try:
-        with _lock_folder(folder, wait=True):  # the lock tells that it is in use
-            temporary = folder / "part"
-            with temporary.open("xb") as empty:
-                mode = stat.S_IMODE(os.fstat(empty.fileno()).st_mode)  # as the process wants it for new files
-            write(temporary)  # may replace the file
-            with temporary.open("rb") as written:
-                os.fsync(written.fileno())
-            temporary.chmod(mode)
-            temporary.replace(path)
-    except Exception as error:
-        # safetensors has an error class of its own, which names the system's error number
-        code = re.search(r"\(os error (\d+)\)", str(error))
-        number = error.errno if isinstance(error, OSError) else code and int(code[1])
-        is_full = number in (errno.ENOSPC, errno.EDQUOT)
-        if number is None or (isinstance(error, OSError) and not is_full and number != errno.EFBIG):
-            raise
-        remedy = "free space" if is_full else "choose another folder"
-        failed = OSError(f"{path}: cannot be written ({os.strerror(number)}); {remedy} and run again")
-        failed.errno = number
-        raise failed from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    # flush the folder's entries, so that after a power failure no later file exists without this one
-    with contextlib.suppress(OSError):  # not every system can open or flush folders
-        handle = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _remove_leftovers(parent: Path, prefix: str) -> None:
-    """Remove the temporary folders that no process uses any more."""
-    for folder in parent.glob(f"{prefix}*.tmp"):
-        with contextlib.suppress(OSError), _lock_folder(folder, wait=False) as is_locked:
-            if time.time() - folder.stat().st_mtime > (NEW_S if is_locked else OLD_S):
-                shutil.rmtree(folder)
-
-
-@contextlib.contextmanager
-def _lock_folder(folder: Path, *, wait: bool) -> Iterator[bool]:
-    """Lock a folder, and yield whether folders have locks here; raise BlockingIOError if another process has it."""
-    if fcntl is None:
-        yield False
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        is_locked = True
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise
-        except OSError:  # such as a network drive without locks
-            is_locked = False
-        yield is_locked
-    finally:
-        os.close(handle)

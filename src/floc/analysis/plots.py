@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from floc._arrays import to_numpy
+from floc._atomic import write_atomic
 from floc.analysis.metrics import count_per_frame, count_per_second
 from floc.analysis.projection import Projection
-from floc.files import write_atomic
 from floc.kept import Kept
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from floc._atomic import write_atomic
 from floc._checked_file import COVERAGE, FPS, FRAMES_PER_SLICE, MAX_S, MAX_SIDE, Fields, check_selection, open_checked
 from floc._checks import require
 from floc._version import __version__
 from floc.captured.captured import Captured
 from floc.captured.identity import Identity
 from floc.families.preparation import Preparation
-from floc.files import write_atomic
 
 FORMAT = 1
 _TENSORS = {"features": 2, "indices": 1, "order": 1, "gains": 1}  # number of axes

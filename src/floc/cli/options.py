@@ -195,7 +195,7 @@ def check_output(output: Path | None, source: Path, suffix: str | None = None) -
 
     Missing folders are created later.
     """
-    from floc.files import check_writable
+    from floc._atomic import check_writable
 
     if output is None:
         return

@@ -7,12 +7,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from floc._atomic import write_atomic
 from floc._text import markdown_table
 from floc.evaluation import models, paper
 from floc.evaluation.plan import FULL, EvalRun
 from floc.evaluation.results import ResultFolder, write_json
 from floc.evaluation.tasks import TASKS, title
-from floc.files import write_atomic
 
 NOTES = (
     "Accuracy is the percentage of all questions, with its standard error; the paper gives no error. lmms-eval's own "

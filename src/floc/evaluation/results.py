@@ -21,11 +21,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Literal
 
+from floc._atomic import write_atomic
 from floc._checked_file import Fields
 from floc._checks import is_number
 from floc.evaluation.plan import EvalRun
 from floc.evaluation.tasks import TASKS, Task
-from floc.files import write_atomic
 
 # costs that `floc.integrations.lmms_eval` logs per sample
 COSTS = ("tokens", "kept", "coverage", "select_s", "total_s")

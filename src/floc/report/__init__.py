@@ -5,11 +5,11 @@ from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
 
+from floc._atomic import write_atomic
 from floc._version import __version__
 from floc.analysis import count_per_frame, plots, tsne
 from floc.analysis.compare import Comparison, Progress, compare
 from floc.encoders.load import EncodedVideo
-from floc.files import write_atomic
 from floc.report.render import ReportData, render_page
 
 LIMIT_BYTES = 14_500_000  # of the whole page; images are made smaller to stay below

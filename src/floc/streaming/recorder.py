@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from floc import files
+from floc._atomic import check_writable, write_atomic
 from floc._checked_file import Fields
 from floc._system import resident_bytes
 from floc.budget import Budget
@@ -173,7 +174,7 @@ class StreamRecorder:
             self.folder.mkdir(parents=True, exist_ok=True)
         metadata = {"encoder": self.encoder.name, "fps": self.fps, "segment": number}
         files.write_kept(self.kept, segment, source=live.redact_source(self.source), made_from=metadata)
-        files.write_atomic(self.folder / LATEST, lambda temporary: shutil.copyfile(segment, temporary))
+        write_atomic(self.folder / LATEST, lambda temporary: shutil.copyfile(segment, temporary))
         self.stream.note["segments"] += 1
         if self.state is not None:
             self.stream.save(self.state)
@@ -199,7 +200,7 @@ def open_recorder(
     stream = Stream(ratio=None if budget.ratio is None else str(budget.ratio), budget=budget.budget, **options)
     for path in (folder / LATEST if folder.is_dir() else None, state):
         if path is not None:
-            files.check_writable(path)
+            check_writable(path)
     if resumes := state is not None and state.exists():
         assert state is not None
         stream = _load_stream(state, stream, encoder, device)

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from floc._arrays import Array, copy_rows, require_dense
+from floc._atomic import write_atomic
 from floc._checked_file import LARGEST, CheckedFile, Fields, open_checked
 from floc._checks import (
     check_at_least,
@@ -35,7 +36,6 @@ from floc._checks import (
 )
 from floc._system import check_memory, restore_interrupts
 from floc.budget import Budget
-from floc.files import write_atomic
 from floc.kept import Kept
 from floc.selection.backends import BACKENDS, create_engine
 from floc.selection.objective import METRICS, Metric, Similarity
