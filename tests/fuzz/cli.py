@@ -36,6 +36,7 @@ BASES: dict[str, list[str]] = {
     "ask": ["a.floc", "What happens?", "--model", "no-such-model"],
     "stream": ["clip.ts", "--ratio", "1/8", "--encoder", "pixels", "--output", "segments", "--patience", "0.1"],
     "ingest": ["clips", "--store", "new", "--encoder", "pixels", "--workers", "1"],
+    "plan": ["clip.mp4", "--model", "no-such-model"],
     "methods": [],
     "eval": ["--dry-run"],
     "store list": ["store"],

@@ -111,3 +111,8 @@ def test_stopped_ingest_leaves_an_intact_store(tmp_path: Path, number: int) -> N
         assert "Traceback" not in printed
         assert not Store(store).check()
     assert ingest([tmp_path / "films"], store, workers=2, **OPTIONS).left == 0
+
+
+def test_rejects_more_workers_than_the_cores_can_feed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"workers must be at most \d+ on this machine, 8 for each core; got 100000"):
+        local.LocalWorkers(IngestOptions("pixels", ratio="1/8"), str(tmp_path), workers=100_000)

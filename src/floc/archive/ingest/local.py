@@ -29,6 +29,7 @@ from floc.archive.ingest.worker import Worker, plan_video
 from floc.archive.locks import create_temporary_folder
 
 MAX_TRIES = 3
+MOST_PER_CORE = 8  # workers; each holds an encoder, and more only take memory
 MAX_LAST_WORDS = 500  # characters that a worker printed before it died
 EXIT_TIMEOUT_S = 10.0
 
@@ -83,6 +84,10 @@ class LocalWorkers:
         devices = _list_gpus(options)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         count = workers or 2 * len(devices) or cores  # on a GPU, one worker decodes while the other encodes
+        most = max(MOST_PER_CORE * cores, 2 * len(devices))
+        if count > most:
+            limit = f"at most {most} on this machine, {MOST_PER_CORE} for each core"
+            raise ValueError(f"workers must be {limit}; got {count}")
         self.store = store
         # the options of each worker, which differ in the device
         self.options = [replace(options, device=device) for device in islice(cycle(devices or [options.device]), count)]
