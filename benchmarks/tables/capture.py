@@ -12,6 +12,7 @@ import math
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,13 +70,13 @@ def _measure_peak(path: Path, budget: int) -> dict[str, Any]:
     }
 
 
-def _show_stage(stage: str, row: dict[str, Any]) -> str:
+def _show_stage(stage: str, row: Mapping[str, Any]) -> str:
     return f"{row.get('stages', {}).get(stage, math.nan) / row['frames'] * 1e3:.1f}"
 
 
 def _show(document: dict[str, Any]) -> str:
     first = document["films"][0]
-    columns = {
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
         "frames": lambda row: f"{row['frames']:,}",
         "tokens": lambda row: f"{row['tokens']:,}",
         "kept": lambda row: f"{row['kept']:,}",
