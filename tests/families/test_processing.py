@@ -188,7 +188,7 @@ def test_short_videos(kind: str, frames: int) -> None:
     preparer = VideoPreparer(build(kind))
     facts = VideoFacts(frames, FPS, WIDTH, HEIGHT)
     if find_refusal(kind, frames) is not None:
-        with pytest.raises(ValueError, match=f"cannot take a video of {frames} frames at 8 per second"):
+        with pytest.raises(ValueError, match=f"cannot take this video, {frames} frames of 124 x 90 at 8 per second"):
             preparer.plan(facts)
     else:
         plan = preparer.plan(facts)

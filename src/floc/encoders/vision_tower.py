@@ -16,7 +16,7 @@ from floc.encoders.vision_features import ADDS_TO_PLACEHOLDER, can_encode_in_chu
 from floc.families import find_family
 from floc.families.frame_size import limit_frame_tokens
 from floc.families.pretrained import hide_progress, load_part
-from floc.families.processing import Limit, Rate, VideoPlan, VideoPreparer
+from floc.families.processing import Limit, Rate, VideoPlan, VideoPreparer, check_match
 from floc.video.choice import FrameChoice, VideoFacts
 
 LOADED_WHOLE = (*ADDS_TO_PLACEHOLDER, "gemma4")  # their embeddings depend on the number of layers, or are needed
@@ -131,6 +131,7 @@ def load_layout(name: str) -> VisionLayout:
 
 def wrap_model(model: Any, processor: Any) -> VisionTower:
     """Create an encoder from a loaded model and its processor."""
+    check_match(processor, model.config)
     name = str(getattr(model, "name_or_path", "") or type(model).__name__)
     return VisionTower(name, VideoPreparer(processor), model=model.base_model, is_half=False)
 

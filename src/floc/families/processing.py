@@ -40,6 +40,7 @@ Turns: TypeAlias = Sequence[tuple[str, str]]  # questions about a video with the
 Limit: TypeAlias = int | Literal["all"] | None  # the most frames; None: the processor's
 
 LARGE_PIXELS = 1 << 26  # values of pixels that a processor may copy to write a prompt
+MANY_FRAMES = 4096  # beyond the limits of processors on a whole video
 DEFAULT_FPS = 2.0  # of Qwen's own tools and of vLLM, for processors that would take every frame
 # video processors whose `num_frames` is the most frames, beside a rate
 FRAMES_ARE_A_LIMIT = ("SmolVLMVideoProcessor", "MuseGlimmerVideoProcessor")
@@ -99,7 +100,8 @@ class VideoPreparer:
         **settings: Arguments of the video processor that replace its own, such as `size`.
         """
         if getattr(processor, "video_processor", None) is None:
-            raise ValueError(f"{type(processor).__name__} has no video processor; this model takes images only")
+            given = f"{type(processor).__name__}, which has no video processor"
+            raise ValueError(f"pass the model's processor, AutoProcessor.from_pretrained(...); got {given}")
         self.processor = processor
         self.video_processor = video_processor = processor.video_processor
         merged = processor._merge_kwargs(
@@ -116,6 +118,9 @@ class VideoPreparer:
             self.settings.setdefault("cap_pixels_per_frame", True)
         if getattr(video_processor, "do_resize", None):  # MiniMax's processor expects frames of the right size
             self.settings["do_resize"] = True
+        if self.settings.get("draw_on_frames", getattr(video_processor, "draw_on_frames", False)):
+            problem = f"{type(video_processor).__name__} draws the time into every frame, which floc cannot do in parts"
+            raise ValueError(f"{problem}; set draw_on_frames=False, or use floc.attach with the processor's inputs")
         if "use_token_compression" in accepted:  # floc compresses
             self.settings["use_token_compression"] = False
 
@@ -132,19 +137,23 @@ class VideoPreparer:
             fps: Frames per second, or "all"; the processor's by default.
             max_frames: The most frames, or "all"; the processor's limit by default.
         """
-        rate = facts.fps if fps == "all" else fps
+        rate = facts.fps if fps == "all" else None if fps is None else min(fps, facts.fps)
         if fps is None and all(getattr(self.video_processor, name, None) is None for name in ("fps", "num_frames")):
             rate = DEFAULT_FPS
         try:
             indices = self._sample(facts, rate, max_frames, must_follow=fps is not None)
             if not len(indices):
-                raise ValueError("it takes no frame")
-            return self.plan_frames(facts, indices, self._find_size(len(indices), facts), rate)
-        except (ValueError, ZeroDivisionError, RuntimeError) as error:  # too short for the processor, mostly
-            raise ValueError(
-                f"{type(self.processor).__name__} cannot take a video of {facts.frames} frames at {facts.fps:g} per "
-                f"second ({error}); give a longer video, or other values for fps and max_frames"
-            ) from error
+                raise ZeroDivisionError
+            plan = self.plan_frames(facts, indices, self._find_size(len(indices), facts), rate)
+        except (ValueError, ZeroDivisionError, RuntimeError) as error:
+            video = f"{facts.frames} frames of {facts.width} x {facts.height} at {facts.fps:g} per second"
+            problem = f"{type(self.processor).__name__} cannot take this video, {video}"
+            if isinstance(error, ZeroDivisionError):
+                reason = "it takes too few frames of it; give a longer video, or a larger fps or max_frames"
+                raise ValueError(f"{problem}: {reason}") from error
+            raise ValueError(f"{problem} ({error}); change fps or max_frames, or the video") from error
+        self._require_same_size(plan)
+        return plan
 
     def plan_frames(
         self, facts: VideoFacts, indices: np.ndarray, size: Any = None, fps: float | None = None
@@ -269,16 +278,34 @@ class VideoPreparer:
             indices = indices[np.arange(max_frames) * len(indices) // max_frames]
         return indices
 
+    def depends_on_count(self, width: int, height: int) -> bool:
+        """Return whether long videos have smaller frames."""
+        return self._find_size(MANY_FRAMES, VideoFacts(MANY_FRAMES, 1.0, width, height)) is not None
+
     def _find_size(self, frames: int, facts: VideoFacts) -> Any:
         """Return the size of a frame if it depends on the number of frames, else None."""
         sizes: list[Any] = []
         for count in (frames, min(frames, self.frames_per_slice)):
             try:
-                self._describe_frames(count, facts, FIND)
+                self._describe_frames(count, facts, FIND, torch.device("meta"))
                 sizes.append(None)
             except SizeFound as found:
                 sizes.append(found.args[0])
+            except (NotImplementedError, RuntimeError):  # it computes with pixels before it resizes
+                return None
         return sizes[0] if sizes[0] != sizes[1] else None  # more frames never make larger frames
+
+    def _require_same_size(self, plan: VideoPlan) -> None:
+        """Raise ValueError if the processor makes frames of another size, which happens if it resizes on its own."""
+        try:
+            whole = self._describe_frames(len(plan.indices), plan.facts, None, torch.device("meta"))
+        except (NotImplementedError, RuntimeError):  # it computes with pixels
+            return
+        name, shape = plan.pixels
+        if tuple(whole[name].shape) != shape:
+            problem = f"{type(self.video_processor).__name__} makes frames smaller the more there are"
+            fix = "take fewer frames with max_frames=, or pass the inputs that the processor returns"
+            raise ValueError(f"{problem}, in a way that floc cannot follow for {len(plan.indices)} frames; {fix}")
 
     def _find_resizing(self, plan: VideoPlan) -> Resizing | None:
         """Return how the processor resizes a frame, if it does so once, before all else; checked with noise."""
@@ -304,9 +331,12 @@ class VideoPreparer:
         short, full = (self._describe_frames(count, plan.facts, plan.size) for count in (step + frames, 2 * step))
         return short[name].shape == full[name].shape
 
-    def _describe_frames(self, frames: int, facts: VideoFacts, size: Any) -> dict[str, Any]:
-        """Return what the processor returns for so many empty frames, which take no memory before they are resized."""
-        empty = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(frames, 3, facts.height, facts.width)
+    def _describe_frames(
+        self, frames: int, facts: VideoFacts, size: Any, device: torch.device | None = None
+    ) -> dict[str, Any]:
+        """Return what the processor returns for so many empty frames; on the device "meta" they take no memory."""
+        empty = torch.zeros(1, 1, 1, 1, dtype=torch.uint8, device=device)
+        empty = empty.expand(frames, 3, facts.height, facts.width)
         return dict(
             self._control(size)(
                 videos=[empty], do_sample_frames=False, return_tensors="pt", **self._processing(), do_convert_rgb=False
@@ -329,6 +359,25 @@ class VideoPreparer:
 
     def _processing(self) -> dict[str, Any]:
         return {name: value for name, value in self.settings.items() if name not in ("fps", "num_frames")}
+
+
+def check_match(processor: Any, config: Any) -> None:
+    """Raise ValueError if a processor belongs to another model than a config."""
+    from transformers.models.auto.video_processing_auto import VIDEO_PROCESSOR_MAPPING_NAMES
+
+    video_processor, vision = VideoPreparer(processor).video_processor, getattr(config, "vision_config", None)
+    kind = config.model_type.removesuffix("_thinker")
+    name, known = type(video_processor).__name__, VIDEO_PROCESSOR_MAPPING_NAMES.get(kind) or ()
+    expected = [known] if isinstance(known, str) else list(known.values() if isinstance(known, dict) else known)
+    problem = None
+    if any(expected) and name not in expected:
+        problem = f"it has a {name}, but {kind} takes a {' or '.join(filter(None, expected))}"
+    for theirs, ours in (("patch_size",) * 2, ("temporal_patch_size",) * 2, ("merge_size", "spatial_merge_size")):
+        sizes = getattr(video_processor, theirs, None), getattr(vision, ours, None)
+        if problem is None and all(isinstance(size, int) for size in sizes) and sizes[0] != sizes[1]:
+            problem = f"its {theirs} is {sizes[0]}, but that of the model is {sizes[1]}"
+    if problem is not None:
+        raise ValueError(f"the processor is not that of the model: {problem}; load both from the same place")
 
 
 def check_processor(processor: Any) -> None:

@@ -15,7 +15,7 @@ from floc.encoders.base import default_device
 from floc.families import find_family
 from floc.families.frame_size import limit_frame_tokens
 from floc.families.pretrained import hide_progress, load_part
-from floc.families.processing import Limit, Rate, VideoPlan, VideoPreparer, check_processor
+from floc.families.processing import Limit, Rate, VideoPlan, VideoPreparer, check_match, check_processor
 from floc.planning import speed
 from floc.planning.costs import ModelCosts, Workload, build_without_weights, count_selection_flops
 from floc.planning.frames import QUESTION, describe_workload, plan_more_frames
@@ -126,20 +126,28 @@ def describe_plan(
     )
 
 
+class ContextWarning(UserWarning):
+    """A prompt is longer than the model's context."""
+
+
+def check_context(plan: Plan) -> list[str]:
+    """Return a warning if the prompt is beyond the model's context."""
+    work = plan.work
+    if plan.context is None or work.prompt + QUESTION <= plan.context:
+        return []
+    room = plan.context - work.text - QUESTION
+    remedy = f"keep at most {room:,} tokens" if room > 0 else "take fewer frames: their times alone fill it"
+    prompt = f"the prompt has {work.prompt:,} tokens, {work.kept:,} of them visual"
+    return [f"{prompt}, but the model's context is {plan.context:,}, question and answer included; {remedy}"]
+
+
 def check_plan(plan: Plan, *, attach: bool = False) -> list[str]:
     """Return warnings: a prompt beyond the model's context, or memory beyond that of the machine.
 
     Args:
         attach: also warn if `floc.attach` needs more memory than there is.
     """
-    warnings, work = [], plan.work
-    if plan.context is not None and work.prompt + QUESTION > plan.context:
-        room = plan.context - work.text - QUESTION
-        remedy = f"keep at most {room:,} tokens" if room > 0 else "take fewer frames: their times alone fill it"
-        prompt = f"the prompt has {work.prompt:,} tokens, {work.kept:,} of them visual"
-        warnings.append(
-            f"{prompt}, but the model's context is {plan.context:,}, question and answer included; {remedy}"
-        )
+    warnings = check_context(plan)
     if plan.free_bytes is not None and plan.capture_bytes > plan.free_bytes:
         remedy = "use a smaller model, fewer tokens a frame or another device"
         warnings.append(
@@ -173,6 +181,7 @@ def load_planner(model: str) -> tuple[VideoPreparer, ModelCosts]:
     processor = load_part("processor", model, "planning")
     try:
         check_processor(processor)
+        check_match(processor, config)
     except ValueError as error:
         raise ValueError(f"{model}: {error}") from error
     with hide_progress(hide_warnings=True):

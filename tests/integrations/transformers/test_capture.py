@@ -234,7 +234,7 @@ def test_options_of_a_file(clip: Path, tmp_path: Path) -> None:
         floc.capture(model, tmp_path / "nothing.mp4", processor=processor, ratio=RATIO)
     with pytest.raises(ValueError, match="pass processor="):
         floc.capture(model, clip, ratio=RATIO)
-    with pytest.raises(ValueError, match="takes images only"):
+    with pytest.raises(ValueError, match=r"which has no video processor"):
         floc.capture(model, clip, ratio=RATIO, processor=processor.tokenizer)
 
 
@@ -318,3 +318,45 @@ def test_warns_before_work_beyond_the_context(clip: Path, monkeypatch) -> None:
     monkeypatch.setattr(model.config.get_text_config(), "max_position_embeddings", 520)
     with pytest.warns(UserWarning, match=r"the prompt has .* but the model's context is 520"):
         capture_file("qwen2_5_vl", clip, ratio=RATIO)
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"),
+    [
+        ("internvl", "llava_onevision"),
+        ("qwen2_5_vl", "qwen3_vl"),
+        ("qwen3_vl", "qwen2_5_vl"),
+        ("llava_onevision", "internvl"),
+        ("gemma4", "qwen3_5"),
+    ],
+)
+def test_rejects_the_processor_of_another_model(kind: str, other: str, clip: Path) -> None:
+    with pytest.raises(ValueError, match="the processor is not that of the model: it has a"):
+        floc.capture(create_model(kind), clip, processor=create_processor(other), ratio=RATIO)
+
+
+def test_rejects_a_processor_with_other_patches(clip: Path) -> None:
+    other = copy.copy(create_processor("qwen2_5_vl"))
+    other.video_processor = type(other.video_processor)(patch_size=14)
+    with pytest.raises(ValueError, match="its patch_size is 14, but that of the model is 4"):
+        floc.capture(create_model("qwen2_5_vl"), clip, processor=other, ratio=RATIO)
+
+
+def test_a_video_that_is_read_is_prepared_like_its_file(clip: Path) -> None:
+    """The frames of Qwen3-VL get smaller the more there are; `Video` knows how many it will return."""
+    video = floc.video.read(clip, fps=None, max_frames=None, batch=4)
+    read = capture_frames("qwen3_vl", video, ratio=RATIO)
+    listed = capture_frames("qwen3_vl", list(video), ratio=RATIO)
+    assert read.shape == listed.shape
+    with pytest.raises(ValueError, match="depends on how many there are; pass a file or a list"):
+        capture_frames("qwen3_vl", iter(list(video)), ratio=RATIO)
+    with pytest.raises(ValueError, match="are for a video file"):
+        capture_frames("qwen3_vl", list(video), ratio=RATIO, fps=1)
+
+
+def test_refuses_times_drawn_into_frames(clip: Path) -> None:
+    drawing = copy.copy(create_processor("ernie4_5_vl_moe"))
+    drawing.video_processor = copy.copy(drawing.video_processor)
+    drawing.video_processor.draw_on_frames = True
+    with pytest.raises(ValueError, match="draws the time into every frame"):
+        floc.capture(create_model("ernie4_5_vl_moe"), clip, processor=drawing, ratio=RATIO)

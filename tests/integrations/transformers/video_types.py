@@ -18,6 +18,8 @@ REASONS = {
 
 # types that floc supports only in part, because transformers 5.22 itself fails there
 NOTES = {
+    "ernie4_5_vl_moe": "capture: with draw_on_frames=False only; floc does not draw times into frames",
+    "glm5_next": "capture: refused where the processor makes the frames of a long video smaller",
     "kimi_k25": "capture: its vision encoder fails in transformers 5.22 if frames are joined",
     "nemotron_h_omni": "capture: its processor fails in transformers 5.22 with the metadata of a video",
     "minimax_m3_vl": "its vision encoder attends to the whole video, so a capture holds all frames",

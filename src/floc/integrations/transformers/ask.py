@@ -1,6 +1,7 @@
 """Ask a model about a video: the work of `floc ask`."""
 
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,18 +13,21 @@ from floc.captured.pieces import StageTimer
 from floc.encoders.base import default_device
 from floc.families import find_family
 from floc.families.pretrained import first_line, hide_progress, load_part
-from floc.families.processing import check_processor
+from floc.families.processing import check_match, check_processor
 from floc.integrations.transformers.capture import capture
 from floc.integrations.transformers.replay import replay
+from floc.planning.planner import ContextWarning
 
 
 class Session:
     """A model of a folder or hub id with its processor, for questions about videos."""
 
     def __init__(self, source: str, device: str | None = None) -> None:
-        find_family(load_part("config", source, "asking a model"))
+        config = load_part("config", source, "asking a model")
+        find_family(config)
         self.processor = load_part("processor", source, "asking a model")  # before the weights: errors show early
         check_processor(self.processor)
+        check_match(self.processor, getattr(config, "thinker_config", config))
         import transformers
 
         target = device or default_device()
@@ -41,7 +45,12 @@ class Session:
         """Capture a video; arguments are those of `floc.capture`."""
         if self.model.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.model.device)
-        return capture(self.model, video, processor=self.processor, **settings)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ContextWarning)  # an answer to half a prompt would be wrong
+            try:
+                return capture(self.model, video, processor=self.processor, **settings)
+            except ContextWarning as error:
+                raise ValueError(str(error)) from None
 
     def reuse(self, video: Captured) -> Captured:
         """Return a stored video without the seconds that its capture took."""

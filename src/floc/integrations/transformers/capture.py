@@ -23,6 +23,7 @@ from floc.families import find_family
 from floc.families.parts import find_device, unwrap_model
 from floc.families.processing import Limit, Rate
 from floc.planning import ModelCosts, check_plan, describe_plan, plan_more_frames
+from floc.planning.planner import ContextWarning, check_context
 from floc.tokens import Frames
 from floc.video import Video
 from floc.video.choice import VideoFacts
@@ -68,10 +69,12 @@ def capture(
     identity = Identity.from_model(model)  # raises if the model is not supported
     timer, frames = StageTimer(find_device(model)), FrameLog(1)
     path = Path(inputs) if isinstance(inputs, (str, Path)) else None
-    if path is None and (more_frames or frame_tokens is not None):
-        raise ValueError("frame_tokens and more_frames are for a video file")
+    if path is None and (more_frames, frame_tokens, fps, max_frames) != (False, None, None, None):
+        raise ValueError("fps, max_frames, frame_tokens and more_frames are for a video file")
     if not isinstance(inputs, Mapping) and processor is None:
-        raise ValueError("a video is prepared by the model's processor; pass processor=AutoProcessor...")
+        raise ValueError(
+            "a video is prepared by the model's processor; pass processor=AutoProcessor.from_pretrained(...)"
+        )
     if path is not None:
         tower = replace(wrap_model(model, processor), frame_tokens=frame_tokens)
         if more_frames:
@@ -134,8 +137,9 @@ def _warn(model: Any, tower: VisionTower, recipe: Recipe) -> None:
     assert tower.plan is not None
     budget = Budget.parse(recipe.ratio, recipe.budget, recipe.coverage)
     plan = describe_plan(tower.preparer, tower.plan, ModelCosts.from_model(model), budget, find_device(model))
+    beyond = check_context(plan)
     for text in check_plan(plan):
-        warnings.warn(text, stacklevel=3)
+        warnings.warn(text, ContextWarning if text in beyond else UserWarning, stacklevel=3)
 
 
 def _encode_file(
@@ -160,7 +164,8 @@ def _encode_frames(
     tower: VisionTower, frames: Iterable[Frames], timer: StageTimer, log: FrameLog
 ) -> tuple[int, Iterator[FrameTokens]]:
     """Encode frames, and fill in the log; return the number of slices, 0 if unknown, and their tokens."""
-    planned = sum(len(batch.times_s) for batch in frames) if isinstance(frames, Sequence) else 0
+    counted = sum(len(batch.times_s) for batch in frames) if isinstance(frames, Sequence) else 0
+    planned: int = getattr(frames, "planned", counted)  # of a `Video`
 
     def encode() -> Iterator[FrameTokens]:
         batches = iter(frames)
@@ -169,6 +174,9 @@ def _encode_frames(
             return
         height, width = first.pixels.shape[1:3]
         count, rate = max(planned, len(first.times_s)), estimate_rate(first.times_s)
+        if not planned and tower.preparer.depends_on_count(width, height):
+            problem = "the size of this model's frames depends on how many there are"
+            raise ValueError(f"{problem}; pass a file or a list of frames, not an iterator")
         planned_tower = tower.plan_video(VideoFacts(count, rate, width, height), "all", "all")
         assert planned_tower.plan is not None
         yield from _encode(planned_tower, chain([first], batches), timer, log)

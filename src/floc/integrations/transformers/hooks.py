@@ -24,6 +24,7 @@ from floc.families.parts import find_decoder, unwrap_model
 from floc.integrations.transformers.cache import CacheLayout, pop_layout, put_layout
 from floc.integrations.transformers.cut import DecoderCut, VideoSelection, cut_inputs, gather_tokens, plan_cut
 from floc.integrations.transformers.setups import (
+    HAS_VIDEO,
     check_direct_call,
     check_visible,
     discard_compiled_code,
@@ -41,6 +42,7 @@ class CallState(threading.local):
     has_videos = False  # the decoder's next call has videos
     arguments: Arguments = MappingProxyType({})  # of the multimodal model
     encoded: Arguments = MappingProxyType({})  # of the last `get_video_features`, without pixels
+    reads_video = False  # the decoder's call has videos
     layout: CacheLayout | None = None  # of what the decoder will hold
 
 
@@ -140,6 +142,7 @@ class DecoderHooks(ABC):
         """Cut the inputs of a call with videos; in every call, fit masks and positions to the tokens held."""
         call = self.call
         arguments, has_videos, call.has_videos = call.arguments, call.has_videos, False
+        call.reads_video = has_videos
         if not call.is_inside:
             check_direct_call(self.family, self.config, kwargs)
         cache = kwargs.get("past_key_values")
@@ -177,12 +180,12 @@ class DecoderHooks(ABC):
     @torch.compiler.disable
     def after_decoder(self, decoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         layout, self.call.layout = self.call.layout, None
-        if layout is None:
-            return
         cache = kwargs.get("past_key_values")
         if cache is None:
             cache = getattr(output, "past_key_values", None)
-        if cache is not None:
+        if cache is not None and self.call.reads_video:
+            setattr(cache, HAS_VIDEO, True)
+        if cache is not None and layout is not None:
             put_layout(cache, layout, self.base, is_attached)
 
     def _has_videos(self, arguments: Arguments) -> bool:

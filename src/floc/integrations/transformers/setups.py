@@ -9,6 +9,7 @@ import torch
 from floc.families import ModelFamily
 from floc.families.locate import Arguments
 
+HAS_VIDEO = "floc_has_video"  # attribute of a cache that was filled from a prompt with a video
 GUESSED_TOKENS = 64  # prompt lookup and assistant models guess fewer at a time; videos have more
 
 
@@ -19,8 +20,8 @@ def discard_compiled_code() -> None:
 
 
 def may_be_guess(tokens: int, cache: Any) -> bool:
-    """Return whether placeholders may repeat a prompt that was read before: in an answer or a guess."""
-    return tokens <= GUESSED_TOKENS and cache is not None and int(cache.get_seq_length()) > 0
+    """Return whether placeholders may repeat a video that the cache has: in an answer or a guess."""
+    return tokens <= GUESSED_TOKENS and getattr(cache, HAS_VIDEO, False) and int(cache.get_seq_length()) > 0
 
 
 def check_visible(family: ModelFamily, config: Any, arguments: Arguments) -> None:
