@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -238,3 +239,31 @@ def test_file_equals_the_processor(kind: str, tmp_path: Path, monkeypatch: pytes
     pixels = np.concatenate([frames.pixels for frames in read(path, choose=choose)])
     assert plans[0].facts == FACTS
     check_equal(preparer, plans[0], expected, frames=pixels)
+
+
+@ALL
+def test_planning_takes_no_memory_for_the_frames(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a few slices of frames exist; all of them together exist only without values, on the device "meta"."""
+    preparer = VideoPreparer(build(kind))
+    describe_frames, calls = preparer._describe_frames, []
+
+    def record(frames: int, facts: VideoFacts, size: Any, device: Any = None) -> dict[str, Any]:
+        calls.append((frames, str(device)))
+        return describe_frames(frames, facts, size, device)
+
+    monkeypatch.setattr(preparer, "_describe_frames", record)
+    # GLM-5 resizes in a way that floc cannot follow, and is refused
+    with contextlib.suppress(ValueError) if kind == "glm5_next" else contextlib.nullcontext():
+        assert len(preparer.plan(VideoFacts(1000, 10.0, 320, 180), fps=2, max_frames=150).indices) > 100
+    assert max(frames for frames, device in calls if device == "None") <= 3 * preparer.frames_per_slice
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "internvl", "gemma4", "llava_onevision", "minimax_m3_vl"])
+def test_a_rate_above_that_of_the_video_takes_every_frame(kind: str) -> None:
+    plan = VideoPreparer(build(kind)).plan(VideoFacts(40, 10.0, 320, 180), fps=50)
+    assert len(plan.indices) == 40
+
+
+def test_a_video_that_is_too_narrow_is_described() -> None:
+    with pytest.raises(ValueError, match=r"cannot take this video, 40 frames of 2048 x 8 .*aspect ratio"):
+        VideoPreparer(build("qwen2_5_vl")).plan(VideoFacts(40, 10.0, 2048, 8))

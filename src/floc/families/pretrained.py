@@ -15,7 +15,8 @@ def load_part(part: Literal["config", "processor"], source: str, purpose: str) -
     try:
         return loader.from_pretrained(source)
     except ImportError as error:  # of torchvision, or of a package that only this processor needs
-        raise ImportError(f"{source}: {first_line(error)}; pip install 'floc-video[hf]'") from error
+        name = "torchvision" if "torchvision" in str(error).lower() else first_line(error)
+        raise ImportError(f"{source}: its {part} needs {name}: pip install 'floc-video[hf]'") from error
     except (OSError, ValueError, KeyError) as error:
         wanted = f"a folder or hub id with a {part} that transformers {transformers.__version__} can load"
         raise ValueError(f"{source}: not {wanted} ({first_line(error)})") from error

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from floc.families.preparation import Preparation
+from floc.families.pretrained import hide_progress
 from floc.families.processor_control import (
     FIND,
     PIXELS,
@@ -337,11 +338,9 @@ class VideoPreparer:
         """Return what the processor returns for so many empty frames; on the device "meta" they take no memory."""
         empty = torch.zeros(1, 1, 1, 1, dtype=torch.uint8, device=device)
         empty = empty.expand(frames, 3, facts.height, facts.width)
-        return dict(
-            self._control(size)(
-                videos=[empty], do_sample_frames=False, return_tensors="pt", **self._processing(), do_convert_rgb=False
-            )
-        )
+        given = dict(self._processing(), do_convert_rgb=False, do_sample_frames=False, return_tensors="pt")
+        with hide_progress(hide_warnings=device is not None):  # of what it cannot do on "meta"
+            return dict(self._control(size)(videos=[empty], **given))
 
     def _control(self, size: Any) -> Any:
         """Return the video processor with frames resized to `size`, or as usual if it is None."""
