@@ -148,3 +148,10 @@ def test_errors_are_one_line(arguments: list[str], message: str, clip: Path, mod
     done = run(*[argument.format(**places) for argument in arguments])
     assert done.exit_code != 0
     assert message in f"{done.exception} {done.stderr}"
+
+
+def test_refuses_a_prompt_beyond_the_context(clip: Path, tmp_path: Path) -> None:
+    model = save("qwen2_5_vl", tmp_path, max_position_embeddings=520)
+    done = run(clip, "?", "--model", model, "--max-new-tokens", 1)
+    assert done.exit_code != 0
+    assert "the model's context is 520" in f"{done.exception} {done.stderr}"
