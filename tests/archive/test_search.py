@@ -100,6 +100,22 @@ def test_planted_token_is_found_at_its_time_and_position(store: Store, indexed: 
     assert store.search(token.numpy(), 1, video="other.mp4")[0].uri == "/films/other.mp4"
 
 
+def test_an_index_whose_creation_was_killed_is_no_index(store: Store) -> None:
+    """`kill -9` may leave the folder of a table without a first version."""
+    video = add_video(store, make_pieces(2))
+    query = torch.as_tensor(store.open(video.id).features[:1]).float()
+    expected = store.search(query, 3)
+    store.index()
+    (folder,) = Path(store.path).glob("vectors-*.lance")
+    for version in (folder / "_versions").iterdir():
+        version.unlink()
+    again = Store(store.path)
+    assert again.search(query, 3) == expected
+    assert again.check() == []
+    assert again.index() == {"tiny": video.kept}
+    assert again.search(query, 3) == expected
+
+
 def test_index_follows_added_and_removed_videos(store: Store) -> None:
     first, second = add_video(store, make_pieces(2, 60)), add_video(store, make_pieces(2, 60), uri="/films/other.mp4")
     token = store.open(first.id).features[3]

@@ -48,6 +48,10 @@ class LanceTable:
             return "was not found" not in str(error)
         return True
 
+    def is_complete(self) -> bool:
+        """Return whether the table exists and was committed once; a process may be killed while it creates one."""
+        return self.exists() and not (is_local(self.uri) and not any((Path(self.uri) / "_versions").glob("*")))
+
     def create(self, schema: pa.Schema) -> None:
         """Create an empty table, unless another process just did."""
         with explain_errors(self.name, writing=True):

@@ -100,7 +100,7 @@ class StoreSearch:
 def list_vector_tables(tables: StoreTables) -> list[LanceTable]:
     """Return the tables that `index` created."""
     models = {_hash_model(video) for video in tables.list_videos("status = 'done'")}
-    return [table for model in sorted(models) if (table := _open_vector_table(tables, model)).exists()]
+    return [table for model in sorted(models) if (table := _open_vector_table(tables, model)).is_complete()]
 
 
 def _open_vector_table(tables: StoreTables, model: str) -> LanceTable:
@@ -204,7 +204,7 @@ class _VectorIndex:
 
     def list_attempts(self) -> set[str]:
         """Return the attempts whose tokens are in the table."""
-        if not self._table.exists():
+        if not self._table.is_complete():
             return set()
         version = self._table.latest().version
         if self._cached is None or self._cached[0] != version:
