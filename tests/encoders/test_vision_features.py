@@ -145,7 +145,8 @@ def test_chunks_equal_the_whole_video(kind: str, step: int) -> None:
     for layer, parts in zip(whole, zip(*chunks, strict=True), strict=True):
         joined = torch.cat(parts)
         assert joined.shape == layer.shape
-        is_equal = torch.allclose(joined, layer, **CLOSE)
+        scale = float(layer.abs().max().clamp(min=1))  # random weights make some features huge
+        is_equal = torch.allclose(joined / scale, layer / scale, **CLOSE)
         assert is_equal == can_encode_in_chunks(example.model.base_model.config)
 
 

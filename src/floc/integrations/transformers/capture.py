@@ -72,9 +72,7 @@ def capture(
     if path is None and (more_frames, frame_tokens, fps, max_frames) != (False, None, None, None):
         raise ValueError("fps, max_frames, frame_tokens and more_frames are for a video file")
     if not isinstance(inputs, Mapping) and processor is None:
-        raise ValueError(
-            "a video is prepared by the model's processor; pass processor=AutoProcessor.from_pretrained(...)"
-        )
+        raise ValueError("the model's processor prepares a video; pass processor=AutoProcessor.from_pretrained(...)")
     if path is not None:
         tower = replace(wrap_model(model, processor), frame_tokens=frame_tokens)
         if more_frames:
