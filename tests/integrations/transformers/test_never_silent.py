@@ -59,7 +59,7 @@ def test_rejects_prefill_in_chunks(kind: str, models) -> None:
     video = Video(40, *side(kind))
     for before in (4, 200):  # the video is in the first chunk, or after it
         example = prompt(kind, [[Text(before), video, Text(5)]])
-        for chunk in (16, 64, 190):
+        for chunk in (16, 64, 190) if IS_NEW else (190,):  # in 5.17 the bare model fails with small chunks
             with floc.attach(bare, ratio=RATIO), pytest.raises(ValueError, match="no prefill_chunk_size"):
                 bare.generate(**example.inputs, max_new_tokens=2, prefill_chunk_size=chunk)
 
