@@ -42,16 +42,6 @@ class FrameLayout(Protocol):
         """Return the width and height in pixels to resize a video's frames to."""
 
 
-class PlannedLayout(FrameLayout, Protocol):
-    """A frame layout that depends on the whole video, as that of a model's processor does."""
-
-    def plan_video(self, facts: VideoFacts, fps: Rate, max_frames: Limit) -> "PlannedLayout":
-        """Return the layout for one video."""
-
-    def choose_frames(self) -> FrameChoice:
-        """Return the frames to read of the planned video."""
-
-
 class Encoder(FrameLayout, Protocol):
     """Turns frames into tokens."""
 
@@ -101,7 +91,7 @@ def open_video(
     from floc.video.read import check_sampling, read
 
     check_sampling(None if fps == "all" else fps, None if max_frames == "all" else max_frames)
-    if not hasattr(layout, "plan_video"):
+    if not hasattr(layout, "plan_video"):  # only the processor of a model plans the whole video
         rate, limit = resolve_sampling(fps, max_frames)
         return read(path, fps=rate, max_frames=limit, size=layout.frame_size, batch=batch), layout
     planned: list[Any] = []

@@ -39,7 +39,8 @@ def require_chunks(config: Any) -> None:
 def split_prepared(config: Any, prepared: Mapping[str, Any], slices: int, step: int) -> Iterator[Mapping[str, Any]]:
     """Split the prepared frames of one video into parts of at most `step` of its `slices`.
 
-    Frames whose features depend on each other stay together, as do those that cannot be told apart.
+    Returns the inputs unsplit if the vision encoder needs the whole video, or if the pixels of single frames are
+    unknown.
     """
     grids, name = prepared.get("video_grid_thw"), find_family(config).pixels
     pixels = prepared[name]

@@ -16,7 +16,7 @@ MOST_TAKEN = 1 << 20  # frames that are taken of a video
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """What a processor did to a video."""
+    """The settings of a processor, and the frames that it took of a video."""
 
     processor: str  # class of the video processor
     settings: Mapping[str, Any]  # that shape pixels and grids

@@ -90,9 +90,9 @@ def find_family(config: Any) -> ModelFamily:
 
 
 def _follows_protocol(config: Any) -> bool:
-    """Whether a model of transformers takes grids of videos, and its videos have a token of their own.
+    """Return whether a model takes `video_grid_thw` and has a token id for videos.
 
-    If it counts its tokens otherwise, `find_videos` raises an error before anything is cut.
+    If the number of tokens does not fit the grid, `find_videos` raises an error before anything is cut.
     """
     if getattr(config, "video_token_id", None) is None or getattr(config, "vision_config", None) is None:
         return False

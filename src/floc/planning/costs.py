@@ -1,4 +1,4 @@
-"""What a model costs on a video, from its config and its parameters' shapes: FLOPs, memory, KV cache.
+"""Estimate FLOPs, memory and KV cache of a model on a video, from its config and the shapes of its parameters.
 
 The model may be on the meta device: no weights are read. Memory is that of weights, pixels, tokens, activations and
 caches, without Python and its libraries.
@@ -73,7 +73,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class ModelCosts:
-    """What must be known of a model to plan with it."""
+    """The sizes of a model that its FLOPs and memory depend on."""
 
     vision: Stack
     decoder: Stack

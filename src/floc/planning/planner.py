@@ -27,7 +27,7 @@ DEFAULT_RATIO = "1/8"
 
 @dataclass(frozen=True)
 class Plan:
-    """What a video becomes in a model, and what it costs. Bytes and seconds are estimates."""
+    """The frames, tokens, memory and time of a video in a model. Bytes and seconds are estimates."""
 
     facts: VideoFacts
     work: Workload
