@@ -1,0 +1,1 @@
+"""A very small video-language model, trained from scratch on rendered films with known answers."""
