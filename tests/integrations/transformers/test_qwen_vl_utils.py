@@ -12,7 +12,7 @@ import floc
 from tests.integrations.transformers.processors import MERGE, PATCH, create_processor
 from tests.integrations.transformers.tiny_configs import create_model
 
-utils = pytest.importorskip("qwen_vl_utils", reason="qwen-vl-utils is not installed: pip install qwen-vl-utils")
+utils = pytest.importorskip("qwen_vl_utils", reason="qwen-vl-utils is not installed: pip install 'floc-video[dev]'")
 image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'floc-video[video]'")
 
 FRAMES = 12
