@@ -31,6 +31,15 @@ def tokens() -> np.ndarray:
 
 
 @pytest.fixture
+def one_thread():
+    """Let torch use one thread: on tiny models, threads only wait for one another, and for those of other tests."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
 def set_threads():
     """Set torch's threads, and put them back."""
     before = torch.get_num_threads()

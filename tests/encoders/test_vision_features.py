@@ -26,7 +26,6 @@ from tests.integrations.transformers.tiny_configs import create_config, create_m
 
 FRAMES = np.random.default_rng(0).integers(0, 256, (32, 40, 64, 3), np.uint8)
 FACTS = VideoFacts(32, 8.0, 64, 40)
-SMALL = {"size": {"shortest_edge": 16 * 24, "longest_edge": 48 * 48}}  # for processors that replace the size they have
 CLOSE = dict(atol=1e-5, rtol=1e-5)
 # types whose prepared frames are not split: frames depend on each other, or cannot be told apart by a general rule
 STAY_WHOLE = [
@@ -69,7 +68,7 @@ def create_example(kind: str) -> Example:
     processor = copy.copy(create_processor(kind))
     if kind == "kimi_k25":  # the model of transformers 5.22 fails if several frames are joined
         processor.video_processor = type(processor.video_processor)(**PARTS[kind].settings, temporal_patch_size=1)
-    preparer = VideoPreparer(processor, **(SMALL if "omni" in kind and "qwen" in kind else {}))
+    preparer = VideoPreparer(processor)
     return Example(create_model(kind), preparer, preparer.plan(FACTS, fps=2, max_frames=8))
 
 

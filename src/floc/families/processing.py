@@ -95,18 +95,14 @@ class VideoPlan:
 class VideoPreparer:
     """Prepares videos and prompts with the processor of a model."""
 
-    def __init__(self, processor: Any, **settings: Any) -> None:
-        """Args:
-        processor: of the model, from `AutoProcessor`.
-        **settings: Arguments of the video processor that replace its own, such as `size`.
-        """
+    def __init__(self, processor: Any) -> None:
         if getattr(processor, "video_processor", None) is None:
             given = f"{type(processor).__name__}, which has no video processor"
             raise ValueError(f"pass the model's processor, AutoProcessor.from_pretrained(...); got {given}")
         self.processor = processor
         self.video_processor = video_processor = processor.video_processor
         merged = processor._merge_kwargs(
-            processor.valid_processor_kwargs, tokenizer_init_kwargs=processor.tokenizer.init_kwargs, **settings
+            processor.valid_processor_kwargs, tokenizer_init_kwargs=processor.tokenizer.init_kwargs
         )
         accepted = video_processor.valid_kwargs.__annotations__
         self.settings: dict[str, Any] = {

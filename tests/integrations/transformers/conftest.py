@@ -21,10 +21,7 @@ def models() -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _light() -> Iterator[None]:
-    """No gradients, and one thread: on models this small, threads only wait for one another."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _light(one_thread: None) -> Iterator[None]:
+    """No gradients, and one thread."""
     with torch.no_grad():
         yield
-    torch.set_num_threads(threads)

@@ -255,6 +255,9 @@ def create_processor(kind: str) -> Any:
     parts = PARTS[kind]
     tokenizer = create_tokenizer(kind)
     Processor, VideoProcessor, ImageProcessor = _find_classes(kind)
+    defaults = getattr(Processor.valid_processor_kwargs, "_defaults", {}).get("videos_kwargs", {})
+    if "size" in defaults:  # omni models replace the size of their video processor in each call
+        defaults["size"] = {"shortest_edge": 24 * 24, "longest_edge": 40 * 40}
     given = {"tokenizer": tokenizer, "chat_template": tokenizer.chat_template, **parts.options}
     given["video_processor"] = VideoProcessor(**parts.settings)
     accepted = inspect.signature(Processor.__init__).parameters

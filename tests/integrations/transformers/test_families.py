@@ -59,8 +59,6 @@ def create_inputs(kind: str, *questions: str) -> dict[str, Any]:
         size = {"width": 64, "height": 40, "duration": FRAMES / 4}
         about = VideoMetadata(total_num_frames=FRAMES, fps=4.0, frames_indices=list(range(FRAMES)), **size)
         settings["video_metadata"].append([about])
-    if kind in ("qwen2_5_omni", "qwen3_omni_moe"):
-        settings["size"] = PARTS[kind].settings["size"]  # the processor has a default for each call
     if kind == "nemotron_h_omni":
         del settings["video_metadata"]  # its processor of transformers 5.22 fails with a list of them
     if "mm_token_type_ids" in inspect.signature(create_model(kind).base_model.forward).parameters:
