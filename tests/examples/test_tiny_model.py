@@ -18,7 +18,7 @@ from examples.tiny_video_model.films import PLACES, make_film, render_film  # no
 from examples.tiny_video_model.model import make_model, make_tokenizer, write_processor  # noqa: E402
 from examples.tiny_video_model.questions import NUMBERS, THIRDS, QuestionPicker  # noqa: E402
 from examples.tiny_video_model.things import THINGS  # noqa: E402
-from examples.tiny_video_model.train import Losses, batch_windows, save  # noqa: E402
+from examples.tiny_video_model.train import ATTENTION, Losses, batch_windows, save  # noqa: E402
 
 SEED, SLICES = 7, 8
 
@@ -95,6 +95,7 @@ def test_windows_in_one_call_equal_the_model_and_are_undone() -> None:
     patches = make_patches(torch.from_numpy(render_film(make_film(SEED, SLICES))))
     grid = torch.tensor([[SLICES, 8, 12]])
     before = visual.config._attn_implementation
+    assert before != ATTENTION
     with torch.no_grad():
         expected = visual(patches, grid_thw=grid).pooler_output
         with batch_windows(model):
