@@ -54,8 +54,8 @@ class Targets:
 class Band:
     """The sizes of the band of a similarity matrix: the similarities of all tokens at most `horizon` slices apart.
 
-    It is stored as [n, width] int16. Row v has the similarities to the tokens from (t_v - horizon) * cells on, where t_v
-    is the slice of v; those outside of the video, and negative ones, are 0.
+    It is stored as [n, width] int16. Row v has the similarities to the tokens from (t_v - horizon) * cells on, where
+    t_v is the slice of v; those outside of the video, and negative ones, are 0.
     """
 
     frames: int  # token slices

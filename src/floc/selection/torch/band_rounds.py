@@ -134,5 +134,5 @@ def trace_history(similarity: torch.Tensor, band: Band, picks: torch.Tensor) -> 
         token, rank, value = token[better], rank[better], value[better]
         cover.scatter_reduce_(0, token, value, "amax")
         parts.append((token, rank, value.to(torch.int16)))
-    token, rank, value = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
-    return token, rank, value
+    tokens, ranks, covers = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
+    return tokens, ranks, covers
