@@ -129,7 +129,16 @@ def test_accepts_any_type_of_number(options: dict) -> None:
         (dict(detail=0), "detail must be"),
         (dict(detail="2"), "detail must be"),
         (dict(blocks=32), "unknown option of method 'floc', 'blocks'; did you mean 'block'"),
-        (dict(spatial_threshold=0.5), "choose one of: block, dedupe, detail, metric, backend, progress"),
+        (dict(spatial_threshold=0.5), "choose one of: block, dedupe, detail, metric, backend, horizon, progress"),
+        *(
+            (dict(horizon=value), "horizon must be a whole number of frames.*got")
+            for value in (-1, 2.5, True, "x", [4])
+        ),
+        (dict(horizon=float("nan")), "horizon must be a whole number of frames.*got nan"),
+        (dict(horizon=4, block=32), "horizon=4 replaces block and dedupe; remove block=32"),
+        (dict(horizon="auto", dedupe=1), "horizon='auto' replaces block and dedupe; remove dedupe=1"),
+        (dict(horizon=4, metric="gaussian"), "horizon needs metric='cosine', got 'gaussian'"),
+        (dict(horizon=4, method="floc-paper"), "unknown option of method 'floc-paper', 'horizon'"),
     ],
 )
 def test_rejects_bad_options(options: dict, says: str) -> None:
@@ -148,6 +157,16 @@ def test_rejects_a_set_that_does_not_fit_in_memory(monkeypatch: pytest.MonkeyPat
         MemoryError, match=r"selecting from 12000 tokens.*200.0 MiB are free; pass dedupe=1, which has no"
     ):
         floc.compress(wide, ratio=1 / 4)
+
+
+def test_rejects_a_band_that_does_not_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = np.broadcast_to(GOOD[:1], (20_000, 2, 3, 8))  # a view
+    monkeypatch.setattr(_system, "available_bytes", lambda device: 1 << 30)
+    says = (
+        r"selecting from 120000 tokens.*needs 2\.\d GiB, but only 1\.0 GiB are free; pass a horizon below 900, or fewer"
+    )
+    with pytest.raises(MemoryError, match=says):
+        floc.compress(wide, ratio=1 / 8, horizon=900)
 
 
 def test_available_memory_is_known() -> None:

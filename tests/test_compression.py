@@ -26,6 +26,8 @@ WAYS = {
     "short blocks": dict(block=3, dedupe=1),
     "scenes": dict(block="scene", dedupe=1),
     "fractions": dict(dedupe=1.5, detail=1.5),
+    "horizon": dict(horizon=3),
+    "horizon auto": dict(horizon="auto", detail=3),
 }
 each_way = pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
 NESTED = ["indices", "positions", "order", "gains", "represents", "features"]
@@ -342,7 +344,7 @@ def test_progress_goes_to_one(tokens: np.ndarray) -> None:
 def test_settings_are_recorded(tokens: np.ndarray) -> None:
     kept = floc.compress(tokens, ratio=1 / 8, block=16)
     assert kept.method == "floc"
-    assert kept.settings == dict(block=16, dedupe=2, detail=2, metric="cosine", backend="cpu")
+    assert kept.settings == dict(block=16, dedupe=2, detail=2, metric="cosine", backend="cpu", horizon=None)
     assert kept.seconds > 0
     assert kept.ratio == 1 / 8
     assert "105 of 840" in repr(kept)

@@ -42,6 +42,8 @@ def compress(
             detail: How much more badly covered tokens weigh (2); 1 turns it off.
             metric: "cosine" or "gaussian".
             backend: "auto", "cpu", "torch", "gpu" or "reference".
+            horizon: Frames between a token and its representative at most, instead of block and dedupe; "auto" is
+                1 / (8 ratio), at least 4; None is no limit.
             progress: A function that is called with the fraction of the work done.
 
     Selection from tokens on an NVIDIA GPU runs there, and the call returns before it is done; reading a value of the

@@ -56,7 +56,7 @@ def test_options_reach_the_method(npy: Path, tokens: np.ndarray, monkeypatch, ca
     options = ["--block", "none", "--detail", "1", "--metric", "gaussian", "--backend", "torch"]
     assert run(monkeypatch, "compress", npy, "--coverage", "0.9", *options, "--json") == 0
     settings = json.loads(capsys.readouterr().out)["settings"]
-    assert settings == dict(block=None, dedupe=2, detail=1, metric="gaussian", backend="torch")
+    assert settings == dict(block=None, dedupe=2, detail=1, metric="gaussian", backend="torch", horizon=None)
 
 
 @pytest.mark.parametrize("options", [["--block", "scene"], ["--method", "floc:block=scene"]])

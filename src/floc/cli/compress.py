@@ -33,6 +33,7 @@ def compress(
     method: str = options.METHOD_NAME,
     block: str | None = options.BLOCK,
     dedupe: float | None = option("N", "Survivors per kept token; 1: no second pass. (floc: 2)", METHOD),
+    horizon: str | None = option("N", "Frames to a representative at most, or auto. (floc: none)", METHOD),
     detail: float | None = option("P", "Weight of badly covered tokens; 1: none. (floc: 2)", METHOD),
     metric: Metric | None = option("NAME", "cosine or gaussian. (floc: cosine)", METHOD),
     backend: Backend | None = option("NAME", "auto, cpu, gpu, torch or reference. (floc: auto)", METHOD),
@@ -52,7 +53,13 @@ def compress(
     spec = floc.methods.parse(method)
     if (ratio, budget, coverage) != (None, None, None) or not floc.methods.runs_alone(spec):
         options.parse_budget(ratio, budget, coverage, names="--ratio, --budget or --coverage")
-    given = {"dedupe": dedupe, "detail": detail, "metric": metric, "backend": backend}
+    given: dict[str, Any] = {
+        "horizon": options.parse_horizon(horizon),
+        "dedupe": dedupe,
+        "detail": detail,
+        "metric": metric,
+        "backend": backend,
+    }
     given_options = {name: value for name, value in given.items() if value is not None}
     method_options: dict[str, Any] = {**spec.options, **given_options, **options.parse_block(block)}
     floc.methods.make(spec.method, method_options)  # checks the options before a long video is read

@@ -6,7 +6,7 @@ import math
 import re
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -98,6 +98,15 @@ def parse_block(text: str | None) -> dict[str, BlockSpec]:
         expected = "a number of frames, at least 1, 'scene', or 'none' for the whole video"
         raise ValueError(f"--block must be {expected}; got {shorten(text)}")
     return {"block": int(text)}
+
+
+def parse_horizon(text: str | None) -> int | Literal["auto"] | None:
+    """Parse --horizon; None if it was not given, or is none."""
+    if text is None or text.lower() in ("none", "auto"):
+        return None if text is None or text.lower() == "none" else "auto"
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
+        raise ValueError(f"--horizon must be a number of frames, at least 0, 'auto' or 'none'; got {shorten(text)}")
+    return int(text)
 
 
 def parse_fps(text: str | None) -> Rate:

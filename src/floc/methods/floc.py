@@ -9,6 +9,9 @@ ICLR 2026) selects within blocks of 32 frames by greedy facility location on cos
   a busy one. One selection among these survivors removes what blocks repeat: see `floc.second_pass`.
 * `detail`. The similarity is 1 - (1 - cos)^detail, so that badly covered tokens weigh more and rare things survive.
 
+With `horizon` there are neither blocks nor a second pass. A token is represented only by tokens at most `horizon`
+frames away, so that what happens again is kept again. Greedy selects from the whole video on a band of similarities.
+
 Algorithm 1 of the paper starts lazy greedy from the bound f({v}), which negative cosines violate; here the picks are
 always those of plain greedy.
 """
@@ -17,13 +20,13 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 
 from floc import blocks, scenes, second_pass
-from floc._checks import check_at_least, check_choice, is_positive_int
+from floc._checks import check_at_least, check_choice, is_int, is_positive_int, shorten
 from floc._system import check_memory
 from floc.blocks import BlockSpec
 from floc.kept import Kept
@@ -31,12 +34,29 @@ from floc.methods.registry import register
 from floc.ranking import DeviceRanking, Ranking
 from floc.second_pass import SecondPass
 from floc.selection.backends import BACKENDS, create_engine, resolve_backend
-from floc.selection.engine import Job, Solution
+from floc.selection.engine import Band, Job, Solution
 from floc.selection.objective import METRICS, SCALE, Metric, Similarity
 from floc.tokens import TokenGrid
 
+Horizon: TypeAlias = int | Literal["auto"] | None
+LEAST_HORIZON = 4  # of "auto": a window of nine frames
 
-@register("floc", "Cho et al., FLoC, ICLR 2026, with a second pass and detail beyond it", "select")
+
+def choose_horizon(n: int, count: int) -> int:
+    """Return the horizon "auto" for `count` of `n` tokens: 1 / (8 ratio) frames, at least LEAST_HORIZON.
+
+    >>> choose_horizon(6400, 800), choose_horizon(6400, 100)
+    (4, 8)
+    """
+    return max(LEAST_HORIZON, (n + 4 * count) // (8 * count))  # rounds half up
+
+
+@register(
+    "floc",
+    "Cho et al., FLoC, ICLR 2026, with a second pass and detail beyond it",
+    "select",
+    replaces=(("horizon", ("block", "dedupe")),),
+)
 @dataclass(frozen=True)
 class Floc:
     """Keep the tokens that best represent all others."""
@@ -47,6 +67,8 @@ class Floc:
     detail: float = 2  # how much more badly covered tokens weigh; 1: not at all
     metric: Metric = "cosine"  # or "gaussian"
     backend: str = "auto"
+    # frames between a token and its representative at most, replaces block and dedupe; "auto": by ratio; None: no limit
+    horizon: Horizon = None
     progress: Callable[[float], None] | None = field(default=None, repr=False, compare=False)  # gets the fraction done
 
     def __post_init__(self) -> None:
@@ -55,13 +77,42 @@ class Floc:
             check_at_least(name, getattr(self, name), 1, " (1 turns it off)")
         check_choice("metric", self.metric, METRICS)
         check_choice("backend", self.backend, BACKENDS)
+        if self.horizon is not None:
+            self._check_horizon()
+
+    def _check_horizon(self) -> None:
+        is_auto = isinstance(self.horizon, str) and self.horizon == "auto"
+        if not is_auto and not (is_int(self.horizon) and int(self.horizon) >= 0):  # type: ignore[arg-type]  # a number
+            allowed = "a whole number of frames, at least 0, 'auto', or None for no limit"
+            raise ValueError(f"horizon must be {allowed}; got {shorten(self.horizon)}")
+        if (self.block, self.dedupe) not in ((Floc.block, Floc.dedupe), (None, 1)):
+            given = f"block={shorten(self.block)}, dedupe={shorten(self.dedupe)}"
+            raise ValueError(f"horizon={shorten(self.horizon)} replaces block and dedupe; remove these, got {given}")
+        if self.metric != "cosine":
+            raise ValueError(f"horizon needs metric='cosine', got {self.metric!r}; remove one of them")
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
-        run = _Run(self, grid)
-        return run.grid.keep_ranked(run.rank(budget), budget)
+        run = self._resolve(grid, budget)._start(grid)
+        return self._keep(run, run.rank(budget), budget)
+
+    def _resolve(self, grid: TokenGrid, count: int) -> "Floc":
+        """Replace the horizon "auto" by that of `count` tokens."""
+        return replace(self, horizon=choose_horizon(grid.n, count)) if self.horizon == "auto" else self
+
+    def _start(self, grid: TokenGrid, *, with_history: bool = True) -> "_Run":
+        options = self
+        if self.horizon is not None and int(self.horizon) >= grid.shape[0] - 1:  # every frame is within the horizon
+            options = replace(self, horizon=None, block=None, dedupe=1)
+        return _Run(options, grid, with_history=with_history)
+
+    def _keep(self, run: "_Run", ranking: Ranking | DeviceRanking, count: int) -> Kept:
+        kept = run.grid.keep_ranked(ranking, count)
+        if self.horizon is None:
+            return kept
+        return replace(kept, settings={"block": None, "dedupe": 1, "horizon": run.options.horizon})
 
     def select_indices(self, grid: TokenGrid, budget: int) -> torch.Tensor:
-        run = _Run(self, grid, with_history=False)
+        run = self._resolve(grid, budget)._start(grid, with_history=False)
         ranking = run.rank(budget)
         if isinstance(ranking, DeviceRanking):
             return torch.as_tensor(run.grid.keep_ranked(ranking, budget).indices)
@@ -69,11 +120,13 @@ class Floc:
 
     def stays_on(self, device: torch.device) -> bool:
         """Return whether all work is done on the device without waiting for it."""
-        return self.metric == "cosine" and resolve_backend(self.backend, device) == "gpu"
+        return self.metric == "cosine" and self.horizon is None and resolve_backend(self.backend, device) == "gpu"
 
     def get_stream_options(self) -> dict[str, Any] | None:
         """See `Streamable`: a stream with a budget selects in blocks and among their survivors, too."""
-        if self.metric != "cosine" or self.dedupe == 1 or not (is_positive_int(self.block) or self.block == "scene"):
+        if self.metric != "cosine" or self.dedupe == 1 or self.horizon is not None:
+            return None
+        if not (is_positive_int(self.block) or self.block == "scene"):
             return None
         return {name: getattr(self, name) for name in ("block", "dedupe", "detail", "backend")}
 
@@ -83,15 +136,18 @@ class Floc:
 
     def reach_coverage(self, grid: TokenGrid, coverage: float) -> Kept:
         """Keep the fewest tokens of this method's order whose mean cosine to all tokens is at least `coverage`."""
-        run = _Run(self, grid)
+        run = (replace(self, horizon=LEAST_HORIZON) if self.horizon == "auto" else self)._start(grid)
         solutions = run.run_first_pass(run.sizes, with_cosines=True)
         ranking = run.rank_first_pass(solutions)
         count = ranking.find_count(coverage)
+        if self.horizon == "auto" and (horizon := choose_horizon(grid.n, count)) > LEAST_HORIZON:
+            # the ratio that the least horizon needs sets the horizon, which then needs fewer tokens
+            return replace(self, horizon=horizon).reach_coverage(grid, coverage)
         if run.has_second_pass:
             # survivors for the count that plain blocks need: the second pass hardly needs more, and may keep them all
             ranking = run.second_pass.rank(solutions, run.plan_windows(count), run.grid.n)
             count = ranking.find_count(coverage)
-        return run.grid.keep_ranked(ranking, count)
+        return self._keep(run, ranking, count)
 
 
 @register("floc-paper", "Cho et al., FLoC, ICLR 2026", "select")
@@ -101,6 +157,7 @@ class FlocPaper(Floc):
 
     dedupe: float = 1
     detail: float = 1
+    horizon: None = field(default=None, init=False)  # not in the paper
 
 
 class _Run:
@@ -112,15 +169,23 @@ class _Run:
         self.with_history = with_history  # whether to find representatives
         self.similarity = Similarity(options.metric, options.detail)
         self.engine = create_engine(options.backend, grid.tokens.device)
-        self.spans = scenes.find_blocks(grid, options.block)
         cells = grid.shape[1] * grid.shape[2]
+        self.band: Band | None = None
+        if options.horizon is not None:
+            self.band = Band(grid.shape[0], cells, int(options.horizon))
+        self.spans = scenes.find_blocks(grid, None if self.band else options.block)
         self.sizes = np.array([(span.stop - span.start) * cells for span in self.spans])
-        self.has_second_pass = options.dedupe > 1 and len(self.spans) > 1
+        self.has_second_pass = options.dedupe > 1 and len(self.spans) > 1  # never with a horizon
         if self.has_second_pass and not grid.tokens.is_contiguous():
             # every block is read three times: one copy costs less
             self.grid = replace(grid, tokens=grid.tokens.contiguous())
-        self.progress = _Progress(options.progress, float((self.sizes.astype(float) ** 2).sum() * grid.dim / 2))
-        self._check_memory(int(self.sizes.max()), "block=32, or fewer frames")
+        pairs = self.band.n * self.band.width if self.band else (self.sizes.astype(float) ** 2).sum()
+        self.progress = _Progress(options.progress, float(pairs * grid.dim / 2))
+        if self.band is None:
+            self._check_memory(int(self.sizes.max()), "block=32, or fewer frames")
+        else:
+            needed = self.engine.estimate_band_bytes(self.band, grid.dim)
+            check_memory(grid.n, needed, grid.tokens.device, f"a horizon below {self.band.horizon}, or fewer frames")
 
     @property
     def second_pass(self) -> SecondPass:
@@ -160,7 +225,11 @@ class _Run:
         return windows
 
     def run_first_pass(self, depths: np.ndarray, *, with_cosines: bool) -> list[Solution | None]:
-        """Select `depths` tokens in each block; None in a block that gets none."""
+        """Select `depths` tokens in each block; None in a block that gets none. With a horizon there is one block."""
+        if self.band is not None:
+            job, similarity = Job(self.grid.frames(slice(None)), int(depths[0])), self.similarity
+            tick = self.progress.tick
+            return [self.engine.solve_band(job, self.band, similarity, with_cosines=with_cosines, tick=tick)]
         jobs = (Job(self.grid.frames(span), int(k)) for span, k in zip(self.spans, depths, strict=True) if k > 0)
         # to the end, so that the engine's threads end here: garbage collection would swallow an interrupt
         solved = [*self.engine.solve(jobs, self.similarity, with_cosines=with_cosines, tick=self.progress.tick)][::-1]

@@ -29,6 +29,8 @@ class MethodInfo(NamedTuple):
     floor: str = ""  # the fewest tokens the method can keep, in words
     needs: str = ""  # optional inputs besides the tokens
     searched: tuple[str, ...] = ()  # options that a budget determines; passing both is an error
+    # an option, unless it is None, and the options that it replaces; passing both is an error
+    replaces: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 # type of an option -> what it takes, in words and as a test
@@ -155,6 +157,10 @@ def make(name: str, given: dict[str, object]) -> Method:
             expected, is_valid = _TYPES[kind]
             if not is_valid(value):
                 raise ValueError(f"{option} must be {expected} for method {name!r}, got {shorten(value)}")
+    for option, others in get_info(name).replaces:
+        if values.get(option) is not None and (both := [other for other in others if other in values]):
+            listed = ", ".join(f"{other}={shorten(values[other])}" for other in both)
+            raise ValueError(f"{option}={shorten(values[option])} replaces {' and '.join(others)}; remove {listed}")
     return get(name)(**values)
 
 

@@ -50,6 +50,34 @@ class Targets:
             raise ValueError("every target needs one direction, one length and one weight")
 
 
+@dataclass(frozen=True)
+class Band:
+    """The sizes of the band of a similarity matrix: the similarities of all tokens at most `horizon` slices apart.
+
+    It is stored as [n, width] int16. Row v has the similarities to the tokens from (t_v - horizon) * cells on, where
+    t_v is the slice of v; those outside of the video, and negative ones, are 0.
+    """
+
+    frames: int  # token slices
+    cells: int  # tokens in each
+    horizon: int  # slices, at least 0
+
+    @property
+    def n(self) -> int:
+        """Number of tokens."""
+        return self.frames * self.cells
+
+    @property
+    def reach(self) -> int:
+        """Number of tokens in `horizon` slices."""
+        return self.horizon * self.cells
+
+    @property
+    def width(self) -> int:
+        """Number of tokens that may represent a token."""
+        return 2 * self.reach + self.cells
+
+
 class History(NamedTuple):
     """The changes of representatives: when pick number `rank` was made, it became the representative of `token`."""
 

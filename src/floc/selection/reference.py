@@ -35,3 +35,21 @@ def greedy(similarity: np.ndarray, k: int, weights: np.ndarray | None = None) ->
         pick_gains.append(int(gains[best]))
         covered = np.maximum(covered, similarity[best])
     return np.array(picks, np.int64), np.array(pick_gains, np.int64)
+
+
+def limit_to_horizon(similarity: np.ndarray, cells: int, horizon: int) -> np.ndarray:
+    """Set negative similarities, and those of tokens more than `horizon` slices apart, to 0.
+
+    Greedy on the result maximizes f(S) = sum over v of max(0, max over u in S with |t_u - t_v| <= h of sim(v, u)).
+
+    Args:
+        similarity: [n, n] int16, of tokens in slices of `cells` tokens.
+        cells: tokens in a slice.
+        horizon: h, in slices, at least 0.
+
+    >>> limit_to_horizon(np.array([[9, 5, 4], [5, 9, -3], [4, -3, 9]]), cells=1, horizon=1).tolist()
+    [[9, 5, 0], [5, 9, 0], [0, 0, 9]]
+    """
+    slices = np.arange(len(similarity)) // cells
+    is_near = np.abs(slices[:, None] - slices) <= horizon
+    return np.where(is_near, np.maximum(similarity, 0), 0)

@@ -17,7 +17,7 @@ from floc._arrays import iterate_tiles
 from floc._system import count_threads, single_threaded_blas
 from floc.selection import engine
 from floc.selection.cpu import greedy, matrix_tiles, rows
-from floc.selection.engine import Job, Matrices, Raises, Solution, Targets, Tick, TokenSets, no_tick
+from floc.selection.engine import Band, Choice, Job, Matrices, Raises, Solution, Targets, Tick, TokenSets, no_tick
 from floc.selection.objective import LARGEST_DETAIL, Similarity
 from floc.selection.torch.engine import Selected, TorchEngine, select_one_by_one
 
@@ -47,6 +47,18 @@ class CpuEngine(TorchEngine):
             if previous is not None:
                 yield previous.result()
 
+    def _select_in_band(
+        self, job: Job, band: Band, similarity: Similarity, tick: Tick
+    ) -> tuple[Choice, Raises, np.ndarray]:
+        if band.width >= greedy.MAX_INT32_TOKENS:
+            return super()._select_in_band(job, band, similarity, tick)
+        source = rows.view_bits(job.tokens)
+        with _workers() as pool:
+            values = _compute_cosine_band(pool, source, band, similarity.detail, tick)
+        picks, gains, raises = greedy.band_greedy(values, band, min(job.budget + 1, band.n), traced=job.budget)
+        own = values[np.arange(band.n), band.reach + np.arange(band.n) % band.cells]
+        return engine.split_next_gain(picks, gains, job.budget), raises, own
+
     def _sum_by_cluster(self, sets: TokenSets, count: int, unit: bool) -> tuple[torch.Tensor, np.ndarray]:
         sums = np.zeros((count, sets[0][0].shape[1]), np.float32)
         with _workers() as pool:
@@ -66,6 +78,12 @@ class CpuEngine(TorchEngine):
             return super().estimate_bytes(n, dim, similarity)
         tile_bytes = 4 * matrix_tiles.RECTANGLE_SIDE * (matrix_tiles.RECTANGLE_SIDE + dim)
         return 2 * n * n + 4 * n * dim + count_threads() * tile_bytes
+
+    def estimate_band_bytes(self, band: Band, dim: int) -> int:
+        # each thread has some slices in float32, and one tile; the history has about two entries for each token
+        slices = matrix_tiles.count_band_slices(band) + band.horizon
+        tile = 4 * matrix_tiles.BAND_ROWS * (band.reach + matrix_tiles.BAND_ROWS)
+        return 2 * band.n * band.width + 96 * band.n + count_threads() * (4 * slices * band.cells * dim + tile)
 
     def _compute_weighted_matrix(
         self, candidates: torch.Tensor, targets: Targets, similarity: Similarity, sigma: float | None, tick: Tick
@@ -156,16 +174,53 @@ def _compute_cosine_matrix(pool: Executor, source: np.ndarray, detail: float, ti
     return matrix
 
 
+def _compute_cosine_band(pool: Executor, source: np.ndarray, band: Band, detail: float, tick: Tick) -> np.ndarray:
+    """[n, width] int16 similarities of a band, from the cosine.
+
+    A task normalizes some slices and those in their horizon, so that there is no float32 copy of all tokens.
+    """
+    values = np.empty((band.n, band.width), np.int16)
+    cells, horizon, rows_at_once = band.cells, band.horizon, max(1, matrix_tiles.BAND_ROWS // band.cells)
+
+    def fill(span: slice) -> None:
+        start, stop = span.start, min(span.stop + horizon, band.frames)
+        block = source[start * cells : stop * cells]
+        unit = matrix_tiles.borrow_scratch("rows", block.shape)
+        rows.normalize(block, unit, np.empty(len(block)), 0, len(block))
+        for first in range(start, span.stop, rows_at_once):
+            last = min(first + rows_at_once, span.stop)
+            left = unit[(first - start) * cells : (last - start) * cells]
+            right = unit[(first - start) * cells : (min(last + horizon, stop) - start) * cells]
+            product = matrix_tiles.borrow_scratch("tile", (len(left), len(right)))
+            np.matmul(left, right.T, out=product)
+            matrix_tiles.store_band(product, _sharpen(product, detail), values, cells, first)
+        tick((span.stop - start) * cells * band.width * source.shape[1] / 2)
+
+    ends = values.reshape(band.frames, cells, -1, cells)
+    for beyond in range(min(horizon, band.frames)):
+        ends[beyond, :, : horizon - beyond] = 0
+        ends[band.frames - 1 - beyond, :, horizon + beyond + 1 :] = 0
+    _run(pool, fill, iterate_tiles(band.frames, 1, matrix_tiles.count_band_slices(band)))
+    return values
+
+
 def _fill_tile(left: np.ndarray, right: np.ndarray, detail: float, matrix: np.ndarray, tile: matrix_tiles.Tile) -> None:
     """Fill one tile of the int16 matrix with the similarities of unit rows `left` to unit rows `right`."""
     product = matrix_tiles.borrow_scratch("tile", (len(left), len(right)))
     np.matmul(left, right.T, out=product)
-    if detail not in (1, 2):  # `store_tile` itself does 1 and 2, in one pass
+    power = _sharpen(product, detail)
+    matrix_tiles.store_tile(product, power, matrix, tile.rows.start, tile.columns.start, tile.mirror)
+
+
+def _sharpen(product: np.ndarray, detail: float) -> int:
+    """Apply `detail` to a tile, unless `store_tile` does it in its own pass; returns the power that is left to that."""
+    if detail not in (1, 2, 3):
         np.clip(product, 0, 1, out=product)
         np.subtract(1, product, out=product)
         np.power(product, np.float32(min(detail, LARGEST_DETAIL)), out=product)
         np.subtract(1, product, out=product)
-    matrix_tiles.store_tile(product, detail == 2, matrix, tile.rows.start, tile.columns.start, tile.mirror)
+        return 1
+    return int(detail)
 
 
 def _solve_set(

@@ -10,12 +10,15 @@ the larger gain and, for equal gains, the lower index.
 added in between: clip(similarity[v, u], old, new) - old. In a symmetric matrix that reads one contiguous row per raised
 token, four in one pass over the gains. After the first picks few tokens rise: about six rows are read per token in all,
 against five to seventeen in `lazy_greedy`, each with a heap operation. The raised tokens are also the history.
+
+`band_greedy` does the same on the band of a video with a horizon. A pick changes the gains of a few slices only, so the
+largest gain of every slice is stored, and found again only if it fell.
 """
 
 import numba as nb
 import numpy as np
 
-from floc.selection.engine import Raises
+from floc.selection.engine import Band, Raises
 
 _SUM_CHUNK = 1 << 15  # values summed in int32: 2**15 values below 2**15 add up to less than 2**31
 _SCAN_CHUNK = 64  # values tested together for a change or a maximum
@@ -45,6 +48,19 @@ def symmetric_greedy(similarity: np.ndarray, k: int, traced: int) -> tuple[np.nd
         return picks, gains, trace_history(similarity, picks[:traced])
     picks, gains = np.empty(k, np.int64), np.empty(k, np.int64)
     token, rank, cover, length = _symmetric_greedy(similarity, traced, picks, gains)
+    return picks, gains, (token[:length], rank[:length], cover[:length])
+
+
+def band_greedy(similarity: np.ndarray, band: Band, k: int, traced: int) -> tuple[np.ndarray, np.ndarray, Raises]:
+    """Pick `k` tokens from a symmetric band of less than MAX_INT32_TOKENS columns; also trace the first `traced` picks.
+
+    >>> band_greedy(np.array([[0, 9, 9], [9, 9, 0], [0, 5, 0]], np.int16), Band(3, 1, 1), k=2, traced=2)[0].tolist()
+    [0, 2]
+    """
+    picks, gains = np.empty(k, np.int64), np.empty(k, np.int64)
+    gain = np.zeros(band.n + 2 * band.reach, np.int32)
+    _sum_rows(similarity, gain[band.reach :])
+    token, rank, cover, length = _band_greedy(similarity, band.cells, gain, traced, picks, gains)
     return picks, gains, (token[:length], rank[:length], cover[:length])
 
 
@@ -303,3 +319,65 @@ def _lower_gains_by_four(gain, a, b, c, d, old, new):
 def _lower_gains_by_one(gain, row, old, new):
     for u in range(gain.shape[0]):
         gain[u] = np.int32(gain[u] + np.int32(old) - np.int32(max(min(row[u], new), old)))
+
+
+@nb.njit(nogil=True, cache=True)
+def _sum_rows(similarity, out):
+    """Set out[i] to the sum of row i, which is less than 2**31."""
+    for i in range(similarity.shape[0]):
+        total = np.int32(0)
+        row = similarity[i]
+        for j in range(row.shape[0]):
+            total = np.int32(total + np.int32(row[j]))
+        out[i] = total
+
+
+@nb.njit(nogil=True, cache=True)
+def _band_greedy(similarity, cells, gain, traced, picks, gains):
+    """Fill `picks` and `gains`; return token, rank and cover of the history, and their filled length.
+
+    `gain` has `reach` entries before the first token and after the last one, which stay 0 or less: the band is 0 there.
+    """
+    n, width = similarity.shape
+    reach, frames = (width - cells) // 2, n // cells
+    around = 2 * (reach // cells)
+    inner = gain[reach : reach + n]
+    covered = np.zeros(n + 2 * reach, np.int16)
+    best, best_gain = np.empty(frames, np.int64), np.empty(frames, np.int32)
+    for t in range(frames):
+        best[t] = t * cells + _find_first_maximum(inner[t * cells : (t + 1) * cells])
+        best_gain[t] = inner[best[t]]
+    raised, old, new = np.empty(width, np.int64), np.empty(width, np.int16), np.empty(width, np.int16)
+    token, rank, cover = np.empty(2 * n, np.int64), np.empty(2 * n, np.int64), np.empty(2 * n, np.int16)
+    length = step = 0
+    while step < picks.shape[0]:
+        t = _find_first_maximum(best_gain)
+        u = best[t]
+        if best_gain[t] <= 0:
+            break
+        picks[step], gains[step] = u, best_gain[t]
+        start = t * cells
+        count = _raise_cover(covered[start : start + width], similarity[u], raised, old, new)
+        i = 0
+        while i < count:  # the raised tokens of one slice have the same candidates
+            first = (start + raised[i] - reach) // cells * cells
+            j = i
+            while j < count and start + raised[j] - reach < first + cells:
+                raised[j] += start - reach
+                j += 1
+            _lower_gains(gain[first : first + width], similarity, raised[i:j], old[i:j], new[i:j])
+            i = j
+        inner[u] = -1  # never pick it twice
+        if step < traced:
+            token, rank, cover = _append_history(token, rank, cover, length, step, raised[:count], new)
+            length += count
+        for s in range(max(0, t - around), min(frames, t + around + 1)):
+            if inner[best[s]] != best_gain[s]:
+                best[s] = s * cells + _find_first_maximum(inner[s * cells : (s + 1) * cells])
+                best_gain[s] = inner[best[s]]
+        step += 1
+    for u in range(n):  # what is left gains nothing
+        if step < picks.shape[0] and inner[u] == 0:
+            picks[step], gains[step] = u, 0
+            step += 1
+    return token, rank, cover, length

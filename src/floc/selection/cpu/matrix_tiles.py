@@ -15,6 +15,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from floc._arrays import iterate_tiles
+from floc.selection.engine import Band
 from floc.selection.objective import SCALE
 
 # Two threads at d = 3584 (OpenBLAS, AVX-512): triangles in columns of 480 take 3% longer than whole SYRKs, in columns
@@ -22,6 +23,8 @@ from floc.selection.objective import SCALE
 TILE_COLUMNS = 480
 TILE_ROWS = 1920
 RECTANGLE_SIDE = 1280
+# 60 rows a slice: tiles of one slice take 137 ms, of two 162 ms, of four 202 ms, as more pairs lie beyond the horizon
+BAND_ROWS = 64
 _scratch = threading.local()
 
 
@@ -49,6 +52,11 @@ def split_rectangle(m: int, n: int) -> list[Tile]:
     return sorted(tiles, key=count_cells, reverse=True)
 
 
+def count_band_slices(band: Band) -> int:
+    """Return how many slices a task of a band handles; it also normalizes those of their horizon."""
+    return max(16, band.horizon, BAND_ROWS // band.cells)
+
+
 def count_cells(tile: Tile) -> int:
     """Return the number of matrix cells in a tile."""
     return (tile.rows.stop - tile.rows.start) * (tile.columns.stop - tile.columns.start)
@@ -66,12 +74,16 @@ def borrow_scratch(name: str, shape: tuple[int, int]) -> np.ndarray:
 
 
 @register_jitable
-def _snap(row, squared, out):
+def _snap(row, power, out):
     one, zero = np.float32(1), np.float32(0)
-    if squared:
+    if power == 2:
         for c in range(row.shape[0]):
             gap = one - max(min(row[c], one), zero)
             out[c] = np.int32(np.rint((one - gap * gap) * np.float32(SCALE)))
+    elif power == 3:
+        for c in range(row.shape[0]):
+            gap = one - max(min(row[c], one), zero)
+            out[c] = np.int32(np.rint((one - gap * gap * gap) * np.float32(SCALE)))
     else:
         for c in range(row.shape[0]):
             out[c] = np.int32(np.rint(max(min(row[c], one), -one) * np.float32(SCALE)))
@@ -98,10 +110,10 @@ def _transpose(square, quads):
 
 
 @nb.njit(nogil=True, cache=True)
-def store_tile(tile, squared, matrix, first_row, first_column, mirror):
+def store_tile(tile, power, matrix, first_row, first_column, mirror):
     """Round a float32 tile of similarities to int16 in `matrix` and, with `mirror`, in its transposed place.
 
-    `squared` also turns a similarity s into 1 - (1 - max(s, 0))^2, the default detail, without another pass.
+    A `power` of 2 or 3 also turns a similarity s into 1 - (1 - max(s, 0))^power, without another pass; 1 does not.
     """
     rows, columns = tile.shape
     side = 64  # a square of this side and its transpose fit the first-level cache
@@ -112,10 +124,42 @@ def store_tile(tile, squared, matrix, first_row, first_column, mirror):
         r1 = min(r0 + side, rows)
         for r in range(r0, r1):
             line = strip[r - r0, :columns]
-            _snap(tile[r], squared, line)
+            _snap(tile[r], power, line)
             _copy(line, matrix[first_row + r, first_column : first_column + columns])
         if mirror:
             for c0 in range(0, columns, side):
                 _transpose(strip[:, c0 : c0 + side], quads)
                 for c in range(c0, min(c0 + side, columns)):
                     _copy(transposed[c - c0], matrix[first_column + c, first_row + r0 : first_row + r1])
+
+
+@nb.njit(nogil=True, cache=True)
+def store_band(tile, power, band, cells, first):
+    """Round a float32 tile of similarities to int16 in a band, and in its transposed place; negative ones become 0.
+
+    The rows of the tile are the tokens of some slices from slice `first` on, its columns those of the same and later
+    slices. Pairs of slices beyond the horizon are left out. `band` and `power`: see `Band` and `store_tile`.
+    """
+    rows, columns = tile.shape[0] // cells, tile.shape[1] // cells
+    horizon = (band.shape[1] // cells - 1) // 2
+    square = np.empty((cells, cells), np.int16)
+    for t in range(rows):
+        for s in range(t, min(columns, t + horizon + 1)):
+            for r in range(cells):
+                line = square[r]
+                _snap(tile[t * cells + r, s * cells : (s + 1) * cells], power, line)
+                for c in range(cells):
+                    line[c] = max(line[c], 0)
+            if s == t:  # rows times columns need not be exactly symmetric
+                for r in range(cells):
+                    for c in range(r):
+                        square[r, c] = square[c, r]
+            place = (horizon + s - t) * cells
+            for r in range(cells):
+                _copy(square[r], band[(first + t) * cells + r, place : place + cells])
+            if s > t:
+                place = (horizon + t - s) * cells
+                for c in range(cells):
+                    line = band[(first + s) * cells + c, place : place + cells]
+                    for r in range(cells):
+                        line[r] = square[r, c]

@@ -13,9 +13,21 @@ import torch.nn.functional as F
 
 from floc._arrays import TILE_BYTES, iterate_tiles, take_rows
 from floc.selection import engine, reference
-from floc.selection.engine import Choice, History, Job, Matrices, Raises, Solution, Targets, Tick, TokenSets, no_tick
+from floc.selection.engine import (
+    Band,
+    Choice,
+    History,
+    Job,
+    Matrices,
+    Raises,
+    Solution,
+    Targets,
+    Tick,
+    TokenSets,
+    no_tick,
+)
 from floc.selection.objective import SCALE, Similarity
-from floc.selection.torch import greedy
+from floc.selection.torch import band_rounds, greedy
 
 Selected = tuple[torch.Tensor, torch.Tensor]  # int64 picks and gains of all sets, concatenated
 _BATCH_BYTES = 1 << 30  # limit of the matrices of one batch of sets
@@ -46,6 +58,31 @@ class TorchEngine:
                 tick(job.tokens.numel() * len(job.tokens) / 2)
                 solution = engine.build_solution(choice, raises, own, similarity, cosines, with_cosines=with_cosines)
                 yield replace(solution, sigma=sigma)
+
+    def solve_band(
+        self, job: Job, band: Band, similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick
+    ) -> Solution:
+        """Select from a whole video; tokens represent only those at most `band.horizon` slices away."""
+        if similarity.metric != "cosine" or len(job.tokens) != band.n:
+            raise ValueError(f"cannot select from {len(job.tokens)} tokens in {band} by {similarity}")
+        choice, raises, own = self._select_in_band(job, band, similarity, tick)
+
+        def cosines(i: np.ndarray, j: np.ndarray) -> np.ndarray:
+            return self._compute_cosines(job.tokens, i, job.tokens, j)
+
+        return engine.build_solution(choice, raises, own, similarity, cosines, with_cosines=with_cosines)
+
+    def _select_in_band(
+        self, job: Job, band: Band, similarity: Similarity, tick: Tick
+    ) -> tuple[Choice, Raises, np.ndarray]:
+        """Return the picks, the history, and the [n] int16 similarity of each token to itself."""
+        values = compute_band(job.tokens, band, similarity)
+        tick(job.tokens.numel() * band.width / 2)
+        picks, gains = band_rounds.greedy(values, band, min(job.budget + 1, band.n))
+        choice = engine.split_next_gain(picks.cpu().numpy(), gains.cpu().numpy(), job.budget)
+        own = values.view(band.frames, band.cells, -1)[..., band.reach : band.reach + band.cells]
+        own = own.diagonal(dim1=1, dim2=2).reshape(-1)
+        return choice, band_rounds.trace_history(values, band, picks[: job.budget]), own.cpu().numpy()
 
     def sum_by_cluster(self, sets: TokenSets, count: int, *, unit: bool) -> tuple[torch.Tensor, np.ndarray]:
         """Sum the tokens of each of `count` clusters, which sets do not share, normalized first if `unit`.
@@ -108,6 +145,10 @@ class TorchEngine:
         """Return the memory needed to select from a set of `n` tokens, or of `n` weighted survivors."""
         median = 28 * n * n if similarity.metric == "gaussian" else 0  # sorts all distances
         return 2 * n * n + median + 4 * n * dim + 4 * TILE_BYTES
+
+    def estimate_band_bytes(self, band: Band, dim: int) -> int:
+        """Return the memory needed to select within a horizon."""
+        return 2 * band.n * band.width + 64 * band.n + 12 * TILE_BYTES + 8 * (band.reach + band.cells) * dim
 
     def limit_survivors(self, sizes: np.ndarray, survivors: int) -> int:
         """Return how many survivors of blocks of these sizes one selection can take together."""
@@ -172,6 +213,20 @@ class ReferenceEngine(TorchEngine):
     def estimate_bytes(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
         return super().estimate_bytes(n, dim, similarity) + 24 * n * n  # plain greedy computes in int64
 
+    def estimate_band_bytes(self, band: Band, dim: int) -> int:
+        return self.estimate_bytes(band.n, dim, Similarity())
+
+    def _select_in_band(
+        self, job: Job, band: Band, similarity: Similarity, tick: Tick
+    ) -> tuple[Choice, Raises, np.ndarray]:
+        whole = compute_symmetric_matrix(job.tokens, similarity)[0].cpu().numpy()
+        matrix = reference.limit_to_horizon(whole, band.cells, band.horizon).astype(np.int16)
+        tick(job.tokens.numel() * band.width / 2)
+        choice = engine.split_next_gain(*reference.greedy(matrix, min(job.budget + 1, band.n)), job.budget)
+        token, rank, cover = self._trace_history(torch.from_numpy(matrix), choice[0])
+        rises = cover > 0  # a pick represents no token that it does not resemble
+        return choice, (token[rises], rank[rises], cover[rises]), matrix.diagonal()
+
     def _select(self, matrices: Matrices, depths: Sequence[int], weights: np.ndarray | None) -> Selected:
         return select_one_by_one(reference.greedy, matrices, depths, weights)
 
@@ -219,6 +274,37 @@ def compute_symmetric_matrix(tokens: torch.Tensor, similarity: Similarity) -> tu
     unit, lengths = _normalize(tokens), _compute_lengths(tokens)
     sigma = _find_median_distance(unit, lengths) if similarity.metric == "gaussian" else None
     return _compute_matrix(tokens, unit, lengths, similarity, sigma), sigma
+
+
+def compute_band(tokens: torch.Tensor, band: Band, similarity: Similarity) -> torch.Tensor:
+    """Return the [n, width] int16 cosines of the tokens of a band, after `detail`; exactly symmetric.
+
+    Only the similarities to the same and to later slices are computed; the others are copies.
+    """
+    frames, cells, horizon, dim = band.frames, band.cells, band.horizon, tokens.shape[1]
+    values = torch.zeros(frames, cells, 2 * horizon + 1, cells, dtype=torch.int16, device=tokens.device)
+    step = max(1, TILE_BYTES // (4 * cells * max(dim, band.reach + cells)))
+    for start in range(0, frames, max(step, horizon)):
+        stop = min(start + max(step, horizon), frames)
+        unit = _normalize(tokens[start * cells : (stop + horizon) * cells])
+        missing = (stop - start + horizon) * cells - len(unit)  # after the end of the video
+        unit = F.pad(unit, (0, 0, 0, missing)) if missing else unit
+        for first in range(start, stop, step):
+            count = min(step, stop - first)
+            rows = unit[(first - start) * cells :]
+            # [count, cells, D] and [count, later, D]: each slice with itself and the `horizon` slices after it
+            left = rows.as_strided((count, cells, dim), (cells * dim, dim, 1))
+            right = rows.as_strided((count, cells + band.reach, dim), (cells * dim, dim, 1))
+            s = torch.bmm(left, right.mT).clamp_(0, 1)
+            if similarity.detail != 1:
+                s = 1 - (1 - s) ** similarity.detail
+            snapped = (s * SCALE).round().to(torch.int16).view(count, cells, horizon + 1, cells)
+            values[first : first + count, :, horizon:] = snapped
+    own = values[:, :, horizon]  # [T, cells, cells]
+    own.copy_(own.triu() + own.triu(1).mT)
+    for ahead in range(1, min(horizon, frames - 1) + 1):
+        values[ahead:, :, horizon - ahead] = values[:-ahead, :, horizon + ahead].mT
+    return values.view(band.n, band.width)
 
 
 def _compute_matrix(
