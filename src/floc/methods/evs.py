@@ -34,11 +34,9 @@ class Evs:
     pruning_rate: float = 0.75  # the fraction of all tokens that is dropped
     nearest: bool = False
 
-    def __post_init__(self) -> None:
+    def keep_by_options(self, grid: TokenGrid) -> Kept:
         if not 0 <= self.pruning_rate < 1:
             raise ValueError(f"pruning_rate must be in [0, 1), the fraction dropped; got {self.pruning_rate}")
-
-    def keep_by_options(self, grid: TokenGrid) -> Kept:
         # in double precision, where 1 - 0.9 is slightly below 0.1: of 1440 tokens a rate of 0.9 leaves 143, not 144
         return keep_most_changed(grid, 1 - compare_with_previous(grid), int(grid.n * (1 - float(self.pruning_rate))))
 

@@ -23,7 +23,7 @@ class VCast:
     `min_k` tokens; the rest is shared by a softmax of the curvatures. In a frame, the score of a token is 1 - cosine
     with the mean token, plus its length relative to the shortest and longest of the frame.
 
-    A budget sets the number of tokens and is met exactly; if it is below `min_k` for each frame, no frame has a minimum.
+    A budget sets the number of tokens and is met exactly; below `min_k` for each frame there is no minimum.
 
     Differences from the published program (`strict` reproduces it):
     - What rounding leaves over goes one each to the frames with the largest remainders. The program gives all of it to
