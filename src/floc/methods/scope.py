@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, replace
 
+import torch
+import torch.nn.functional as F
+
 from floc import blocks
 from floc._arrays import Array
 from floc.blocks import BlockSpec
@@ -44,10 +47,20 @@ class Scope:
         weights = None if salience is None else salience ** float(self.alpha)
 
         def select(span: slice, k: int) -> Solution:
-            x = normalize(grid.frames(span))
-            check_matrix(len(x), len(x), x.device)
+            rows = grid.frames(span)
+            check_matrix(len(rows), len(rows), rows.device)
             block_weights = None if weights is None else weights[span].flatten()
-            return make_solution(x, *cover_greedily(x @ x.T, k, block_weights))
+            picks, gains = cover_greedily(_compute_cosines(rows), k, block_weights)
+            return make_solution(normalize(rows), picks, gains)
 
         kept = keep_in_blocks(grid, 1 if self.per_frame else self.block, budget, select)
         return replace(kept, settings={} if salience is not None else {"fallback": "equal weights, without attn"})
+
+
+def _compute_cosines(rows: torch.Tensor) -> torch.Tensor:
+    """Return the cosines of [n, D] tokens: [n, n].
+
+    In float64, because two tokens that would only cover each other tie: in float32, rounding would choose.
+    """
+    unit = normalize(rows) if rows.device.type == "mps" else F.normalize(rows.double().contiguous(), dim=-1, eps=1e-300)
+    return unit @ unit.T

@@ -15,6 +15,7 @@ from floc.selection.engine import History, Solution
 from floc.tokens import TokenGrid
 
 CANDIDATES = 32  # evaluated at a time
+ROUNDING = 1e-12  # gains in float64 that differ by less, relative to them or 1, are equal
 
 
 def keep_in_blocks(grid: TokenGrid, block: BlockSpec, budget: int, select: Callable[[slice, int], Solution]) -> Kept:
@@ -48,7 +49,7 @@ def _trace_representatives(x: torch.Tensor, picked: torch.Tensor) -> History:
 
 
 def check_matrix(n: int, columns: int, device: torch.device) -> None:
-    """Raise MemoryError if two [n, columns] float32 matrices do not fit."""
+    """Raise MemoryError if an [n, columns] float64 matrix does not fit."""
     check_memory(n, 8 * n * columns, device, "block=8, or fewer frames")
 
 
@@ -62,7 +63,7 @@ def cover_greedily(
     only candidates whose bound is not below the best gain are evaluated.
 
     Args:
-        values: [n, rows] float32, how well each candidate covers each row.
+        values: [n, rows] float32 or float64, how well each candidate covers each row.
         k: Number of picks, at most n.
         weights: [n], not negative; 1 if None.
 
@@ -101,15 +102,16 @@ def cover_greedily(
 
 def _find_best(bounds: torch.Tensor, evaluate: Callable[[torch.Tensor], torch.Tensor] | None) -> tuple[int, float]:
     """Return the candidate with the largest gain, the first on ties, and its gain; update [n] bounds on the way."""
-    if evaluate is None:  # the bounds are the gains
-        gain = float(bounds.max())
-        return int((bounds == gain).nonzero()[0, 0]), gain
     order, count, known = bounds.sort(descending=True, stable=True).indices, CANDIDATES, 0
     limits = bounds[order]
-    while True:
+    while known < len(order):
         part = order[known : known + count]
-        bounds[part] = torch.minimum(evaluate(part), limits[known : known + count])
+        if evaluate is not None:  # else the bounds are the gains
+            bounds[part] = torch.minimum(evaluate(part), limits[known : known + count])
         known, count = known + len(part), 2 * count
         gain = float(bounds[order[:known]].max())
-        if known >= len(order) or float(limits[known]) < gain or gain <= 0 >= float(limits[known]):
-            return int((bounds == gain).nonzero()[0, 0]), gain
+        least = gain - ROUNDING * max(1.0, gain)
+        following = float(limits[known]) if known < len(order) else -torch.inf
+        if following < least or max(gain, following) <= 0:
+            break
+    return int((bounds >= least).nonzero()[0, 0]), gain
