@@ -2,17 +2,16 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from floc import blocks, scenes
+from floc import blocks
 from floc._arrays import TILE_BYTES, iterate_tiles
 from floc.blocks import BlockSpec
 from floc.kept import Kept
 from floc.methods.registry import register
-from floc.ranking import Ranking
+from floc.methods.shared.greedy import keep_in_blocks, make_solution
 from floc.representatives import normalize
-from floc.selection.engine import History, Solution
+from floc.selection.engine import Solution
 from floc.tokens import TokenGrid
 
 MATRIX_BYTES = 1 << 30  # the largest cosine matrix to store; above it, rows are computed when needed
@@ -40,14 +39,9 @@ class DivPrune:
         blocks.check_block(self.block)
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
-        spans = scenes.find_blocks(grid, self.block)
-        cells = grid.shape[1] * grid.shape[2]
-        sizes = np.array([(span.stop - span.start) * cells for span in spans])
-        choices = [
-            _select_farthest(normalize(grid.frames(span)), int(k)) if k else None
-            for span, k in zip(spans, blocks.share_budget(sizes, budget), strict=True)
-        ]
-        return grid.keep_ranked(Ranking.merge(choices, sizes), budget)
+        return keep_in_blocks(
+            grid, self.block, budget, lambda span, k: _select_farthest(normalize(grid.frames(span)), k)
+        )
 
 
 def _select_farthest(x: torch.Tensor, k: int) -> Solution:
@@ -62,7 +56,7 @@ def _select_farthest(x: torch.Tensor, k: int) -> Solution:
         row = matrix[picks[i]] if matrix is not None else x @ x[picks[i]]
         closest = row.clone() if i == 0 else torch.maximum(closest, row, out=closest)
         closest[picks[: i + 1]] = torch.inf  # never pick a token twice, even if only duplicates are left
-    return Solution(picks.cpu().numpy(), distances.double().cpu().numpy(), None, _trace_representatives(x, x[picks]))
+    return make_solution(x, picks, distances)
 
 
 def _find_closest(x: torch.Tensor, matrix: torch.Tensor | None) -> torch.Tensor:
@@ -73,17 +67,3 @@ def _find_closest(x: torch.Tensor, matrix: torch.Tensor | None) -> torch.Tensor:
         cosine.diagonal(tile.start).fill_(-torch.inf)
         closest.append(cosine.max(1).values)
     return torch.cat(closest)
-
-
-def _trace_representatives(x: torch.Tensor, picked: torch.Tensor) -> History:
-    """Return every change of a token's representative, sorted by the rank of the pick."""
-    changes = []
-    for tile in iterate_tiles(len(x), 4 * len(picked), TILE_BYTES):
-        best = (picked @ x[tile].T).cummax(0).values  # [k, tile]
-        better = torch.ones_like(best, dtype=torch.bool)
-        better[1:] = best[1:] > best[:-1]
-        ranks, tokens = better.nonzero(as_tuple=True)
-        changes.append((tile.start + tokens, ranks, best[ranks, tokens].double()))
-    token, rank, cosine = (torch.cat(parts).cpu().numpy() for parts in zip(*changes, strict=True))
-    by_rank = np.argsort(rank, kind="stable")
-    return History(token[by_rank], rank[by_rank], cosine[by_rank])

@@ -10,12 +10,13 @@ import torch
 import torch.nn.functional as F
 
 from floc import blocks
-from floc._arrays import Array, to_tensor
+from floc._arrays import Array
 from floc._checks import check_choice
 from floc.kept import Kept
 from floc.methods.registry import register
 from floc.methods.shared.density import compute_distances, rank_points
-from floc.methods.shared.frames import average_frames, split_tiles, to_float
+from floc.methods.shared.frames import average_frames, estimate_salience, find_segments, split_tiles, to_float
+from floc.methods.shared.inputs import read_array
 from floc.representatives import find_nearest
 from floc.tokens import TokenGrid
 
@@ -126,12 +127,8 @@ class FastVid:
 
     def _find_segments(self, grid: TokenGrid) -> _Segments:
         frames = grid.shape[0]
-        vectors = average_frames(grid) if self.frame_global is None else self._convert_input(grid, "frame_global")
-        vectors = F.normalize(vectors, dim=-1)
-        cosine = (vectors[:-1] * vectors[1:]).sum(-1).cpu().double().numpy()  # [T - 1]
-        is_cut = cosine < self.dyseg_tau
-        is_cut[np.argsort(cosine, kind="stable")[: self.dyseg_c - 1]] = True
-        starts = np.concatenate([[0], 1 + np.flatnonzero(is_cut)])
+        given = read_array(grid, "frame_global", self.frame_global, (frames, "C"))
+        starts = find_segments(average_frames(grid) if given is None else given, self.dyseg_tau, self.dyseg_c)
         lengths = np.diff(starts, append=frames)
         segment = np.repeat(np.arange(len(starts)), lengths)
         from_last = (starts + lengths - 1)[segment] - np.arange(frames)
@@ -140,28 +137,8 @@ class FastVid:
 
     def _compute_salience(self, grid: TokenGrid) -> torch.Tensor:
         """Return [T, N] values whose order within a frame is that of the salience."""
-        if self.attn is not None:
-            return self._convert_input(grid, "attn")
-        # the specified softmax of these products has the same order, until it underflows
-        means, cells = average_frames(grid), grid.n // grid.shape[0]
-        tiles = split_tiles(len(means), 4 * cells * grid.dim, grid.tokens.device)
-        products = [means[tile, None] @ to_float(grid.tokens[tile]).reshape(-1, cells, grid.dim).mT for tile in tiles]
-        return torch.cat(products)[:, 0]
-
-    def _convert_input(self, grid: TokenGrid, name: str) -> torch.Tensor:
-        """Return `attn` or `frame_global` as a tensor on the tokens' device; raise if it does not fit the tokens."""
-        array = getattr(self, name)
-        if not isinstance(array, torch.Tensor | np.ndarray):
-            raise TypeError(f"{name} must be a torch tensor or a numpy array, got {type(array).__name__}")
-        frames, cells = grid.shape[0], grid.n // grid.shape[0]
-        size = array.shape[1] if name == "frame_global" and array.ndim == 2 else cells
-        if array.shape != (frames, size) or not size:
-            wanted = f"[{frames}, {cells}], frames x tokens" if name == "attn" else f"[{frames}, C], a vector per frame"
-            raise ValueError(f"{name} must be {wanted}, to fit the tokens; got {tuple(array.shape)}")
-        tensor = to_float(to_tensor(array).detach().to(grid.tokens.device))
-        if not bool(tensor.isfinite().all()):
-            raise ValueError(f"{name} must be finite, but has infinite values or NaN")
-        return tensor
+        given = read_array(grid, "attn", self.attn, (grid.shape[0], grid.n // grid.shape[0]))
+        return estimate_salience(grid) if given is None else given
 
     def _merge(
         self, grid: TokenGrid, segments: _Segments, salient: np.ndarray, anchors: np.ndarray, quota: int

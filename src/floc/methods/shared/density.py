@@ -31,17 +31,21 @@ def compute_distances(x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
     return squared.masked_fill_(padding[:, :, None] | padding[:, None], torch.inf)
 
 
-def rank_points(squared: torch.Tensor, sizes: torch.Tensor, k: int) -> torch.Tensor:
+def rank_points(squared: torch.Tensor, sizes: torch.Tensor, k: int | torch.Tensor) -> torch.Tensor:
     """Sort the points of each group by density times distance to the nearest denser point, descending: [B, M].
 
     The density is exp(-mean squared distance to the k nearest points, including the point itself), or to all points of
     a smaller group. Its logarithm is compared, since the density underflows in float32 if points lie far apart. Among
-    equally dense points the first counts as denser, and equal scores keep their order. Padding comes last.
+    equally dense points the first counts as denser, and equal scores keep their order. Padding comes last. `k`, at
+    least 1, may also be given for each group, [B].
     """
     b, m, _ = squared.shape
+    neighbours = sizes.clamp(max=k) if isinstance(k, int) else torch.minimum(sizes, k)  # [B]
+    most = k if isinstance(k, int) else int(k.max())
     tiles = split_tiles(m, squared.element_size() * b * m, squared.device)
-    near = torch.cat([squared[:, rows].topk(min(k, m), largest=False).values for rows in tiles], 1)  # [B, M, k]
-    sparseness = near.masked_fill_(near.isinf(), 0).sum(2) / sizes.clamp(max=k)[:, None]  # -log(density)
+    near = torch.cat([squared[:, rows].topk(min(most, m), largest=False).values for rows in tiles], 1)  # [B, M, k]
+    beyond = torch.arange(near.shape[2], device=near.device) >= neighbours[:, None, None]
+    sparseness = near.masked_fill_(beyond | near.isinf(), 0).sum(2) / neighbours[:, None]  # -log(density)
     points = torch.arange(m, device=squared.device)
     padding = points >= sizes[:, None]
     sparseness.masked_fill_(padding, torch.inf)
@@ -58,7 +62,7 @@ def rank_points(squared: torch.Tensor, sizes: torch.Tensor, k: int) -> torch.Ten
 
 
 def cluster_points(
-    x: torch.Tensor, sizes: torch.Tensor, counts: torch.Tensor, most: int, k: int
+    x: torch.Tensor, sizes: torch.Tensor, counts: torch.Tensor, most: int, k: int | torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Cluster the points of each group around its [B] `counts`, at most `most`, first ranked points.
 

@@ -1,7 +1,8 @@
-"""Work on a few frames at a time, mean tokens of frames, and the similarity of two frames cell by cell."""
+"""Work on a few frames at a time: mean tokens, segments, salience, and the similarity of two frames cell by cell."""
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from floc._arrays import TILE_BYTES, iterate_tiles
 from floc.representatives import divide_by_peak, have_squares
@@ -54,3 +55,39 @@ def compare_cells(tokens: torch.Tensor, frames: np.ndarray, others: np.ndarray) 
         cosine = dot / aa * (aa / bb).sqrt()
         cosines[tile] = cosine.where((aa > 0) & (bb > 0), 0).flatten(1)
     return cosines
+
+
+def compare_with_previous(grid: TokenGrid) -> torch.Tensor:
+    """Return the cosine of every token but the first frame's with the same cell of the frame before: [T - 1, N]."""
+    later = np.arange(1, grid.shape[0])
+    return compare_cells(grid.tokens, later, later - 1)
+
+
+def find_segments(vectors: torch.Tensor, threshold: float, least: int) -> np.ndarray:
+    """Cut a video where the cosine of consecutive frames is below a threshold, and at the lowest ones.
+
+    Args:
+        vectors: [T, D], one for each frame.
+        threshold: Frames with a lower cosine are in different segments.
+        least: The least number of segments; every frame is one if there are fewer frames.
+
+    Returns:
+        [S] int64, the first frame of each segment.
+    """
+    vectors = F.normalize(vectors, dim=-1)
+    cosine = (vectors[:-1] * vectors[1:]).sum(-1).cpu().double().numpy()  # [T - 1]
+    is_cut = cosine < threshold
+    is_cut[np.argsort(cosine, kind="stable")[: least - 1]] = True
+    return np.concatenate([[0], 1 + np.flatnonzero(is_cut)])
+
+
+def estimate_salience(grid: TokenGrid) -> torch.Tensor:
+    """Return the product of each token with the mean token of its frame: [T, N].
+
+    Where a vision encoder gives no attention, the softmax of these products is the salience. It has the same order in
+    a frame, until it underflows.
+    """
+    means, cells = average_frames(grid), grid.n // grid.shape[0]
+    tiles = split_tiles(len(means), 4 * cells * grid.dim, grid.tokens.device)
+    products = [means[tile, None] @ to_float(grid.tokens[tile]).reshape(-1, cells, grid.dim).mT for tile in tiles]
+    return torch.cat(products)[:, 0]

@@ -1,0 +1,103 @@
+"""CDPruner (Zhang et al., NeurIPS 2025, arXiv 2506.10967): a determinantal point process conditioned on relevance."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from floc import blocks
+from floc._arrays import Array
+from floc._system import check_memory
+from floc.blocks import BlockSpec
+from floc.kept import Kept
+from floc.methods.registry import register
+from floc.methods.shared.greedy import keep_in_blocks, make_solution
+from floc.methods.shared.inputs import read_array
+from floc.representatives import normalize
+from floc.selection.engine import Solution
+from floc.tokens import TokenGrid
+
+NO_VOLUME = 1e-6  # of the largest squared relevance: below it only rounding is left, and a new round starts
+
+
+# compared by identity: its options may be arrays
+@register(
+    "cdpruner",
+    "Zhang et al., CDPruner, NeurIPS 2025",
+    "select",
+    needs="the relevance of each token to the question (relevance=)",
+)
+@dataclass(frozen=True, eq=False)
+class CDPruner:
+    """Keep tokens that are relevant and unlike each other: those that span the largest volume.
+
+    The kernel of two tokens is the product of their relevances and their cosine. Each pick is the token that adds
+    most to the determinant of the kernel of the picks; ties keep the earlier token. `relevance` is taken as it is,
+    normalised and larger for tokens that are more wanted; without it all tokens are equally relevant. The published
+    program computes it from the *negative* cosine with the question in CLIP's joint space, q = (r - min r + 1e-6) /
+    (max r - min r) over the whole input.
+
+    At most as many tokens as there are features can be unlike each other. When the volume is used up, a new round
+    starts among the tokens not yet picked; `rounds` in the settings of the result is the largest number of rounds in a
+    block. The published program then repeats tokens.
+
+    `per_frame` selects in every frame on its own, as the program does with images. Otherwise `block` sets the frames
+    that are processed together; None is the whole video. The cosine with a zero token is 0; the program fails on zero
+    tokens.
+    """
+
+    per_frame: bool = False  # select in every frame on its own
+    relevance: Array | None = None  # [T, H, W] or [T, N]
+    block: BlockSpec = 32
+
+    def __post_init__(self) -> None:
+        blocks.check_block(self.block)
+
+    def __call__(self, grid: TokenGrid, budget: int) -> Kept:
+        t, h, w = grid.shape
+        given = read_array(grid, "relevance", self.relevance, (t, h, w), (t, h * w), nonnegative=True)
+        relevance = None if given is None else given.reshape(t, h * w)
+        rounds = []
+
+        def select(span: slice, k: int) -> Solution:
+            x = normalize(grid.frames(span))
+            check_memory(len(x), 8 * len(x) * (k + grid.dim), x.device, "block=8, or fewer frames")
+            quality = x.new_ones(len(x)) if relevance is None else relevance[span].flatten()
+            picks, gains, count = _select_volume(x, quality, k)
+            rounds.append(count)
+            return make_solution(x, picks, gains)
+
+        kept = keep_in_blocks(grid, 1 if self.per_frame else self.block, budget, select)
+        fallback = {"fallback": "equal relevance, without relevance"} if relevance is None else {}
+        return replace(kept, settings={"rounds": max(rounds), **fallback})
+
+
+def _select_volume(x: torch.Tensor, quality: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Select k of [n, D] unit tokens with [n] relevances.
+
+    Returns:
+        [k] picks; [k] the squared volume that each added; the number of rounds.
+    """
+    precise = torch.float32 if x.device.type == "mps" else torch.float64
+    rows = x.to(precise) * quality.to(precise)[:, None]
+    squares = quality.to(precise).square()  # exact, also where the length of a token is rounded
+    picks = torch.empty(k, dtype=torch.int64, device=x.device)
+    gains = torch.empty(k, dtype=precise, device=x.device)
+    factor = torch.empty(k, len(x), dtype=precise, device=x.device)
+    rounds, start = 0, 0
+    volume, most = squares.clone(), 0.0
+    for i in range(k):
+        gain, pick = volume.max(0)
+        if i == 0 or not float(gain) >= NO_VOLUME * most:
+            rounds, start = rounds + 1, i
+            volume = squares.clone()
+            volume[picks[:i]] = -torch.inf
+            gain, pick = volume.max(0)
+            most = float(gain)
+        picks[i], gains[i] = pick, gain
+        if most > 0:
+            row = rows @ rows[pick]
+            row -= factor[start:i].T @ factor[start:i, pick]
+            factor[i] = row / gain.sqrt()
+            volume -= factor[i].square()
+        volume[pick] = -torch.inf
+    return picks, gains, rounds

@@ -1,0 +1,66 @@
+"""SCOPE (Deng et al., NeurIPS 2025): coverage weighted by salience."""
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+
+from floc import blocks
+from floc._arrays import Array
+from floc.blocks import BlockSpec
+from floc.kept import Kept
+from floc.methods.registry import register
+from floc.methods.shared.greedy import check_matrix, cover_greedily, keep_in_blocks, make_solution
+from floc.methods.shared.inputs import read_salience
+from floc.representatives import normalize
+from floc.selection.engine import Solution
+from floc.tokens import TokenGrid
+
+
+# compared by identity: its options may be arrays
+@register("scope", "Deng et al., SCOPE, NeurIPS 2025", "select", needs="attention of the vision encoder (attn=)")
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """Keep the tokens that cover all others best, weighted by their salience.
+
+    Each pick is the token with the largest attn^alpha * sum over tokens of how much its cosine exceeds the best so
+    far, which starts at 0; ties keep the earlier token. Without `attn`, all weights are 1, which is plain facility
+    location.
+
+    `per_frame` selects in every frame on its own, as the published program does with the crops of an image. Otherwise
+    `block` sets the frames that are processed together; None is the whole video. The cosine with a zero token is 0; the
+    program fails on zero tokens.
+    """
+
+    alpha: float = 1.0  # exponent of the salience
+    per_frame: bool = False  # select in every frame on its own
+    attn: Array | None = None  # [T, N] salience of each token
+    block: BlockSpec = 32
+
+    def __post_init__(self) -> None:
+        blocks.check_block(self.block)
+        if not self.alpha >= 0:
+            raise ValueError(f"alpha must be at least 0, got {self.alpha}")
+
+    def __call__(self, grid: TokenGrid, budget: int) -> Kept:
+        salience = read_salience(grid, self.attn)
+        weights = None if salience is None else salience ** float(self.alpha)
+
+        def select(span: slice, k: int) -> Solution:
+            rows = grid.frames(span)
+            check_matrix(len(rows), len(rows), rows.device)
+            block_weights = None if weights is None else weights[span].flatten()
+            picks, gains = cover_greedily(_compute_cosines(rows), k, block_weights)
+            return make_solution(normalize(rows), picks, gains)
+
+        kept = keep_in_blocks(grid, 1 if self.per_frame else self.block, budget, select)
+        return replace(kept, settings={} if salience is not None else {"fallback": "equal weights, without attn"})
+
+
+def _compute_cosines(rows: torch.Tensor) -> torch.Tensor:
+    """Return the cosines of [n, D] tokens: [n, n].
+
+    In float64, because two tokens that would only cover each other tie: in float32, rounding would choose.
+    """
+    unit = normalize(rows) if rows.device.type == "mps" else F.normalize(rows.double().contiguous(), dim=-1, eps=1e-300)
+    return unit @ unit.T
