@@ -1,0 +1,175 @@
+"""Greedy within a horizon: brute force, then `reference`, then the other backends."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from floc.selection import reference
+from floc.selection.backends import create_engine
+from floc.selection.cpu import engine as cpu_engine
+from floc.selection.cpu import greedy
+from floc.selection.engine import Band, Job, Solution
+from floc.selection.objective import SCALE, Similarity
+from floc.selection.torch import band_rounds
+from floc.selection.torch.engine import compute_band
+
+CPU = torch.device("cpu")
+FAST = ["cpu", "torch"]
+
+
+def make_signs(n: int, seed: int = 0, dim: int = 16) -> np.ndarray:
+    """[n, dim] tokens of +1 and -1: products and lengths are exact, and ties are common."""
+    return np.random.default_rng(seed).choice(np.array([-1, 1], np.float32), (n, dim))
+
+
+def solve(backend: str, tokens: np.ndarray, band: Band, k: int, detail: float = 1) -> Solution:
+    job, similarity = Job(torch.from_numpy(tokens), k), Similarity("cosine", detail)
+    return create_engine(backend, CPU).solve_band(job, band, similarity, with_cosines=True)
+
+
+def assert_same(got: Solution, want: Solution) -> None:
+    np.testing.assert_array_equal(got.picks, want.picks)
+    np.testing.assert_array_equal(got.gains, want.gains)
+    assert got.next_gain == want.next_gain
+    assert (np.diff(got.history.rank) >= 0).all()
+    (token, rank, cosine), expected = (
+        np.stack(history)[:, np.lexsort((history.token, history.rank))] for history in (got.history, want.history)
+    )
+    np.testing.assert_array_equal(np.stack([token, rank]), expected[:2])
+    np.testing.assert_allclose(cosine, expected[2], atol=1e-6)
+
+
+def pack(matrix: np.ndarray, band: Band) -> np.ndarray:
+    """Write an [n, n] matrix as a band, by definition."""
+    values = np.zeros((band.n, band.width), np.int16)
+    for v, u in itertools.product(range(band.n), repeat=2):
+        column = u - (v // band.cells - band.horizon) * band.cells
+        if 0 <= column < band.width:
+            values[v, column] = max(matrix[v, u], 0)
+    return values
+
+
+def brute_force(tokens: np.ndarray, band: Band, k: int) -> tuple[list[int], list[float]]:
+    """Greedy by definition: evaluate f of every set that has one more token, in float64."""
+    unit = tokens / np.maximum(np.linalg.norm(tokens, axis=1, keepdims=True), 1e-30)
+    cosine = unit.astype(np.float64) @ unit.T
+
+    def evaluate(kept: list[int]) -> float:
+        total = 0.0
+        for v in range(band.n):
+            near = [u for u in kept if abs(u // band.cells - v // band.cells) <= band.horizon]
+            total += max(0.0, *(cosine[v, u] for u in near)) if near else 0.0
+        return total
+
+    picks: list[int] = []
+    gains = []
+    for _ in range(k):
+        values = {u: evaluate([*picks, u]) for u in range(band.n) if u not in picks}
+        best = max(values, key=lambda u: (round(values[u], 9), -u))
+        gains.append(values[best] - evaluate(picks))
+        picks.append(best)
+    return picks, gains
+
+
+@pytest.mark.parametrize("backend", ["reference", *FAST])
+@pytest.mark.parametrize("horizon", [0, 1, 3, 9])
+def test_equals_the_definition(backend: str, horizon: int) -> None:
+    band = Band(6, 2, horizon)
+    tokens = make_signs(12, seed=3)
+    tokens[5] = 0
+    picks, gains = brute_force(tokens, band, 12)
+    solution = solve(backend, tokens, band, 12)
+    assert solution.picks.tolist() == picks
+    np.testing.assert_allclose(solution.gains / SCALE, gains, atol=1e-9)
+
+
+@pytest.mark.parametrize("backend", FAST)
+@pytest.mark.parametrize("detail", [1, 2, 3, 2.5])
+@pytest.mark.parametrize(("frames", "cells"), [(1, 1), (1, 5), (2, 1), (5, 3), (13, 7), (70, 1), (40, 3)])
+@pytest.mark.parametrize("horizon", [0, 1, 4, 80])
+def test_equals_the_reference(backend: str, detail: float, frames: int, cells: int, horizon: int) -> None:
+    band = Band(frames, cells, horizon)
+    tokens = make_signs(band.n, seed=band.n)
+    tokens[band.n // 2] = 0
+    tokens[-1] = tokens[0]  # a tie
+    for k in {1, max(1, band.n // 5), band.n}:
+        want = solve("reference", tokens, band, k, detail)
+        assert_same(solve(backend, tokens, band, k, detail), want)
+        assert (np.diff(want.gains) <= 0).all()  # f of the empty set covers every token by 0, so gains never rise
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    frames=st.integers(1, 24),
+    cells=st.integers(1, 6),
+    horizon=st.integers(0, 8),
+    largest=st.sampled_from([1, 3, 40, SCALE]),
+    seed=st.integers(0, 2**16),
+    data=st.data(),
+)
+def test_any_band(frames: int, cells: int, horizon: int, largest: int, seed: int, data: st.DataObject) -> None:
+    """Symmetric matrices of any integers: few distinct values make many ties, many are negative."""
+    band = Band(frames, cells, horizon)
+    k = data.draw(st.integers(1, band.n))
+    half = np.random.default_rng(seed).integers(-largest, largest + 1, (band.n, band.n))
+    matrix = np.triu(half) + np.triu(half, 1).T
+    picks, gains = reference.greedy(reference.limit_to_horizon(matrix, cells, horizon), k)
+    values = pack(matrix, band)
+    ours, our_gains, raises = greedy.band_greedy(values, band, k, traced=k)
+    np.testing.assert_array_equal(ours, picks)
+    np.testing.assert_array_equal(our_gains, gains)
+    rounds, round_gains = band_rounds.greedy(torch.from_numpy(values), band, k)
+    np.testing.assert_array_equal(rounds, picks)
+    np.testing.assert_array_equal(round_gains, gains)
+    traced = band_rounds.trace_history(torch.from_numpy(values), band, torch.from_numpy(picks))
+    for a, b in zip(raises, traced, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("slots", [1, 7])
+def test_raised_tokens_may_wait_for_later_rounds(slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    band = Band(30, 4, 2)
+    values = compute_band(torch.from_numpy(make_signs(120)), band, Similarity("cosine", 1))
+    want = greedy.band_greedy(values.numpy(), band, 60, traced=0)
+    monkeypatch.setattr(band_rounds, "_count_slots", lambda band: slots)
+    picks, gains = band_rounds.greedy(values, band, 60)
+    np.testing.assert_array_equal(picks, want[0])
+    np.testing.assert_array_equal(gains, want[1])
+
+
+@pytest.mark.parametrize("detail", [1, 2, 3, 2.5])
+@pytest.mark.parametrize(("frames", "cells", "horizon"), [(1, 1, 0), (3, 70, 1), (50, 3, 20), (40, 9, 4), (5, 2, 9)])
+def test_bands_equal_the_definition_to_one_unit(detail: float, frames: int, cells: int, horizon: int) -> None:
+    band = Band(frames, cells, horizon)
+    tokens = np.random.default_rng(1).standard_normal((band.n, 24)).astype(np.float32)
+    unit = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
+    s = (unit.astype(np.float64) @ unit.T).clip(0, 1)
+    want = pack(np.rint((1 - (1 - s) ** detail) * SCALE).astype(np.int64), band).astype(int)
+    with cpu_engine._workers() as pool:
+        ours = cpu_engine._compute_cosine_band(pool, tokens, band, detail, lambda _: None)
+    other = compute_band(torch.from_numpy(tokens), band, Similarity("cosine", detail)).numpy()
+    for values in (ours, other):
+        assert np.abs(values - want).max() <= 1
+        v, column = np.nonzero(values)
+        u = column + (v // cells - horizon) * cells
+        np.testing.assert_array_equal(values[u, v - (u // cells - horizon) * cells], values[v, column])  # symmetric
+
+
+def test_wide_bands_have_64_bit_gains(monkeypatch: pytest.MonkeyPatch) -> None:
+    band, tokens = Band(9, 4, 3), make_signs(36)
+    want = solve("cpu", tokens, band, 20)
+    monkeypatch.setattr(greedy, "MAX_INT32_TOKENS", 8)
+    monkeypatch.setattr(greedy, "band_greedy", None)
+    assert_same(solve("cpu", tokens, band, 20), want)
+
+
+@pytest.mark.parametrize("backend", ["reference", *FAST])
+def test_rejects_a_band_of_other_tokens(backend: str) -> None:
+    with pytest.raises(ValueError, match="cannot select from 12 tokens in Band"):
+        solve(backend, make_signs(12), Band(5, 2, 1), 3)
