@@ -137,9 +137,9 @@ def _show_time(document: dict) -> str:
     first = document["time"][0]
     least = min(check["objective"] for check in document["checks"])
     note = (
-        f"{first['n']:,} tokens of {first['d']:,} features. Ratios: {RATIO_NOTE}. The product is float32, each slice with "
-        "itself and those after it in its horizon, with tokens normalised and memory allocated before. Objective: at "
-        f"least {least:.6f} of float64 greedy's on the same band."
+        f"{first['n']:,} tokens of {first['d']:,} features. Ratios: {RATIO_NOTE}. The product is float32, each slice "
+        "with itself and those after it in its horizon, with tokens normalised and memory allocated before. Objective: "
+        f"at least {least:.6f} of float64 greedy's on the same band."
     )
     return show_records(
         document["time"], columns, note, show_environment(document, "python", "numpy", "torch", "numba")
