@@ -130,6 +130,7 @@ format: .venv/ready
 bench: .venv/bench
 	$(BIN)/python -m benchmarks select
 	$(BIN)/python -m benchmarks second-pass
+	$(BIN)/python -m benchmarks horizon
 	$(BIN)/python -m benchmarks time
 	$(BIN)/python -m benchmarks --fill README.md docs
 

@@ -9,7 +9,7 @@ import pytest
 import floc
 from benchmarks import peers
 from benchmarks.synthetic import Shape
-from benchmarks.tables import blocks, scenes, second_pass, select
+from benchmarks.tables import blocks, horizon, scenes, second_pass, select
 from floc.representatives import KnownRepresentation
 from floc.selection.cpu import greedy
 
@@ -58,6 +58,26 @@ def test_second_pass_runs_small(run_small):
     assert {record["contender"] for record in document["time"]} == set(second_pass.TIMED)
     coverage = {record["contender"]: record["coverage"] for record in document["time"] if record["keep"] == "1/32"}
     assert coverage["floc-paper"] < coverage["dedupe=2, detail=1"] < 1
+
+
+def test_horizon_runs_small(run_small):
+    document = run_small("horizon")
+    assert {record["contender"] for record in document["time"]} == {horizon.PRODUCT, horizon.DEFAULT, *horizon.OURS}
+    assert all(check["objective"] > 0.9999 for check in document["checks"])
+    assert [record["frames"] for record in document["memory"]] == [40, 400]
+    assert horizon.TABLE.views["horizon"](document | {"device": {}, "versions": {}, "date": ""}).count("\n") > 8
+
+
+def test_horizon_does_not_time_wrong_picks(monkeypatch):
+    correct = greedy.band_greedy
+
+    def reverse(matrix, band, k, traced):
+        picks, gains, raises = correct(matrix, band, k, traced)
+        return picks[::-1].copy(), gains[::-1].copy(), raises
+
+    monkeypatch.setattr(greedy, "band_greedy", reverse)
+    with pytest.raises(AssertionError, match="its time means nothing"):
+        horizon.check_case(Shape(12, 2, 5, 16), "1/8", {"horizon": "auto"})
 
 
 def test_second_pass_checks_coverage_against_the_tokens():
