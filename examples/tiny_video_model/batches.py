@@ -1,86 +1,115 @@
-"""Training batches: films of one length as pixels, with several questions packed behind each video."""
+"""Training batches: encoded films with several questions packed behind each video."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 
-from examples.tiny_video_model.films import Film, label_tokens, make_film, render_film
-from examples.tiny_video_model.model import CELL, HEIGHT, PATCH, WIDTH
+from examples.tiny_video_model.auxiliary import label_things, label_visual_tokens
+from examples.tiny_video_model.encoded_films import EncodedFilms
 from examples.tiny_video_model.questions import Question, QuestionPicker
 
-
-def make_patches(frames: torch.Tensor) -> torch.Tensor:
-    """Cut frames [F, Y, X, 3] uint8 into patches [P, 3 * 2 * 14 * 14], in the order of the processor of Qwen2.5-VL."""
-    count, height, width, _ = frames.shape
-    values = frames.to(torch.float32) / 127.5 - 1
-    cut = values.reshape(count // 2, 2, height // CELL, 2, PATCH, width // CELL, 2, PATCH, 3)
-    return cut.permute(0, 2, 5, 3, 6, 8, 1, 4, 7).reshape(-1, 3 * 2 * PATCH * PATCH)
+PREFIX = "<|im_start|>user\n<|vision_start|>"
+SUFFIX = "<|vision_end|>"
 
 
 @dataclass(frozen=True)
 class Batch:
     """B films of one length, with their questions.
 
-    The text of a film is `prefix`, the video, and then its questions with answers. No question sees another one.
+    The text of a film is PREFIX, its visual tokens, SUFFIX, and then its questions with answers. A question sees the
+    video and itself.
     """
 
-    patches: torch.Tensor  # [B * slices * H * W * 4, D]
-    grid: torch.Tensor  # [B, 3]
-    labels: torch.Tensor  # [B, slices * H * W], what each token shows
-    ids: torch.Tensor  # [B, L]
+    slices: int
+    visual: torch.Tensor  # [B, V, D], the visual tokens that are kept
+    kept: torch.Tensor  # [B, V], their places among all tokens of the film
+    visual_labels: torch.Tensor  # [B, V, 6], see `label_visual_tokens`
+    thing_labels: torch.Tensor  # [B, things, 6], see `label_things`
+    ids: torch.Tensor  # [B, L], questions with answers
     targets: torch.Tensor  # [B, L], the next token if it belongs to an answer, else -100
-    segments: torch.Tensor  # [B, L], 0 for prefix and video, k for question k, -1 for padding
-    offsets: torch.Tensor  # [B, L], place in the segment
+    segments: torch.Tensor  # [B, L], k for question k, -1 for padding
+    offsets: torch.Tensor  # [B, L], place in the question
+
+    def to(self, device: torch.device) -> Batch:
+        """Return the batch on another device."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return Batch(**{k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in values.items()})
 
 
 class BatchMaker:
-    """Make batches for one length of films."""
+    """Make batches of films of one length.
 
-    def __init__(self, tokenizer: Any, slices: int, size: int, seed: int):
-        self._tokenizer, self.slices, self._size, self._seed = tokenizer, slices, size, seed
+    Args:
+        tokenizer: The model's tokenizer.
+        films: Encoded films.
+        slices: Length of the films in a batch.
+        size: Films in a batch.
+        seed: Determines the batches.
+        questions: Questions of each kind.
+        drop: Leave out visual tokens at random: none of them in a third of the batches, up to 31 of 32 in the others.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        films: EncodedFilms,
+        slices: int,
+        size: int,
+        seed: int,
+        *,
+        questions: int = 2,
+        drop: bool = False,
+    ):
+        self._films, self._slices, self._size, self._questions, self._drop = films, slices, size, questions, drop
+        self._rng = np.random.default_rng([seed, slices])
         self._picker = QuestionPicker(seed)
-        self._count = 0
-        self._video = tokenizer.convert_tokens_to_ids("<|video_pad|>")
+        self._encode = lru_cache(None)(lambda text: tuple(tokenizer.encode(text)))
 
     def make(self) -> Batch:
-        """Return the next batch; its films are shown once."""
-        films: list[Film] = []
-        while len(films) < self._size:
-            film = make_film(self._seed + self._count, self.slices, training=True)
-            self._count += 1
-            if film.things:
-                films.append(film)
-        return self._pack(films, [self._picker.pick(film, 2) for film in films])
+        """Return the next batch."""
+        drawn = [self._films.draw(self._slices, self._rng) for _ in range(self._size)]
+        films = [film for film, *_ in drawn]
+        tokens = torch.stack([tokens for _, tokens, _ in drawn])
+        labels = np.stack([label_visual_tokens(film, labels) for film, _, labels in drawn])
+        kept = torch.from_numpy(self._choose_kept(tokens.shape[1]))
+        at = kept[..., None]
+        return Batch(
+            self._slices,
+            tokens.gather(1, at.expand(-1, -1, tokens.shape[2])),
+            kept,
+            torch.from_numpy(labels).gather(1, at.expand(-1, -1, labels.shape[2])),
+            torch.from_numpy(np.stack([label_things(film) for film in films])),
+            *self._write([self._picker.pick(film, self._questions) for film in films]),
+        )
 
-    def _pack(self, films: list[Film], questions: list[list[Question]]) -> Batch:
-        pixels = torch.from_numpy(np.concatenate([render_film(film, HEIGHT, WIDTH) for film in films]))
-        rows, columns = HEIGHT // CELL, WIDTH // CELL
-        labels = torch.from_numpy(np.stack([label_tokens(film, HEIGHT, WIDTH, CELL).ravel() for film in films]))
-        texts = [self._write(film, asked) for film, asked in zip(films, questions, strict=True)]
-        length = -(-max(len(ids) for ids, *_ in texts) // 32) * 32
-        fill = (self._tokenizer.pad_token_id, -100, -1, 0)
-        columns_of = [
+    def _choose_kept(self, count: int) -> np.ndarray:
+        """Return ascending places of the visual tokens to keep, [B, V]."""
+        halvings = int(self._rng.integers(-2, 6)) if self._drop else 0
+        keep = max(1, count >> max(0, halvings))
+        return np.sort(self._rng.permuted(np.tile(np.arange(count), (self._size, 1)), axis=1)[:, :keep])
+
+    def _write(self, asked: list[list[Question]]) -> list[torch.Tensor]:
+        """Return ids, targets, segments and offsets of the films' questions, [B, L] each."""
+        texts = []
+        for questions in asked:
+            text: tuple[list[int], ...] = ([], [], [], [])
+            for number, question in enumerate(questions, 1):
+                prompt = self._encode(f" {question.text}<|im_end|>\n<|im_start|>assistant\n")
+                answer = self._encode(f" {question.answer}<|im_end|>")
+                length = len(prompt) + len(answer)
+                text[0].extend(prompt + answer)
+                text[1].extend((-100,) * (len(prompt) - 1) + answer + (-100,))
+                text[2].extend([number] * length)
+                text[3].extend(range(length))
+            texts.append(text)
+        length = max(len(text[0]) for text in texts)
+        fill = (0, -100, -1, 0)
+        return [
             torch.tensor([text[part] + [fill[part]] * (length - len(text[part])) for text in texts])
             for part in range(4)
         ]
-        grid = torch.tensor([[self.slices, 2 * rows, 2 * columns]] * len(films))
-        return Batch(make_patches(pixels), grid, labels, *columns_of)
-
-    def _write(self, film: Film, questions: list[Question]) -> tuple[list[int], list[int], list[int], list[int]]:
-        """Return ids, targets, segments and offsets of a film's text."""
-        encode = self._tokenizer.encode
-        tokens = self.slices * (HEIGHT // CELL) * (WIDTH // CELL)
-        ids = encode("<|im_start|>user\n<|vision_start|>") + [self._video] * tokens + encode("<|vision_end|>")
-        targets, segments, offsets = [-100] * len(ids), [0] * len(ids), list(range(len(ids)))
-        for number, question in enumerate(questions, 1):
-            prompt = encode(f" {question.text}<|im_end|>\n<|im_start|>assistant\n")
-            answer = encode(f" {question.answer}<|im_end|>")
-            ids += prompt + answer
-            targets += [-100] * (len(prompt) - 1) + answer + [-100]
-            segments += [number] * (len(prompt) + len(answer))
-            offsets += range(len(prompt) + len(answer))
-        return ids, targets, segments, offsets

@@ -6,7 +6,8 @@ The picture has six zones, two rows of three. Each thing of a film has a zone of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -100,6 +101,33 @@ def make_film(seed: int, slices: int = 32, *, training: bool = False) -> Film:
         appearances += _place_thing(rng, thing, int(zone), shots, slices, training)
     appearances.sort(key=lambda appearance: (appearance.start, appearance.zone))
     return Film(seed, slices, shots, tuple(appearances), float(rng.uniform(0.8, 1.15)))
+
+
+def rearrange_film(film: Film, order: np.ndarray) -> Film | None:
+    """Return the film that shows given slices of another one, in a given order, or None if it would break the rules.
+
+    The new film has other questions and answers; its pictures are those of the slices, and it cannot be rendered.
+    """
+    numbers = np.arange(len(order))
+    places = np.array([PLACES.index(film.get_place(int(slice_))) for slice_ in order])
+    shots = []
+    for run in np.split(numbers, np.flatnonzero(np.diff(places)) + 1):
+        old = next(shot for shot in film.shots if shot.start <= order[run[0]] < shot.end)
+        shots.append(replace(old, start=int(run[0]), end=int(run[-1]) + 1))
+    totals = np.sort(np.bincount(places, minlength=len(PLACES)))
+    if totals[-1] - totals[-2] < max(2, 0.15 * len(order)):
+        return None
+    appearances = []
+    for thing in film.things:
+        old_ones = film.get_appearances(thing)
+        shown = numbers[np.isin(order, [at for old in old_ones for at in range(old.start, old.end)])]
+        runs = [run for run in np.split(shown, np.flatnonzero(np.diff(shown) > 1) + 1) if len(run)]
+        gaps = [later[0] - earlier[-1] - 1 for earlier, later in itertools.pairwise(runs)]
+        if len(runs) > 4 or any(gap < GAP for gap in gaps):
+            return None
+        appearances += [replace(old_ones[0], start=int(run[0]), end=int(run[-1]) + 1) for run in runs]
+    appearances.sort(key=lambda appearance: (appearance.start, appearance.zone))
+    return Film(film.seed, len(order), tuple(shots), tuple(appearances), film.light) if appearances else None
 
 
 def _make_shots(rng: np.random.Generator, slices: int) -> tuple[Shot, ...]:

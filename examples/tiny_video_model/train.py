@@ -1,35 +1,42 @@
-"""Train the model from scratch: `python -m examples.tiny_video_model.train -o out/tiny`.
+"""Train the model from scratch: `python -m examples.tiny_video_model.train -o out/tiny --minutes 60`.
 
-The films get longer, from 8 to 64 frames. A second loss pulls visual tokens towards the embedding of the word for what
-they show; it fades out. On a CPU the vision encoder is frozen for the longest films, where it costs most.
+First the vision encoder learns to name what each visual token shows. Then the decoder learns to answer, from films that
+the encoder has encoded once. Films get longer, from 8 to 64 frames. Losses for single tokens fade out (auxiliary.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from torch.nn import functional
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from examples.tiny_video_model.batches import Batch, BatchMaker
+from examples.tiny_video_model.auxiliary import AuxiliaryHeads
+from examples.tiny_video_model.batches import PREFIX, SUFFIX, Batch, BatchMaker
+from examples.tiny_video_model.encoded_films import EncodedFilms, make_patches, render_films
 from examples.tiny_video_model.films import PLACES
-from examples.tiny_video_model.model import make_model, make_tokenizer, write_processor
+from examples.tiny_video_model.model import CELL, make_model, make_tokenizer, write_processor
 from examples.tiny_video_model.things import THINGS
 
-# slices of a film, films in a batch, share of the time
-STAGES = ((4, 24, 0.3), (8, 12, 0.3), (16, 8, 0.2), (32, 4, 0.2))
-PEAK_RATE = 2e-3
-AUXILIARY_UNTIL = 0.6  # share of the time after which the second loss is gone
-ATTENTION = "flash_equal_windows"  # transformers passes the bounds of windows to functions with "flash" in their name
+# slices of a film, films in a batch, share of the decoder's time
+STAGES = ((4, 8, 0.1), (8, 8, 0.2), (16, 6, 0.25), (32, 4, 0.45))
+VISION_SHARE = 0.12  # of the time
+ENCODE_SHARE = 0.1
+VISION_SLICES, VISION_FILMS = 8, 6  # a batch for the vision encoder
+MATRIX_RATE, OTHER_RATE = 0.02, 3e-3
+AUXILIARY_UNTIL = 0.6  # share of the decoder's time after which the losses for single tokens are gone
+WINDOWS = "flash_equal_windows"  # transformers passes the bounds of windows to functions with "flash" in their name
+PACKED = "packed_questions"
 
 
 def _attend_windows(
@@ -46,126 +53,265 @@ def _attend_windows(
     return output.transpose(1, 2).reshape(1, count, heads, width), None
 
 
+def _attend_packed(
+    module: Any, query: Any, key: Any, value: Any, mask: torch.Tensor, *, scaling: float, **_: Any
+) -> tuple[torch.Tensor, None]:
+    """Attend causally in the video, and as `mask` [B, 1, L, video + L] says in the questions behind it."""
+    video = query.shape[2] - mask.shape[2]
+    attend = functional.scaled_dot_product_attention
+    first = attend(query[:, :, :video], key[:, :, :video], value[:, :, :video], is_causal=True, scale=scaling)
+    rest = attend(query[:, :, video:], key, value, attn_mask=mask.to(query.dtype), scale=scaling)
+    return torch.cat([first, rest], 2).transpose(1, 2), None
+
+
 @contextmanager
-def batch_windows(model: Any) -> Iterator[None]:
-    """Let the vision encoder compute all windows at once; a window is a slice here."""
-    config = model.model.visual.config
+def _use_attention(config: Any, name: str, function: Any) -> Iterator[None]:
+    """Use another attention function for a part of the model."""
     before = config._attn_implementation
-    ALL_ATTENTION_FUNCTIONS.register(ATTENTION, _attend_windows)
-    config._attn_implementation = ATTENTION
+    ALL_ATTENTION_FUNCTIONS.register(name, function)
+    config._attn_implementation = name
     try:
         yield
     finally:
         config._attn_implementation = before
 
 
+def batch_windows(model: Any) -> Any:
+    """Let the vision encoder compute all windows at once; a window is a slice here."""
+    return _use_attention(model.model.visual.config, WINDOWS, _attend_windows)
+
+
+def pack_questions(model: Any) -> Any:
+    """Let the decoder compute a film and its questions without a mask for the film."""
+    return _use_attention(model.model.language_model.config, PACKED, _attend_packed)
+
+
 class Losses:
-    """Compute the loss of a batch with the parts of the model, positions included."""
+    """Compute the loss of a batch with the parts of the model, positions included.
 
-    def __init__(self, model: Any, tokenizer: Any):
-        self._model, self._tokenizer = model, tokenizer
-        words = [tokenizer.encode(f" {word}") for word in (*PLACES, *THINGS)]
-        if any(len(word) != 1 for word in words):
-            raise ValueError("each place and thing must be one token; train the tokenizer on all of them")
-        self._words = torch.tensor(words, device=model.device)[:, 0]
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        grid: Rows and columns of visual tokens in a slice.
+    """
 
-    def compute(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the loss of the answers, the loss of the visual tokens, and the share of right answer tokens."""
-        model = self._model
-        visual = model.model.visual(batch.patches, grid_thw=batch.grid).pooler_output
-        embedding = model.get_input_embeddings()
-        embeds = embedding(batch.ids)
-        is_video = batch.ids == model.config.video_token_id
-        embeds = embeds.masked_scatter(is_video[..., None], visual.to(embeds.dtype))
+    def __init__(self, model: Any, tokenizer: Any, grid: tuple[int, int]):
+        self._model, self._grid, self.start = model, grid, len(tokenizer.encode(PREFIX))
+        device = model.device
+        self._prefix, self._suffix = (
+            torch.tensor([tokenizer.encode(text)], device=device) for text in (PREFIX, SUFFIX)
+        )
+        self._positions: dict[int, torch.Tensor] = {}
+
+    def compute(self, batch: Batch) -> tuple[torch.Tensor, float]:
+        """Return the loss of the answers and the share of right answer tokens."""
+        model, size = self._model, len(batch.ids)
+        embed = model.get_input_embeddings()
+        parts = [embed(self._prefix).expand(size, -1, -1), batch.visual, embed(self._suffix).expand(size, -1, -1)]
+        embeds = torch.cat([*parts, embed(batch.ids)], 1)
         hidden = model.model.language_model(
             inputs_embeds=embeds,
             position_ids=self._find_positions(batch),
-            attention_mask=self._make_mask(batch.segments, embeds.dtype),
+            attention_mask=self._make_mask(batch),
             use_cache=False,
-        ).last_hidden_state
+        ).last_hidden_state[:, -batch.ids.shape[1] :]
         asked = batch.targets >= 0
-        logits = model.lm_head(hidden[asked]).float()
-        targets = batch.targets[asked]
-        shown = functional.cross_entropy(
-            visual.float() @ functional.normalize(embedding(self._words).float(), dim=-1).T, batch.labels.reshape(-1)
-        )
-        right = (logits.argmax(-1) == targets).float().mean()
-        return functional.cross_entropy(logits, targets), shown, right
+        logits, targets = model.lm_head(hidden[asked]).float(), batch.targets[asked]
+        return functional.cross_entropy(logits, targets), (logits.argmax(-1) == targets).float().mean().item()
 
     def _find_positions(self, batch: Batch) -> torch.Tensor:
         """Return positions [3, B, L] as the model computes them for a video and one question."""
-        first = batch.segments[:1] <= 1
-        ids = batch.ids[:1, first[0] & (batch.segments[0] >= 0)]
-        types = 2 * (ids == self._model.config.video_token_id).int()
-        seconds = torch.ones(1)
-        found, _ = self._model.model.get_rope_index(
-            ids, types, video_grid_thw=batch.grid[:1], second_per_grid_ts=seconds
+        if batch.slices not in self._positions:
+            rows, columns = self._grid
+            video = torch.full((1, batch.slices * rows * columns), self._model.config.video_token_id)
+            ids = torch.cat([self._prefix.cpu(), video, self._suffix.cpu(), self._suffix.cpu()], 1)
+            types = 2 * (ids == self._model.config.video_token_id).int()
+            grid, seconds = torch.tensor([[batch.slices, 2 * rows, 2 * columns]]), torch.ones(1)
+            found, _ = self._model.model.get_rope_index(ids, types, video_grid_thw=grid, second_per_grid_ts=seconds)
+            self._positions[batch.slices] = found[:, 0].to(batch.ids.device)  # [3, prefix + video + suffix + 1]
+        found, start, end = self._positions[batch.slices], self.start, len(self._suffix[0])
+        size = len(batch.ids)
+        visual = found[:, start : -end - 1][:, batch.kept]  # [3, B, V]
+        parts = [
+            found[:, None, :start].expand(-1, size, -1),
+            visual,
+            found[:, None, -end - 1 : -1].expand(-1, size, -1),
+        ]
+        return torch.cat([*parts, found[:, -1, None, None] + batch.offsets], 2)
+
+    def _make_mask(self, batch: Batch) -> torch.Tensor:
+        """Return an additive mask [B, 1, L, video + L]: causal; a question sees the video and itself."""
+        size, length = batch.ids.shape
+        device = batch.ids.device
+        same = batch.segments[:, :, None] == batch.segments[:, None, :]
+        hidden = ~(same & torch.ones(length, length, dtype=torch.bool, device=device).tril())
+        video = torch.zeros(size, length, self.start + batch.visual.shape[1] + len(self._suffix[0]), device=device)
+        return torch.cat([video, torch.zeros(hidden.shape, device=device).masked_fill_(hidden, -1e9)], 2)[:, None]
+
+
+class Optimizers:
+    """Muon for the matrices of a module's layers, AdamW for all else; rates rise, stay, and fall."""
+
+    def __init__(self, module: torch.nn.Module, others: Iterator[torch.nn.Parameter] | None = None):
+        names = [(name, weight) for name, weight in module.named_parameters() if weight.requires_grad]
+        matrices = [weight for name, weight in names if weight.ndim == 2 and "embed" not in name]
+        rest = [weight for name, weight in names if weight.ndim != 2 or "embed" in name] + list(others or ())
+        self._rates = (MATRIX_RATE, OTHER_RATE)
+        self._optimizers = (
+            torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.05),
+            torch.optim.AdamW(rest, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0),
         )
-        shared = int((batch.segments[0] == 0).sum())
-        positions = found[:, 0, shared] + batch.offsets[..., None]  # [B, L, 3]
-        positions[:, :shared] = found[:, 0, :shared].T
-        return positions.permute(2, 0, 1)
+        self._weights = matrices + rest
+        self._steps = 0
 
-    @staticmethod
-    def _make_mask(segments: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Return an additive mask [B, 1, L, L]: causal; a question sees the video and itself."""
-        length = segments.shape[1]
-        rows, columns = segments[:, :, None], segments[:, None, :]
-        visible = ((columns == 0) | (columns == rows)) & torch.ones(length, length, dtype=torch.bool).tril()
-        return torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)[:, None]
+    def step(self, loss: torch.Tensor, progress: float) -> None:
+        """Take a step; `progress` is the share of the time that has passed."""
+        self._steps += 1
+        factor = min(1, self._steps / 50) * min(1, (1 - progress) / 0.4 + 0.01)
+        for optimizer, rate in zip(self._optimizers, self._rates, strict=True):
+            optimizer.zero_grad(set_to_none=True)
+            for group in optimizer.param_groups:
+                group["lr"] = rate * factor
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self._weights, 1.0)
+        for optimizer in self._optimizers:
+            optimizer.step()
 
 
-def train(folder: Path, minutes: float, seed: int, resume: Path | None = None) -> None:
-    """Train for a number of minutes and write the checkpoint."""
-    tokenizer = make_tokenizer()
-    model = make_model(tokenizer, seed)
-    if resume is not None:
-        model = transformers.Qwen2_5_VLForConditionalGeneration.from_pretrained(resume, dtype=torch.float32)
-    model.train()
-    decayed = [p for p in model.parameters() if p.ndim > 1]
-    others = [p for p in model.parameters() if p.ndim <= 1]
-    groups = [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=PEAK_RATE, betas=(0.9, 0.98))
-    losses = Losses(model, tokenizer)
-    started, log, step = time.monotonic(), [], 0
+class Log:
+    """Print running means every few seconds and keep them."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self._started = self._printed = time.monotonic()
+        self._means: dict[str, float] = {}
+
+    def add(self, part: str, step: int, **values: float) -> None:
+        """Add a step's values."""
+        for name, value in values.items():
+            self._means[name] = 0.95 * self._means.get(name, value) + 0.05 * value
+        if time.monotonic() - self._printed > 15:
+            self._printed = time.monotonic()
+            minutes = (self._printed - self._started) / 60
+            means = {name: round(self._means[name], 4) for name in values}
+            self.lines.append({"part": part, "minutes": round(minutes, 2), "step": step, **means})
+            text = ", ".join(f"{name} {value:.3f}" for name, value in means.items())
+            print(f"{minutes:5.1f} min, {part}, step {step}" + (f": {text}" if text else ""), flush=True)
+
+
+def train_vision(model: Any, tokenizer: Any, height: int, width: int, minutes: float, seed: int, log: Log) -> None:
+    """Train the vision encoder: each visual token shall resemble the embedding of the word for what it shows."""
+    visual = model.model.visual
+    words = torch.tensor([tokenizer.encode(f" {word}")[0] for word in (*PLACES, *THINGS)], device=model.device)
+    directions = functional.normalize(model.get_input_embeddings()(words).detach().float(), dim=-1)
+    grid = torch.tensor([[VISION_SLICES, 2 * height // CELL, 2 * width // CELL]] * VISION_FILMS, device=model.device)
+    optimizers = Optimizers(visual)
+    films = render_films(seed, VISION_SLICES, height, width)
+    started, step = time.monotonic(), 0
     with batch_windows(model):
+        while (progress := (time.monotonic() - started) / (60 * minutes)) < 1:
+            drawn = [next(films) for _ in range(VISION_FILMS)]
+            frames = torch.from_numpy(np.concatenate([frames for _, frames, _ in drawn])).to(model.device)
+            labels = torch.from_numpy(np.concatenate([labels.ravel() for *_, labels in drawn])).to(model.device)
+            with _autocast(model):
+                tokens = visual(make_patches(frames), grid_thw=grid).pooler_output.float()
+            logits = 3 * tokens @ directions.T
+            is_thing = labels >= len(PLACES)
+            weights = torch.where(is_thing, 3.0, 1.0)
+            loss = (functional.cross_entropy(logits, labels, reduction="none") * weights).sum() / weights.sum()
+            optimizers.step(loss + 1e-3 * tokens.square().sum(-1).mean(), progress)
+            right = (logits.argmax(-1) == labels).float()
+            step += 1
+            log.add("vision", step, loss=loss.item(), things=right[is_thing].mean().item(), all=right.mean().item())
+    films.close()
+
+
+def encode_films(model: Any, count: int, height: int, width: int, seed: int, log: Log) -> EncodedFilms:
+    """Encode films with the trained encoder."""
+    visual = model.model.visual
+
+    def encode(frames: np.ndarray) -> torch.Tensor:
+        grid = torch.tensor([[len(frames) // 2, 2 * height // CELL, 2 * width // CELL]], device=model.device)
+        patches = make_patches(torch.from_numpy(frames).to(model.device))
+        with torch.no_grad(), _autocast(model), batch_windows(model):
+            return visual(patches, grid_thw=grid).pooler_output
+
+    return EncodedFilms(encode, count, seed, height, width, lambda done: log.add("encoding", done))
+
+
+def train_decoder(
+    model: Any,
+    tokenizer: Any,
+    films: EncodedFilms,
+    grid: tuple[int, int],
+    minutes: float,
+    seed: int,
+    log: Log,
+    *,
+    drop: bool = False,
+    save: Callable[[], None] = lambda: None,
+) -> None:
+    """Train the decoder to answer questions; `drop` leaves out visual tokens at random."""
+    decoder = model.model.language_model
+    losses = Losses(model, tokenizer, grid)
+    things = torch.tensor([tokenizer.encode(f" {thing}")[0] for thing in THINGS])
+    heads = AuxiliaryHeads(model, things)
+    optimizers = Optimizers(decoder, heads.parameters())
+    started, step = time.monotonic(), 0
+    with pack_questions(model):
         for stage, (slices, size, _) in enumerate(STAGES):
-            maker = BatchMaker(tokenizer, slices, size, seed * 10**9 + stage * 10**8)
-            end = sum(part for *_, part in STAGES[: stage + 1])
-            model.model.visual.requires_grad_(slices < 32)
-            smooth: dict[str, float] = {}
+            maker = BatchMaker(tokenizer, films, slices, size, seed + stage, drop=drop)
+            end = sum(share for *_, share in STAGES[: stage + 1])
             while (progress := (time.monotonic() - started) / (60 * minutes)) < end:
-                for group in optimizer.param_groups:
-                    group["lr"] = PEAK_RATE * min(1, (step + 1) / 100) * (0.05 + 0.95 * _fall(progress))
-                with torch.autocast("cpu", torch.bfloat16):
-                    answers, shown, right = losses.compute(maker.make())
-                    weight = max(0.0, 1 - progress / AUXILIARY_UNTIL)
-                    loss = answers + weight * shown
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
+                batch = maker.make().to(model.device)
+                with _autocast(model):
+                    answers, right = losses.compute(batch)
+                weight = max(0.0, 0.3 * (1 - progress / AUXILIARY_UNTIL))
+                auxiliary = heads.compute(batch, losses.start) if weight else torch.zeros(())
+                optimizers.step(answers + weight * auxiliary, progress)
                 step += 1
-                for name, value in (("answers", answers), ("shown", shown), ("right", right)):
-                    smooth[name] = 0.95 * smooth.get(name, value.item()) + 0.05 * value.item()
-                if step % 25 == 0:
-                    log.append(dict(step=step, slices=slices, minutes=progress * minutes, **smooth))
-                    text = ", ".join(f"{name} {value:.3f}" for name, value in smooth.items())
-                    print(f"{progress:5.1%} step {step}, {slices} slices: {text}", flush=True)
-            save(model, tokenizer, folder, log)
+                log.add(f"{slices} slices", step, answers=answers.item(), auxiliary=auxiliary.item(), right=right)
+            save()
+    heads.close()
 
 
-def _fall(progress: float) -> float:
-    return 0.5 + 0.5 * math.cos(math.pi * min(1, progress))
+def _autocast(model: Any) -> Any:
+    return torch.autocast(model.device.type, torch.bfloat16)
 
 
-def save(model: Any, tokenizer: Any, folder: Path, log: list[dict[str, float]]) -> None:
+def save_checkpoint(model: Any, tokenizer: Any, folder: Path, height: int, width: int, log: Log) -> None:
     """Write weights in float16, configuration, processor and the log of the training."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: value.detach().half().clone() for name, value in model.state_dict().items()}
     model.save_pretrained(folder, state_dict=weights)
-    write_processor(folder, tokenizer)
-    (folder / "training.json").write_text(json.dumps(log, indent=0) + "\n")
+    write_processor(folder, tokenizer, height, width)
+    (folder / "training.json").write_text("[\n" + ",\n".join(map(json.dumps, log.lines)) + "\n]\n")
+
+
+def train(
+    folder: Path, minutes: float, seed: int, *, films: int, rows: int, columns: int, drop: bool, start: Path | None
+) -> None:
+    """Train and write a checkpoint."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    height, width = rows * CELL, columns * CELL
+    tokenizer, log = make_tokenizer(), Log()
+    if start is None:
+        model = make_model(tokenizer, seed)
+    else:
+        model = transformers.Qwen2_5_VLForConditionalGeneration.from_pretrained(start, dtype=torch.float32)
+    model.to(device).train()
+    if start is None:
+        train_vision(model, tokenizer, height, width, VISION_SHARE * minutes, (2 * seed + 1) * 10**8, log)
+        save_checkpoint(model, tokenizer, folder, height, width, log)
+    encoded = encode_films(model, films, height, width, (2 * seed + 2) * 10**8, log)
+
+    def save() -> None:
+        save_checkpoint(model, tokenizer, folder, height, width, log)
+
+    train_decoder(
+        model, tokenizer, encoded, (rows, columns), minutes * (1 - VISION_SHARE), seed, log, drop=drop, save=save
+    )
+    save()
 
 
 def main() -> None:
@@ -173,10 +319,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.tiny_video_model.train", description=__doc__)
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the checkpoint")
     parser.add_argument("--minutes", type=float, default=60, help="time of the training (default: 60)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--resume", type=Path, help="a checkpoint to go on from")
-    arguments = parser.parse_args()
-    train(arguments.output, arguments.minutes, arguments.seed, arguments.resume)
+    parser.add_argument("--films", type=int, default=2400, help="films that the decoder learns from (default: 2400)")
+    parser.add_argument("--rows", type=int, default=4, help="visual tokens of a slice: rows (default: 4)")
+    parser.add_argument("--columns", type=int, default=6, help="and columns (default: 6)")
+    parser.add_argument("--drop", action="store_true", help="leave out visual tokens at random")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights, films and questions (default: 0)")
+    parser.add_argument("--start", type=Path, help="a checkpoint whose training goes on; its vision encoder stays")
+    options = vars(parser.parse_args())
+    if not torch.cuda.is_available():
+        print("no GPU: this takes about an hour on two cores; a trained checkpoint is shipped", file=sys.stderr)
+    train(options.pop("output"), options.pop("minutes"), options.pop("seed"), **options)
 
 
 if __name__ == "__main__":

@@ -13,26 +13,23 @@ import torch
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc-video[hf]'")
 pytest.importorskip("torchvision", reason="torchvision is not installed: pip install 'floc-video[hf]'")
 
-from examples.tiny_video_model.batches import BatchMaker, make_patches  # noqa: E402
-from examples.tiny_video_model.films import PLACES, make_film, render_film  # noqa: E402
-from examples.tiny_video_model.model import make_model, make_tokenizer, write_processor  # noqa: E402
-from examples.tiny_video_model.questions import NUMBERS, THIRDS, QuestionPicker  # noqa: E402
+from examples.tiny_video_model.auxiliary import label_things, label_visual_tokens  # noqa: E402
+from examples.tiny_video_model.batches import BatchMaker  # noqa: E402
+from examples.tiny_video_model.encoded_films import EncodedFilms, make_patches  # noqa: E402
+from examples.tiny_video_model.films import PLACES, ZONES, label_tokens, make_film, render_film  # noqa: E402
+from examples.tiny_video_model.model import HEIGHT, WIDTH, make_model, make_tokenizer, write_processor  # noqa: E402
+from examples.tiny_video_model.questions import NUMBERS, THIRDS, list_questions  # noqa: E402
 from examples.tiny_video_model.things import THINGS  # noqa: E402
-from examples.tiny_video_model.train import ATTENTION, Losses, batch_windows, save  # noqa: E402
+from examples.tiny_video_model.train import WINDOWS, Log, Losses, batch_windows, pack_questions, save_checkpoint  # noqa: E402
 
 SEED, SLICES = 7, 8
 
 
 @cache
 def load_model() -> tuple[Any, Any]:
-    """Return the model with random weights, larger than at the start of the training, and its tokenizer."""
+    """Return the model with random weights, and its tokenizer."""
     tokenizer = make_tokenizer()
-    model = make_model(tokenizer, 0).eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.ndim > 1:
-                weight.mul_(3)
-    return model, tokenizer
+    return make_model(tokenizer, 0).eval(), tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -68,25 +65,91 @@ def test_patches_equal_those_of_the_processor(processor: Any) -> None:
     torch.testing.assert_close(make_patches(torch.from_numpy(frames)), inputs["pixel_values_videos"], atol=1e-6, rtol=0)
 
 
+class WholeFilm(EncodedFilms):
+    """One film, drawn as it is."""
+
+    def __init__(self, tokens: torch.Tensor, slices: int):
+        self.film, self.tokens = make_film(SEED, slices, training=True), tokens
+
+    def draw(self, slices: int, rng: np.random.Generator) -> tuple[Any, torch.Tensor, np.ndarray]:
+        return self.film, self.tokens, label_tokens(self.film, HEIGHT, WIDTH, 28)
+
+
+def encode(frames: np.ndarray) -> torch.Tensor:
+    model, _ = load_model()
+    grid = torch.tensor([[len(frames) // 2, 8, 12]])
+    with torch.no_grad(), batch_windows(model):
+        return model.model.visual(make_patches(torch.from_numpy(frames)), grid_thw=grid).pooler_output
+
+
 def test_packed_questions_have_the_losses_of_questions_asked_alone(processor: Any) -> None:
     model, tokenizer = load_model()
-    batch = BatchMaker(tokenizer, SLICES, 2, SEED).make()
-    with torch.no_grad(), batch_windows(model):
-        packed, _, _ = Losses(model, tokenizer).compute(batch)
-    picker = QuestionPicker(SEED)
+    frames = render_film(make_film(SEED, SLICES, training=True))
+    films = WholeFilm(encode(frames), SLICES)
+    batch = BatchMaker(tokenizer, films, SLICES, 1, SEED).make()
+    with torch.no_grad(), pack_questions(model):
+        packed, _ = Losses(model, tokenizer, (4, 6)).compute(batch)
     alone = []
-    for seed in (SEED, SEED + 1):
-        film = make_film(seed, SLICES, training=True)
-        for question in picker.pick(film, 2):
-            inputs = prepare(processor, render_film(film), question.text)
-            answer = torch.tensor([tokenizer.encode(f" {question.answer}<|im_end|>")])
-            inputs["input_ids"] = torch.cat([inputs["input_ids"], answer], 1)
-            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-            inputs["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], torch.zeros_like(answer)], 1)
-            with torch.no_grad():
-                logits = model(**inputs).logits[0, -answer.shape[1] - 1 : -1]
-            alone.append(torch.nn.functional.cross_entropy(logits, answer[0], reduction="none"))
-    torch.testing.assert_close(packed, torch.cat(alone).mean(), atol=1e-5, rtol=1e-5)
+    for segment in range(1, int(batch.segments.max()) + 1):
+        text = tokenizer.decode(batch.ids[0, batch.segments[0] == segment])
+        question, answer = text.split("<|im_end|>\n<|im_start|>assistant\n")
+        inputs = prepare(processor, frames, question.strip())
+        ids = torch.tensor([tokenizer.encode(answer)])
+        inputs["input_ids"] = torch.cat([inputs["input_ids"], ids], 1)
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        inputs["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], torch.zeros_like(ids)], 1)
+        with torch.no_grad():
+            logits = model(**inputs).logits[0, -ids.shape[1] - 1 : -1]
+        alone.append(torch.nn.functional.cross_entropy(logits, ids[0], reduction="none"))
+    torch.testing.assert_close(packed, torch.cat(alone).mean(), atol=1e-4, rtol=1e-4)
+
+
+def test_dropped_tokens_take_their_positions_along() -> None:
+    model, tokenizer = load_model()
+    tokens = encode(render_film(make_film(SEED, SLICES, training=True)))
+    maker = BatchMaker(tokenizer, WholeFilm(tokens, SLICES), SLICES, 2, SEED, drop=True)
+    batches = [maker.make() for _ in range(12)]
+    assert len({batch.visual.shape[1] for batch in batches}) > 2
+    for batch in batches:
+        torch.testing.assert_close(batch.visual, tokens[batch.kept], atol=0, rtol=0)
+        assert (batch.kept.diff(dim=1) > 0).all()
+        positions = Losses(model, tokenizer, (4, 6))._find_positions(batch)
+        start, count = len(tokenizer.encode("<|im_start|>user\n<|vision_start|>")), batch.visual.shape[1]
+        expected = torch.stack([batch.kept // 24, batch.kept % 24 // 6, batch.kept % 6]) + start
+        assert torch.equal(positions[:, :, start : start + count], expected)
+
+
+def test_films_from_slices_of_others_are_what_their_pictures_show() -> None:
+    films = EncodedFilms(
+        lambda frames: torch.from_numpy(frames[::2, ::28, ::28].reshape(-1, 3)).float(), 2, 0, HEIGHT, WIDTH
+    )
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        film, tokens, labels = films.draw(SLICES, rng)
+        assert len(tokens) == labels.size == SLICES * 24
+        for thing in THINGS:
+            shown = (labels == len(PLACES) + THINGS.index(thing)).any((1, 2))
+            runs = int((np.diff(shown.astype(int), prepend=0) == 1).sum())
+            assert runs == len(film.get_appearances(thing))
+        places = [film.get_place(slice_) for slice_ in range(SLICES)]
+        assert places == [PLACES[frame.ravel()[frame.ravel() < len(PLACES)][0]] for frame in labels]
+
+
+def test_auxiliary_labels_follow_from_the_questions() -> None:
+    for seed in range(20):
+        film = make_film(seed, 32)
+        known = label_things(film)
+        for kind, part, words in (("count", 1, ("", *NUMBERS)), ("where", 2, ("", *ZONES)), ("when", 5, ("", *THIRDS))):
+            for question in list_questions(film, kind):
+                assert words[known[THINGS.index(question.thing or ""), part]] == question.answer
+        labels = label_tokens(film, HEIGHT, WIDTH, 28)
+        tokens = label_visual_tokens(film, labels)
+        for thing in film.things:
+            number = THINGS.index(thing)
+            shown = tokens[tokens[:, 2] == len(PLACES) + number]
+            assert shown[:, 4].max() + 1 == known[number, 1]
+            assert shown[:, 5].max() == known[number, 4]
+            assert shown[:, 3].min() + 1 == known[number, 3]
 
 
 def test_windows_in_one_call_equal_the_model_and_are_undone() -> None:
@@ -95,7 +158,7 @@ def test_windows_in_one_call_equal_the_model_and_are_undone() -> None:
     patches = make_patches(torch.from_numpy(render_film(make_film(SEED, SLICES))))
     grid = torch.tensor([[SLICES, 8, 12]])
     before = visual.config._attn_implementation
-    assert before != ATTENTION
+    assert before != WINDOWS
     with torch.no_grad():
         expected = visual(patches, grid_thw=grid).pooler_output
         with batch_windows(model):
@@ -106,7 +169,7 @@ def test_windows_in_one_call_equal_the_model_and_are_undone() -> None:
 
 def test_a_saved_checkpoint_loads_as_any_other(tmp_path: Path) -> None:
     model, tokenizer = load_model()
-    save(model, tokenizer, tmp_path / "tiny", [])
+    save_checkpoint(model, tokenizer, tmp_path / "tiny", HEIGHT, WIDTH, Log())
     assert sum(path.stat().st_size for path in (tmp_path / "tiny").iterdir()) < 12e6
     loaded = transformers.AutoModelForImageTextToText.from_pretrained(tmp_path / "tiny", dtype=torch.float32)
     for name, value in model.state_dict().items():
