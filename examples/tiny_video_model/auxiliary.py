@@ -114,7 +114,7 @@ class AuxiliaryHeads(nn.Module):
             )
             for part, head in enumerate(self._visual)
         ]
-        numbers = self._numbers[batch.ids]
+        numbers = self._numbers[batch.text.ids]
         row, place = (numbers >= 0).nonzero(as_tuple=True)
         words = _normalise(self._seen["text"][row, start + count + 1 + place])
         known = batch.thing_labels[row, numbers[row, place]]

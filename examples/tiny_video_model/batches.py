@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,34 +10,23 @@ import torch
 
 from examples.tiny_video_model.auxiliary import label_things, label_visual_tokens
 from examples.tiny_video_model.encoded_films import EncodedFilms
-from examples.tiny_video_model.questions import Question, QuestionPicker
-
-PREFIX = "<|im_start|>user\n<|vision_start|>"
-SUFFIX = "<|vision_end|>"
+from examples.tiny_video_model.packed import PackedText
+from examples.tiny_video_model.questions import QuestionPicker
 
 
 @dataclass(frozen=True)
 class Batch:
-    """B films of one length, with their questions.
+    """B films of one length, with their questions."""
 
-    The text of a film is PREFIX, its visual tokens, SUFFIX, and then its questions with answers. A question sees the
-    video and itself.
-    """
-
-    slices: int
     visual: torch.Tensor  # [B, V, D], the visual tokens that are kept
     kept: torch.Tensor  # [B, V], their places among all tokens of the film
     visual_labels: torch.Tensor  # [B, V, 6], see `label_visual_tokens`
     thing_labels: torch.Tensor  # [B, things, 6], see `label_things`
-    ids: torch.Tensor  # [B, L], questions with answers
-    targets: torch.Tensor  # [B, L], the next token if it belongs to an answer, else -100
-    segments: torch.Tensor  # [B, L], k for question k, -1 for padding
-    offsets: torch.Tensor  # [B, L], place in the question
+    text: PackedText
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on another device."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return Batch(**{k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in values.items()})
+        return Batch(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
 
 
 class BatchMaker:
@@ -65,10 +53,10 @@ class BatchMaker:
         questions: int = 2,
         drop: bool = False,
     ):
-        self._films, self._slices, self._size, self._questions, self._drop = films, slices, size, questions, drop
+        self._tokenizer, self._films, self._slices, self._size = tokenizer, films, slices, size
+        self._questions, self._drop = questions, drop
         self._rng = np.random.default_rng([seed, slices])
         self._picker = QuestionPicker(seed)
-        self._encode = lru_cache(None)(lambda text: tuple(tokenizer.encode(text)))
 
     def make(self) -> Batch:
         """Return the next batch."""
@@ -79,12 +67,11 @@ class BatchMaker:
         kept = torch.from_numpy(self._choose_kept(tokens.shape[1]))
         at = kept[..., None]
         return Batch(
-            self._slices,
             tokens.gather(1, at.expand(-1, -1, tokens.shape[2])),
             kept,
             torch.from_numpy(labels).gather(1, at.expand(-1, -1, labels.shape[2])),
             torch.from_numpy(np.stack([label_things(film) for film in films])),
-            *self._write([self._picker.pick(film, self._questions) for film in films]),
+            PackedText(self._tokenizer, [self._picker.pick(film, self._questions) for film in films]),
         )
 
     def _choose_kept(self, count: int) -> np.ndarray:
@@ -92,24 +79,3 @@ class BatchMaker:
         halvings = int(self._rng.integers(-2, 6)) if self._drop else 0
         keep = max(1, count >> max(0, halvings))
         return np.sort(self._rng.permuted(np.tile(np.arange(count), (self._size, 1)), axis=1)[:, :keep])
-
-    def _write(self, asked: list[list[Question]]) -> list[torch.Tensor]:
-        """Return ids, targets, segments and offsets of the films' questions, [B, L] each."""
-        texts = []
-        for questions in asked:
-            text: tuple[list[int], ...] = ([], [], [], [])
-            for number, question in enumerate(questions, 1):
-                prompt = self._encode(f" {question.text}<|im_end|>\n<|im_start|>assistant\n")
-                answer = self._encode(f" {question.answer}<|im_end|>")
-                length = len(prompt) + len(answer)
-                text[0].extend(prompt + answer)
-                text[1].extend((-100,) * (len(prompt) - 1) + answer + (-100,))
-                text[2].extend([number] * length)
-                text[3].extend(range(length))
-            texts.append(text)
-        length = max(len(text[0]) for text in texts)
-        fill = (0, -100, -1, 0)
-        return [
-            torch.tensor([text[part] + [fill[part]] * (length - len(text[part])) for text in texts])
-            for part in range(4)
-        ]

@@ -52,7 +52,7 @@ class EncodedFilms:
     """Films of LENGTH slices with their visual tokens.
 
     Args:
-        encode: Turn frames [F, height, width, 3] uint8 into visual tokens [V, D].
+        encode: Turn frames [F, height, width, 3] uint8 into visual tokens [F / 2, rows, columns, D].
         count: Number of films.
         seed: Seed of the first film.
         height, width: Size of a frame in pixels.
@@ -78,7 +78,7 @@ class EncodedFilms:
             report(len(tokens))
             if len(tokens) == count:
                 break
-        self._tokens = torch.stack(tokens).unflatten(1, (LENGTH, -1))  # [films, LENGTH, H * W, D]
+        self._tokens = torch.stack(tokens)  # [films, LENGTH, rows, columns, D]
 
     def draw(self, slices: int, rng: np.random.Generator) -> tuple[Film, torch.Tensor, np.ndarray]:
         """Return a variation of a film, its visual tokens [V, D] float32 and labels [slices, H, W]."""
@@ -90,4 +90,4 @@ class EncodedFilms:
             film = rearrange_film(self._films[number], order)
             if film is not None:
                 tokens = self._tokens[number, torch.from_numpy(order.copy())]
-                return film, tokens.flatten(0, 1).float(), self._labels[number][order]
+                return film, tokens.flatten(0, 2).float(), self._labels[number][order]

@@ -10,8 +10,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,13 @@ import numpy as np
 import torch
 import transformers
 from torch.nn import functional
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from examples.tiny_video_model.auxiliary import AuxiliaryHeads
-from examples.tiny_video_model.batches import PREFIX, SUFFIX, Batch, BatchMaker
+from examples.tiny_video_model.batches import BatchMaker
 from examples.tiny_video_model.encoded_films import EncodedFilms, make_patches, render_films
 from examples.tiny_video_model.films import PLACES
 from examples.tiny_video_model.model import CELL, make_model, make_tokenizer, write_processor
+from examples.tiny_video_model.packed import PackedDecoder, batch_windows, encode_frames
 from examples.tiny_video_model.things import THINGS
 
 # slices of a film, films in a batch, share of the decoder's time
@@ -35,127 +34,15 @@ ENCODE_SHARE = 0.1
 VISION_SLICES, VISION_FILMS = 8, 6  # a batch for the vision encoder
 MATRIX_RATE, OTHER_RATE = 0.02, 3e-3
 AUXILIARY_UNTIL = 0.6  # share of the decoder's time after which the losses for single tokens are gone
-WINDOWS = "flash_equal_windows"  # transformers passes the bounds of windows to functions with "flash" in their name
-PACKED = "packed_questions"
-
-
-def _attend_windows(
-    module: Any, query: Any, key: Any, value: Any, *, cu_seq_lens_q: Any, scaling: float, **_: Any
-) -> tuple[torch.Tensor, None]:
-    """Attend within windows of equal length, all in one call: [1, heads, P, D] -> [1, P, heads, D]."""
-    windows = len(cu_seq_lens_q) - 1
-    _, heads, count, width = query.shape
-
-    def split(states: torch.Tensor) -> torch.Tensor:
-        return states[0].reshape(heads, windows, count // windows, width).transpose(0, 1)
-
-    output = functional.scaled_dot_product_attention(split(query), split(key), split(value), scale=scaling)
-    return output.transpose(1, 2).reshape(1, count, heads, width), None
-
-
-def _attend_packed(
-    module: Any, query: Any, key: Any, value: Any, mask: torch.Tensor, *, scaling: float, **_: Any
-) -> tuple[torch.Tensor, None]:
-    """Attend causally in the video, and as `mask` [B, 1, L, video + L] says in the questions behind it."""
-    video = query.shape[2] - mask.shape[2]
-    attend = functional.scaled_dot_product_attention
-    first = attend(query[:, :, :video], key[:, :, :video], value[:, :, :video], is_causal=True, scale=scaling)
-    rest = attend(query[:, :, video:], key, value, attn_mask=mask.to(query.dtype), scale=scaling)
-    return torch.cat([first, rest], 2).transpose(1, 2), None
-
-
-@contextmanager
-def _use_attention(config: Any, name: str, function: Any) -> Iterator[None]:
-    """Use another attention function for a part of the model."""
-    before = config._attn_implementation
-    ALL_ATTENTION_FUNCTIONS.register(name, function)
-    config._attn_implementation = name
-    try:
-        yield
-    finally:
-        config._attn_implementation = before
-
-
-def batch_windows(model: Any) -> Any:
-    """Let the vision encoder compute all windows at once; a window is a slice here."""
-    return _use_attention(model.model.visual.config, WINDOWS, _attend_windows)
-
-
-def pack_questions(model: Any) -> Any:
-    """Let the decoder compute a film and its questions without a mask for the film."""
-    return _use_attention(model.model.language_model.config, PACKED, _attend_packed)
-
-
-class Losses:
-    """Compute the loss of a batch with the parts of the model, positions included.
-
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer.
-        grid: Rows and columns of visual tokens in a slice.
-    """
-
-    def __init__(self, model: Any, tokenizer: Any, grid: tuple[int, int]):
-        self._model, self._grid, self.start = model, grid, len(tokenizer.encode(PREFIX))
-        device = model.device
-        self._prefix, self._suffix = (
-            torch.tensor([tokenizer.encode(text)], device=device) for text in (PREFIX, SUFFIX)
-        )
-        self._positions: dict[int, torch.Tensor] = {}
-
-    def compute(self, batch: Batch) -> tuple[torch.Tensor, float]:
-        """Return the loss of the answers and the share of right answer tokens."""
-        model, size = self._model, len(batch.ids)
-        embed = model.get_input_embeddings()
-        parts = [embed(self._prefix).expand(size, -1, -1), batch.visual, embed(self._suffix).expand(size, -1, -1)]
-        embeds = torch.cat([*parts, embed(batch.ids)], 1)
-        hidden = model.model.language_model(
-            inputs_embeds=embeds,
-            position_ids=self._find_positions(batch),
-            attention_mask=self._make_mask(batch),
-            use_cache=False,
-        ).last_hidden_state[:, -batch.ids.shape[1] :]
-        asked = batch.targets >= 0
-        logits, targets = model.lm_head(hidden[asked]).float(), batch.targets[asked]
-        return functional.cross_entropy(logits, targets), (logits.argmax(-1) == targets).float().mean().item()
-
-    def _find_positions(self, batch: Batch) -> torch.Tensor:
-        """Return positions [3, B, L] as the model computes them for a video and one question."""
-        if batch.slices not in self._positions:
-            rows, columns = self._grid
-            video = torch.full((1, batch.slices * rows * columns), self._model.config.video_token_id)
-            ids = torch.cat([self._prefix.cpu(), video, self._suffix.cpu(), self._suffix.cpu()], 1)
-            types = 2 * (ids == self._model.config.video_token_id).int()
-            grid, seconds = torch.tensor([[batch.slices, 2 * rows, 2 * columns]]), torch.ones(1)
-            found, _ = self._model.model.get_rope_index(ids, types, video_grid_thw=grid, second_per_grid_ts=seconds)
-            self._positions[batch.slices] = found[:, 0].to(batch.ids.device)  # [3, prefix + video + suffix + 1]
-        found, start, end = self._positions[batch.slices], self.start, len(self._suffix[0])
-        size = len(batch.ids)
-        visual = found[:, start : -end - 1][:, batch.kept]  # [3, B, V]
-        parts = [
-            found[:, None, :start].expand(-1, size, -1),
-            visual,
-            found[:, None, -end - 1 : -1].expand(-1, size, -1),
-        ]
-        return torch.cat([*parts, found[:, -1, None, None] + batch.offsets], 2)
-
-    def _make_mask(self, batch: Batch) -> torch.Tensor:
-        """Return an additive mask [B, 1, L, video + L]: causal; a question sees the video and itself."""
-        size, length = batch.ids.shape
-        device = batch.ids.device
-        same = batch.segments[:, :, None] == batch.segments[:, None, :]
-        hidden = ~(same & torch.ones(length, length, dtype=torch.bool, device=device).tril())
-        video = torch.zeros(size, length, self.start + batch.visual.shape[1] + len(self._suffix[0]), device=device)
-        return torch.cat([video, torch.zeros(hidden.shape, device=device).masked_fill_(hidden, -1e9)], 2)[:, None]
 
 
 class Optimizers:
     """Muon for the matrices of a module's layers, AdamW for all else; rates rise, stay, and fall."""
 
-    def __init__(self, module: torch.nn.Module, others: Iterator[torch.nn.Parameter] | None = None):
+    def __init__(self, module: torch.nn.Module, others: Iterable[torch.nn.Parameter] = ()):
         names = [(name, weight) for name, weight in module.named_parameters() if weight.requires_grad]
         matrices = [weight for name, weight in names if weight.ndim == 2 and "embed" not in name]
-        rest = [weight for name, weight in names if weight.ndim != 2 or "embed" in name] + list(others or ())
+        rest = [weight for name, weight in names if weight.ndim != 2 or "embed" in name] + list(others)
         self._rates = (MATRIX_RATE, OTHER_RATE)
         self._optimizers = (
             torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.05),
@@ -228,13 +115,10 @@ def train_vision(model: Any, tokenizer: Any, height: int, width: int, minutes: f
 
 def encode_films(model: Any, count: int, height: int, width: int, seed: int, log: Log) -> EncodedFilms:
     """Encode films with the trained encoder."""
-    visual = model.model.visual
 
     def encode(frames: np.ndarray) -> torch.Tensor:
-        grid = torch.tensor([[len(frames) // 2, 2 * height // CELL, 2 * width // CELL]], device=model.device)
-        patches = make_patches(torch.from_numpy(frames).to(model.device))
-        with torch.no_grad(), _autocast(model), batch_windows(model):
-            return visual(patches, grid_thw=grid).pooler_output
+        with _autocast(model):
+            return encode_frames(model, frames)
 
     return EncodedFilms(encode, count, seed, height, width, lambda done: log.add("encoding", done))
 
@@ -253,25 +137,29 @@ def train_decoder(
 ) -> None:
     """Train the decoder to answer questions; `drop` leaves out visual tokens at random."""
     decoder = model.model.language_model
-    losses = Losses(model, tokenizer, grid)
+    packed = PackedDecoder(model, tokenizer, *grid)
     things = torch.tensor([tokenizer.encode(f" {thing}")[0] for thing in THINGS])
     heads = AuxiliaryHeads(model, things)
     optimizers = Optimizers(decoder, heads.parameters())
     started, step = time.monotonic(), 0
-    with pack_questions(model):
-        for stage, (slices, size, _) in enumerate(STAGES):
-            maker = BatchMaker(tokenizer, films, slices, size, seed + stage, drop=drop)
-            end = sum(share for *_, share in STAGES[: stage + 1])
-            while (progress := (time.monotonic() - started) / (60 * minutes)) < end:
-                batch = maker.make().to(model.device)
-                with _autocast(model):
-                    answers, right = losses.compute(batch)
-                weight = max(0.0, 0.3 * (1 - progress / AUXILIARY_UNTIL))
-                auxiliary = heads.compute(batch, losses.start) if weight else torch.zeros(())
-                optimizers.step(answers + weight * auxiliary, progress)
-                step += 1
-                log.add(f"{slices} slices", step, answers=answers.item(), auxiliary=auxiliary.item(), right=right)
-            save()
+    for stage, (slices, size, _) in enumerate(STAGES):
+        maker = BatchMaker(tokenizer, films, slices, size, seed + stage, drop=drop)
+        end = sum(share for *_, share in STAGES[: stage + 1])
+        while (progress := (time.monotonic() - started) / (60 * minutes)) < end:
+            batch = maker.make().to(model.device)
+            with _autocast(model):
+                states = packed.compute(slices, batch.visual, batch.kept, batch.text)
+                asked = batch.text.targets >= 0
+                logits, targets = model.lm_head(states[asked]).float(), batch.text.targets[asked]
+            answers = functional.cross_entropy(logits, targets)
+            right = (logits.argmax(-1) == targets).float().mean()
+            weight = max(0.0, 0.3 * (1 - progress / AUXILIARY_UNTIL))
+            auxiliary = heads.compute(batch, packed.start) if weight else torch.zeros(())
+            optimizers.step(answers + weight * auxiliary, progress)
+            step += 1
+            values = dict(answers=answers.item(), auxiliary=auxiliary.item(), right=right.item())
+            log.add(f"{slices} slices", step, **values)
+        save()
     heads.close()
 
 

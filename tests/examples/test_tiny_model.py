@@ -18,9 +18,10 @@ from examples.tiny_video_model.batches import BatchMaker  # noqa: E402
 from examples.tiny_video_model.encoded_films import EncodedFilms, make_patches  # noqa: E402
 from examples.tiny_video_model.films import PLACES, ZONES, label_tokens, make_film, render_film  # noqa: E402
 from examples.tiny_video_model.model import HEIGHT, WIDTH, make_model, make_tokenizer, write_processor  # noqa: E402
+from examples.tiny_video_model.packed import WINDOWS, PackedDecoder, batch_windows, encode_frames  # noqa: E402
 from examples.tiny_video_model.questions import NUMBERS, THIRDS, list_questions  # noqa: E402
 from examples.tiny_video_model.things import THINGS  # noqa: E402
-from examples.tiny_video_model.train import WINDOWS, Log, Losses, batch_windows, pack_questions, save_checkpoint  # noqa: E402
+from examples.tiny_video_model.train import Log, save_checkpoint  # noqa: E402
 
 SEED, SLICES = 7, 8
 
@@ -76,10 +77,7 @@ class WholeFilm(EncodedFilms):
 
 
 def encode(frames: np.ndarray) -> torch.Tensor:
-    model, _ = load_model()
-    grid = torch.tensor([[len(frames) // 2, 8, 12]])
-    with torch.no_grad(), batch_windows(model):
-        return model.model.visual(make_patches(torch.from_numpy(frames)), grid_thw=grid).pooler_output
+    return encode_frames(load_model()[0], frames).flatten(0, 2)
 
 
 def test_packed_questions_have_the_losses_of_questions_asked_alone(processor: Any) -> None:
@@ -87,12 +85,14 @@ def test_packed_questions_have_the_losses_of_questions_asked_alone(processor: An
     frames = render_film(make_film(SEED, SLICES, training=True))
     films = WholeFilm(encode(frames), SLICES)
     batch = BatchMaker(tokenizer, films, SLICES, 1, SEED).make()
-    with torch.no_grad(), pack_questions(model):
-        packed, _ = Losses(model, tokenizer, (4, 6)).compute(batch)
+    text, asked = batch.text, batch.text.targets >= 0
+    with torch.no_grad():
+        states = PackedDecoder(model, tokenizer, 4, 6).compute(SLICES, batch.visual, batch.kept, text)
+        packed = torch.nn.functional.cross_entropy(model.lm_head(states[asked]), text.targets[asked])
     alone = []
-    for segment in range(1, int(batch.segments.max()) + 1):
-        text = tokenizer.decode(batch.ids[0, batch.segments[0] == segment])
-        question, answer = text.split("<|im_end|>\n<|im_start|>assistant\n")
+    for segment in range(int(text.numbers.max()) + 1):
+        asked_alone = tokenizer.decode(text.ids[0, text.numbers[0] == segment])
+        question, answer = asked_alone.split("<|im_end|>\n<|im_start|>assistant\n")
         inputs = prepare(processor, frames, question.strip())
         ids = torch.tensor([tokenizer.encode(answer)])
         inputs["input_ids"] = torch.cat([inputs["input_ids"], ids], 1)
@@ -113,16 +113,14 @@ def test_dropped_tokens_take_their_positions_along() -> None:
     for batch in batches:
         torch.testing.assert_close(batch.visual, tokens[batch.kept], atol=0, rtol=0)
         assert (batch.kept.diff(dim=1) > 0).all()
-        positions = Losses(model, tokenizer, (4, 6))._find_positions(batch)
+        positions = PackedDecoder(model, tokenizer, 4, 6).find_positions(SLICES, batch.kept, batch.text)
         start, count = len(tokenizer.encode("<|im_start|>user\n<|vision_start|>")), batch.visual.shape[1]
         expected = torch.stack([batch.kept // 24, batch.kept % 24 // 6, batch.kept % 6]) + start
         assert torch.equal(positions[:, :, start : start + count], expected)
 
 
 def test_films_from_slices_of_others_are_what_their_pictures_show() -> None:
-    films = EncodedFilms(
-        lambda frames: torch.from_numpy(frames[::2, ::28, ::28].reshape(-1, 3)).float(), 2, 0, HEIGHT, WIDTH
-    )
+    films = EncodedFilms(lambda frames: torch.from_numpy(frames[::2, ::28, ::28].copy()), 2, 0, HEIGHT, WIDTH)
     rng = np.random.default_rng(0)
     for _ in range(50):
         film, tokens, labels = films.draw(SLICES, rng)
