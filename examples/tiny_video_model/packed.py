@@ -178,16 +178,17 @@ class PackedDecoder:
         video = torch.zeros(size, length, self.start + count + self._suffix.shape[1], device=device)
         return torch.cat([video, torch.zeros(hidden.shape, device=device).masked_fill_(hidden, -1e9)], 2)[:, None]
 
-    def check_answers(self, tokens: torch.Tensor, kept: torch.Tensor, text: PackedText) -> np.ndarray:
+    def check_answers(self, slices: int, features: torch.Tensor, kept: torch.Tensor, text: PackedText) -> np.ndarray:
         """Return which questions about a film would be answered right by greedy generation, [Q] bool.
 
         Args:
-            tokens: All visual tokens of the film, [T, rows, columns, D].
-            kept: Flat indices of the tokens that the model sees, [K], ascending.
+            slices: Length of the film.
+            features: The visual tokens that the model sees, [K, D].
+            kept: Their places among all tokens of the film, [K], ascending.
             text: The questions about the film.
         """
         with torch.no_grad():
-            states = self.compute(len(tokens), tokens.flatten(0, 2)[kept][None], kept[None], text)
+            states = self.compute(slices, features[None], kept[None], text)
             asked = text.targets >= 0
             right = self._model.lm_head(states[asked]).argmax(-1) == text.targets[asked]
         # greedy generation gives an answer if and only if it gives each of its tokens after the ones before

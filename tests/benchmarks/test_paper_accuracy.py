@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from benchmarks import accuracy
+from benchmarks import paper_accuracy
 from benchmarks.pages import show_view
 from floc.evaluation import paper
 
@@ -71,4 +71,4 @@ def test_rejects_two_scores_for_one_run(results):
 def test_rejects_file_that_is_no_report(text, results):
     (results / "eval" / "report.json").write_text(text)
     with pytest.raises(ValueError, match=r"report\.json: not a report of `floc eval`"):
-        accuracy.VIEWS["paper-table1"](results)
+        paper_accuracy.VIEWS["paper-table1"](results)

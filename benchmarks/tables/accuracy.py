@@ -1,0 +1,177 @@
+"""Table "accuracy": answers of the trained tiny model about films with known content, by method and ratio.
+
+The model and the films are those of `examples/tiny_video_model`. This is a small model and these are rendered films: the
+table compares methods with each other; it says nothing about Video-MME.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import floc
+from benchmarks.markdown import show_environment, show_rows
+from benchmarks.registry import BenchTable, Echo, Unavailable
+from benchmarks.scoring import get_widen_options
+from examples.tiny_video_model.questions import GROUPS, KINDS
+from floc import methods
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from examples.tiny_video_model.exam import Exam, Examiner
+
+RATIOS = ("1/4", "1/8", "1/16", "1/32", "1/64")
+FILMS, SMALL_FILMS = 100, 4
+BASE = "floc"
+# options worth a row of their own
+VARIANTS: dict[str, dict[str, Any]] = {
+    "floc:horizon=auto": {"method": "floc", "horizon": "auto"},
+    "floc:horizon=auto:detail=3": {"method": "floc", "horizon": "auto", "detail": 3},
+}
+PLOTTED = {
+    "floc": "#16a34a",
+    "floc:horizon=auto:detail=3": "#065f46",
+    "floc-paper": "#0f766e",
+    "kmeans": "#ea580c",
+    "divprune": "#2563eb",
+    "ts_llava": "#ca8a04",
+    "random": "#94a3b8",
+}
+
+
+def run(small: bool, echo: Echo) -> dict[str, Any]:
+    """Ask the same questions about the same films with all tokens and with each method's tokens."""
+    try:
+        from examples.tiny_video_model.checkpoint import CHECKPOINT, SUMS, load_checkpoint
+        from examples.tiny_video_model.exam import TEST_SEED, Examiner, make_exams
+    except ImportError as error:
+        raise Unavailable(f"the trained model needs transformers and torchvision: {error}") from error
+    model, processor = load_checkpoint()
+    examiner = Examiner(model, processor.tokenizer)
+    exams = list(make_exams(model, SMALL_FILMS if small else FILMS))
+    counts = {("all tokens", "1"): np.stack([examiner.grade(exam, None) for exam in exams])}
+    names = {**{name: {"method": name} for name in methods.list_methods()}, **VARIANTS}
+    for name, options in names.items():
+        for ratio in RATIOS:
+            graded = grade_method(examiner, exams, ratio, options)
+            if graded is not None:
+                counts[name, ratio] = graded
+        echo(f"{name}: {sum(key[0] == name for key in counts)} of {len(RATIOS)} ratios")
+    return {
+        "checkpoint": (CHECKPOINT / SUMS).read_text().splitlines(),
+        "seed": TEST_SEED,
+        "films": len(exams),
+        "questions": sum(len(exam.questions) for exam in exams),
+        "accuracy": [make_record(name, ratio, counts) for name, ratio in counts],
+    }
+
+
+def grade_method(examiner: Examiner, exams: list[Exam], ratio: str, options: dict[str, Any]) -> np.ndarray | None:
+    """Return right answers and questions [films, kinds, 2], or None if the method cannot keep so few tokens."""
+    graded = []
+    for exam in exams:
+        try:
+            kept = floc.compress(exam.tokens, ratio=ratio, **options, **get_widen_options(options["method"]))
+        except ValueError:
+            return None
+        graded.append(examiner.grade(exam, kept))
+    return np.stack(graded)
+
+
+def make_record(name: str, ratio: str, counts: dict[tuple[str, str], np.ndarray]) -> dict[str, Any]:
+    """Return a method's accuracy at a ratio, and its difference to BASE over the same films."""
+    from examples.tiny_video_model.exam import compute_accuracy, estimate_interval
+
+    own, base = counts[name, ratio], counts.get((BASE, ratio))
+    kinds, groups, mean = compute_accuracy(own.sum(0))
+    record: dict[str, Any] = {
+        "method": name,
+        "keep": ratio,
+        "mean": float(mean),
+        "interval": estimate_interval(own),
+        "groups": dict(zip(GROUPS, map(float, groups), strict=True)),
+        "kinds": dict(zip(KINDS, map(float, kinds), strict=True)),
+    }
+    if base is not None and name != BASE:
+        record["difference"] = float(mean - compute_accuracy(base.sum(0))[2])
+        record["difference_interval"] = estimate_interval(own, base)
+    return record
+
+
+def _list_names(document: dict[str, Any]) -> list[str]:
+    """Return the methods, the best at 1/16 first."""
+    scores = {record["method"]: record["mean"] for record in document["accuracy"] if record["keep"] == "1/16"}
+    names = dict.fromkeys(record["method"] for record in document["accuracy"] if record["keep"] != "1")
+    return sorted(names, key=lambda name: -scores.get(name, 0.0))
+
+
+def _find(document: dict[str, Any], name: str, ratio: str) -> dict[str, Any] | None:
+    found = (record for record in document["accuracy"] if (record["method"], record["keep"]) == (name, ratio))
+    return next(found, None)
+
+
+def _show_cell(record: dict[str, Any] | None) -> str:
+    """Format accuracy in percent; an arrow marks a difference to BASE whose interval excludes 0."""
+    if record is None:
+        return "-"
+    low, high = record.get("difference_interval", (0.0, 0.0))
+    arrow = " ↑" if low > 0 else " ↓" if high < 0 else ""
+    return f"{100 * record['mean']:.1f}{arrow}"
+
+
+def _show_methods(document: dict[str, Any]) -> str:
+    full = document["accuracy"][0]
+    rows = [["all tokens"] + [f"{100 * full['mean']:.1f}"] * len(RATIOS)]
+    rows += [[name] + [_show_cell(_find(document, name, ratio)) for ratio in RATIOS] for name in _list_names(document)]
+    base = _find(document, BASE, "1/16") or full
+    half = 50 * (base["interval"][1] - base["interval"][0])
+    note = (
+        f"Right answers in percent, the mean of the three groups of questions; {document['films']} films of 64 frames "
+        f"(768 visual tokens) with {document['questions']:,} questions. The 95% interval of {BASE} at 1/16 is ±{half:.1f}. "
+        f"↑ ↓: above or below {BASE}; the 95% interval of the difference, film by film, excludes 0. A dash: the method "
+        "cannot keep so few tokens. The methods are ordered by their accuracy at 1/16. A model of three million "
+        "parameters on rendered films, not Video-MME."
+    )
+    return show_rows(["method", *RATIOS], rows, note, _show_machine(document))
+
+
+def _show_kinds(document: dict[str, Any]) -> str:
+    rows = []
+    for name, ratio in [("all tokens", "1"), *((name, ratio) for ratio in RATIOS for name in PLOTTED)]:
+        record = _find(document, name, ratio)
+        if record is not None:
+            values = [*record["groups"].values(), *record["kinds"].values()]
+            rows.append([name, ratio, f"{100 * record['mean']:.1f}", *(f"{100 * value:.0f}" for value in values)])
+    return show_rows(["method", "kept", "mean", *GROUPS, *KINDS], rows, "Right answers in percent.")
+
+
+def _show_machine(document: dict[str, Any]) -> str:
+    return show_environment(document, "numpy", "torch", "transformers", "numba", "scikit-learn", "kmedoids")
+
+
+def _plot(document: dict[str, Any]) -> Figure:
+    """Plot accuracy against the ratio."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+    axes = figure.subplots()
+    places = np.arange(len(RATIOS))
+    axes.axhline(100 * document["accuracy"][0]["mean"], color="#111827", linewidth=1, linestyle=":", label="all tokens")
+    for name, colour in PLOTTED.items():
+        records = [(place, _find(document, name, ratio)) for place, ratio in enumerate(RATIOS)]
+        shown = [(place, record) for place, record in records if record is not None]
+        x = [place for place, _ in shown]
+        axes.plot(x, [100 * record["mean"] for _, record in shown], "o-", color=colour, label=name, markersize=4)
+        low, high = zip(*(record["interval"] for _, record in shown), strict=True)
+        axes.fill_between(x, 100 * np.array(low), 100 * np.array(high), color=colour, alpha=0.1, linewidth=0)
+    axes.set_xticks(places, RATIOS)
+    axes.set_xlabel("tokens kept")
+    axes.set_ylabel("right answers, percent (mean of groups)")
+    axes.legend(frameon=False, loc="lower left", fontsize=8)
+    axes.grid(alpha=0.25)
+    return figure
+
+
+TABLE = BenchTable("accuracy", run, {"accuracy": _show_methods, "accuracy-kinds": _show_kinds}, {"accuracy": _plot})
