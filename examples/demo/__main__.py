@@ -1,4 +1,4 @@
-"""`python -m examples.demo`: render a film in which keys lie on a table for a second; show which methods keep them."""
+"""`python -m examples.demo`: ask a tiny trained model about a film, with all visual tokens and with 1/8 to 1/32."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from examples.demo.demo import run_demo
-from floc import encoders, report
+from examples.demo.demo import FILMS, run_demo
+from examples.tiny_video_model.checkpoint import CHECKPOINT, load_checkpoint
+from floc import report
 from floc.cli.options import check_folder
 from floc.cli.output import screen, show_progress
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse the command line, render the film and write the report."""
+    """Parse the command line, load the model and run the demo."""
     parser = argparse.ArgumentParser("python -m examples.demo", description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=Path("out/demo"), help="folder of the film and the report")
-    parser.add_argument("--seed", type=int, default=0, help="another seed renders another film")
-    parser.add_argument("--seconds", type=float, default=120, help="length of the film")
-    parser.add_argument("--ratio", default="1/32", help="kept / total")
-    parser.add_argument("--encoder", default="pixels", help="pixels, mobilenet or hf:MODEL")
+    parser.add_argument("--seed", type=int, default=0, help="another seed renders another film (default: 0)")
+    parser.add_argument("--films", type=int, default=FILMS, help=f"films in the table (default: {FILMS})")
+    parser.add_argument("--checkpoint", type=Path, default=CHECKPOINT, help="another trained model")
     options = parser.parse_args(arguments)
     check_folder(options.output)
     report.require_packages()
+    model, processor = load_checkpoint(options.checkpoint)
     run_demo(
         screen,
         options.output,
+        options.checkpoint,
+        model,
+        processor,
         seed=options.seed,
-        seconds=options.seconds,
-        ratio=options.ratio,
-        encoder=encoders.get(options.encoder),  # fails before the film is rendered
+        films=options.films,
         progress=show_progress,
     )
 

@@ -1,143 +1,208 @@
-"""Find out which methods keep the keys of the rendered film.
-
-The frames that show the keys, and their place, are known. The film is read and compressed like any other video.
-"""
+"""Ask a trained model about a film with known content, with all visual tokens and with those that methods keep."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
+import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from examples.demo.film import Film, Sighting, render
-from floc import methods, report
-from floc._arrays import to_numpy, to_tensor
+import floc
+from examples.tiny_video_model.exam import TEST_SEED, Exam, Examiner, compute_accuracy, estimate_interval, make_exams
+from examples.tiny_video_model.films import PLACES, Film, label_tokens, make_film, render_film, write_film
+from examples.tiny_video_model.model import CELL, HEIGHT, WIDTH
+from examples.tiny_video_model.packed import encode_frames
+from examples.tiny_video_model.questions import KINDS, Question, QuestionPicker
+from examples.tiny_video_model.things import THINGS
+from floc import report
 from floc._text import format_time
-from floc.analysis.compare import Comparison
-from floc.budget import Budget
-from floc.encoders.base import Encoder, VideoTokens
 from floc.encoders.load import load_tokens
-from floc.kept import Kept
-from floc.representatives import find_nearest
+from floc.encoders.vision_tower import load as load_encoder
 
-SECOND_RATIO = "1/64"  # shown in addition to the requested ratio
-# methods that cannot keep as few as 1/32, or need minutes for so many tokens
-SKIPPED = ("dycoke", "longvu", "kmeans", "kmedoids", "scissor", "spectral")
-VISIBLE = 0.25  # a patch shows the keys if they fill this share of it, or if it contains this share of them
+METHODS = ("floc", "floc-paper", "kmeans", "divprune", "random", "frame_uniform")
+RATIOS = ("1/8", "1/16", "1/32")
+FILMS = 20  # in the table
+SLICES = 32
+ALL = "all tokens"
 
 Bar = Callable[[str], AbstractContextManager[Callable[..., None]]]
 
 
-class KeyScore(NamedTuple):
-    """How well the keys are kept."""
-
-    patches: int  # that show the keys
-    kept: int  # of those
-    similarity: float  # their mean cosine with the closest kept token
-
-
 def run_demo(
-    screen: Console, folder: Path, *, seed: int, seconds: float, ratio: str, encoder: Encoder, progress: Bar
+    screen: Console, folder: Path, checkpoint: Path, model: Any, processor: Any, *, seed: int, films: int, progress: Bar
 ) -> None:
-    """Render the film, compress it with all methods, print which ones keep the keys, and write the report."""
-    budget = Budget.parse(ratio, None, None)
+    """Render a film, ask about it, score all methods over several films, and write the report."""
     folder.mkdir(parents=True, exist_ok=True)
-    with progress("rendering the film") as bar:
-        film = render(folder / "keys.mp4", seconds=seconds, seed=seed, progress=bar)
-    when = f"from {film.sightings[0].time_s:.1f} s to {film.sightings[-1].time_s:.1f} s"
-    screen.print(f"A film of {format_time(film.duration_s)}: scenes of a home, and keys on a table {when}.")
-    with progress("reading it") as bar:
-        loaded = load_tokens(film.path, fps=None, encoder=encoder, with_thumbnails=True, progress=bar)
-    t, h, w, _ = loaded.tokens.shape
-    key_patches = find_key_patches(loaded, film.sightings)
-    screen.print(f"Encoder {loaded.encoder.name}: {t * h * w:,} tokens; {len(key_patches)} of them show the keys.\n")
-    report_path = folder / "report.html"
-    with progress("comparing") as bar:
-        comparison, _ = report.make(
-            loaded,
-            sorted(set(methods.list_methods()) - set(SKIPPED), key=lambda name: (not name.startswith("floc"), name)),
-            [SECOND_RATIO, ratio],
-            report_path,
-            command=f"python -m examples.demo --seed {seed} --seconds {seconds:g} --ratio {ratio} "
-            f"--encoder {encoder.name}",
-            opens_at=int(key_patches[0]) // (h * w) if len(key_patches) else None,
-            notes=[f"The keys lie on the table {when}: {len(key_patches)} patches show them."],
-            progress=lambda what, share: bar(share, what),
-        )
-    _print_scores(screen, comparison, loaded, key_patches, budget.count(t * h * w))
-    _print_files(screen, report_path, film)
+    film = plan_film(seed)
+    path = folder / "film.mp4"
+    with progress("rendering a film"):
+        write_film(path, render_film(film))
+    shown = ", ".join(film.things)
+    screen.print(f"A film of {format_time(film.slices)}: {len(film.shots)} shots, and in some of them: {shown}.\n")
+    questions = QuestionPicker(seed).pick(film)
+    with progress("asking") as bar:
+        _print_answers(screen, questions, ask_film(model, processor, path, questions, bar))
+    examiner = Examiner(model, processor.tokenizer)
+    with progress(f"asking about {films} films") as bar:
+        counts = grade_films(model, examiner, films, bar)
+    _print_scores(screen, counts)
+    with progress("writing the report") as bar:
+        _write_report(folder / "report.html", path, checkpoint, film, model, processor, examiner, seed, bar)
+    screen.print(f"[bold]{escape(str(folder / 'report.html'))}[/]  the report; open it in a browser", soft_wrap=True)
+    screen.print(f"[bold]{escape(str(path))}[/]  the film", soft_wrap=True)
 
 
-def _print_scores(
-    screen: Console, comparison: Comparison, footage: VideoTokens, key_patches: np.ndarray, budget: int
-) -> None:
-    main = next(place for place, stop in enumerate(comparison.steps) if stop.budget == budget)
-    asked = [place for place, stop in enumerate(comparison.steps) if stop.requested]
-    title = f"Who kept the keys? Of {len(key_patches)} patches that show them, kept at"
-    table = Table(padding=(0, 1), title=title, box=None, header_style="bold")
-    table.add_column("method", no_wrap=True)
-    for place in asked:
-        table.add_column(comparison.steps[place].label, justify="right", no_wrap=True)
-    for name in ("similarity", "coverage", "worst 5%", "seconds"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for contender in comparison.results:
-        scores = {
-            place: score(footage, contender.kept[place], key_patches) for place in asked if place in contender.kept
-        }
-        counts = [_show_count(scores[place]) if place in scores else "-" for place in asked]
-        numbers = ["-"] * 3
-        if main in scores:
-            measures = contender.measures[main]
-            numbers = [f"{value:.3f}" for value in (scores[main].similarity, measures.coverage, measures.worst)]
-        table.add_row(escape(contender.name), *counts, *numbers, f"{contender.kept[min(scores)].seconds:.2f}")
+def plan_film(seed: int) -> Film:
+    """Return a film that no model was trained on, with four things."""
+    number = TEST_SEED + 10**7 * (seed + 1)
+    while len((film := make_film(number, SLICES)).things) < 4:
+        number += 1
+    return film
+
+
+def ask_film(
+    model: Any, processor: Any, path: Path, questions: Sequence[Question], bar: Callable[..., None]
+) -> dict[str, list[str]]:
+    """Answer from the file with all tokens and with those that `floc` keeps, as a user would."""
+    eighth = floc.capture(model, str(path), processor=processor, ratio=RATIOS[0])
+    captured = {ALL: floc.capture(model, str(path), processor=processor, ratio=1), RATIOS[0]: eighth}
+    captured |= {ratio: eighth.at(ratio=ratio) for ratio in RATIOS[1:]}
+    answers: dict[str, list[str]] = {}
+    for number, (name, video) in enumerate(captured.items()):
+        answers[name] = [_ask(model, processor, video, question) for question in questions]
+        bar((number + 1) / len(captured))
+    return answers
+
+
+def _ask(model: Any, processor: Any, video: Any, question: Question) -> str:
+    """Return the model's answer about a captured video."""
+    inputs = video.inputs(processor, question.text)
+    with floc.replay(model, video), torch.no_grad():
+        ids = model.generate(**inputs, max_new_tokens=8, do_sample=False)
+    return str(processor.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)).strip()
+
+
+def grade_films(
+    model: Any, examiner: Examiner, films: int, bar: Callable[..., None]
+) -> dict[tuple[str, str], np.ndarray]:
+    """Return right answers and questions [films, kinds, 2] of all methods and ratios; empty if a method cannot."""
+    counts: dict[tuple[str, str], list[np.ndarray]] = {}
+    for number, exam in enumerate(make_exams(model, films)):
+        counts.setdefault((ALL, "1"), []).append(examiner.grade(exam, None))
+        for method in METHODS:
+            for ratio in RATIOS:
+                kept = _compress(exam, method, ratio)
+                if kept is not None:
+                    counts.setdefault((method, ratio), []).append(examiner.grade(exam, kept))
+        bar((number + 1) / films)
+    return {key: np.stack(graded) for key, graded in counts.items()}
+
+
+def _compress(exam: Exam, method: str, ratio: str) -> floc.Kept | None:
+    try:
+        return floc.compress(exam.tokens, ratio=ratio, method=method)
+    except ValueError:  # frame_uniform keeps whole frames
+        return None
+
+
+def _print_answers(screen: Console, questions: Sequence[Question], answers: dict[str, list[str]]) -> None:
+    table = Table(padding=(0, 1), box=None, header_style="bold", title="Answers with floc, by the tokens kept")
+    for name in ("question", "right", *answers):
+        table.add_column(name)
+    for number, question in enumerate(questions):
+        given = [texts[number] for texts in answers.values()]
+        colours = ["green" if text == question.answer else "red" for text in given]
+        cells = [f"[{colour}]{escape(text)}[/]" for colour, text in zip(colours, given, strict=True)]
+        table.add_row(question.text, question.answer, *cells)
     screen.print(table)
-    for note in comparison.notes:
-        screen.print(note, style="yellow", markup=False, soft_wrap=True)
+    screen.print()
+
+
+def _print_scores(screen: Console, counts: dict[tuple[str, str], np.ndarray]) -> None:
+    full = counts[ALL, "1"]
+    films, asked = len(full), int(full[..., 1].sum())
+    table = Table(padding=(0, 1), box=None, header_style="bold", title=f"Right answers in percent, {films} films")
+    table.add_column("method")
+    for ratio in RATIOS:
+        table.add_column(ratio, justify="right")
+    table.add_row(ALL, *[f"{100 * compute_accuracy(full.sum(0))[2]:.1f}"] * len(RATIOS))
+    for method in METHODS:
+        cells = [
+            f"{100 * compute_accuracy(counts[method, ratio].sum(0))[2]:.1f}" if (method, ratio) in counts else "-"
+            for ratio in RATIOS
+        ]
+        table.add_row(method, *cells)
+    screen.print(table)
+    low, high = estimate_interval(counts["floc", RATIOS[1]])
     screen.print(
-        "\nSimilarity: mean cosine of those patches with the closest kept token, at "
-        f"{comparison.steps[main].label}. Coverage: the same for all patches; worst 5%: for the worst-covered ones.\n",
+        f"\n{asked} questions of {len(KINDS)} kinds; the mean of three groups of kinds. With so few films it is known "
+        f"to about ±{50 * (high - low):.0f} (95%); `python -m benchmarks accuracy` asks more. The model is tiny and "
+        "the films are drawn: this compares methods, and says nothing about benchmarks of large models.\n",
         style="dim",
     )
 
 
-def _print_files(screen: Console, report_path: Path, film: Film) -> None:
-    skipped = ", ".join(SKIPPED)
-    note = f"Skipped, as they cannot keep so few tokens or need minutes: {skipped}. `floc compare` runs them.\n"
-    screen.print(note, style="dim")
-    screen.print(f"[bold]{escape(str(report_path))}[/]  the report; open it in a browser", soft_wrap=True)
-    screen.print(f"[bold]{escape(str(film.path))}[/]  the film", soft_wrap=True)
+def choose_question(
+    questions: Sequence[Question], right: dict[tuple[str, str], np.ndarray], full: np.ndarray
+) -> Question | None:
+    """Return the question about a thing on which methods disagree most, of those answered right with all tokens."""
+    able = [at for at, question in enumerate(questions) if question.thing is not None and full[at]]
+    if not able:
+        return None
+    shares = {at: float(np.mean([answers[at] for answers in right.values()])) for at in able}
+    return questions[min(able, key=lambda at: abs(shares[at] - 0.5))]
 
 
-def _show_count(key_score: KeyScore) -> str:
-    return f"[green]{key_score.kept}[/]" if key_score.kept else "[red]none[/]"
+def _write_report(
+    path: Path,
+    film_path: Path,
+    checkpoint: Path,
+    film: Film,
+    model: Any,
+    processor: Any,
+    examiner: Examiner,
+    seed: int,
+    bar: Callable[..., None],
+) -> None:
+    """Write a report that opens with a question of the film, chosen by `choose_question`."""
+    exam = Exam(film, encode_frames(model, render_film(film)), QuestionPicker(seed).pick(film, 3))
+    kept = {(method, ratio): _compress(exam, method, ratio) for method in METHODS for ratio in RATIOS}
+    right = {key: examiner.check(exam, tokens) for key, tokens in kept.items() if tokens is not None}
+    question = choose_question(exam.questions, right, examiner.check(exam, None))
+    subject = None
+    if question is not None:
+        answers = {}
+        for number, (method, ratio) in enumerate(right):
+            video = floc.capture(model, str(film_path), processor=processor, ratio=ratio, method=method)
+            answers[method, ratio] = _ask(model, processor, video, question)
+            bar(0.5 * number / len(right), f"{method} at {ratio}")
+        subject = make_subject(film, question, answers)
+    report.make(
+        load_tokens(film_path, encoder=load_encoder(f"hf:{checkpoint}", None), with_thumbnails=True),
+        METHODS,
+        RATIOS,
+        path,
+        command=f"python -m examples.demo --seed {seed}",
+        opens_at=None if subject is None else int(subject.tokens[0]) // (HEIGHT * WIDTH // CELL**2),
+        subject=subject,
+        progress=lambda what, share: bar(0.5 + 0.5 * share, what),
+    )
 
 
-def find_key_patches(footage: VideoTokens, sightings: list[Sighting]) -> np.ndarray:
-    """Return [M] int64, the flat indices of tokens whose patch shows the keys (see VISIBLE)."""
-    _, h, w, _ = footage.tokens.shape
-    patches = []
-    for t, time_s in enumerate(footage.times_s):
-        sighting = min(sightings, key=lambda sighting: abs(sighting.time_s - time_s))
-        if abs(sighting.time_s - time_s) > 1e-3:
-            continue
-        left, top, right, bottom = (share * cells for share, cells in zip(sighting.box, (w, h, w, h), strict=True))
-        down = np.clip(np.minimum(bottom, np.arange(h) + 1) - np.maximum(top, np.arange(h)), 0, None)
-        across = np.clip(np.minimum(right, np.arange(w) + 1) - np.maximum(left, np.arange(w)), 0, None)
-        overlap = down[:, None] * across  # [H, W], in patches
-        is_visible = overlap > VISIBLE * min(1, (right - left) * (bottom - top))
-        patches.append(t * h * w + np.flatnonzero(is_visible))
-    return np.concatenate(patches) if patches else np.empty(0, np.int64)
-
-
-def score(footage: VideoTokens, kept: Kept, key_patches: np.ndarray) -> KeyScore:
-    """Score how well a method keeps the key patches."""
-    tokens = to_tensor(footage.tokens).reshape(-1, footage.tokens.shape[-1])
-    cosines, _ = find_nearest(tokens[key_patches], to_tensor(kept.features))
-    count = int(np.isin(key_patches, to_numpy(kept.indices)).sum())
-    return KeyScore(len(key_patches), count, float(cosines.mean()))
+def make_subject(film: Film, question: Question, answers: dict[tuple[str, str], str]) -> report.Subject:
+    """Describe a question, the patches that show what it asks for, and the answers by method and ratio."""
+    labels = label_tokens(film, HEIGHT, WIDTH, CELL).ravel()
+    tokens = np.flatnonzero(labels == len(PLACES) + THINGS.index(question.thing or ""))
+    judged = {key: (text, text == question.answer) for key, text in answers.items()}
+    verdicts = []
+    for method in dict.fromkeys(method for method, _ in answers):
+        good = [ratio for ratio in RATIOS if judged.get((method, ratio), ("", False))[1]]
+        verdicts.append(f"{method} {'at ' + ', '.join(good) if good else 'never'}")
+    verdict = f"The answer is “{question.answer}”. Answered right by " + "; ".join(verdicts) + "."
+    return report.Subject(question.text, verdict, tokens, judged)

@@ -10,7 +10,7 @@ from floc._version import __version__
 from floc.analysis import count_per_frame, plots, tsne
 from floc.analysis.compare import Comparison, Progress, compare
 from floc.encoders.load import EncodedVideo
-from floc.report.render import ReportData, render_page
+from floc.report.render import ReportData, Subject, render_page
 
 LIMIT_BYTES = 14_500_000  # of the whole page; images are made smaller to stay below
 
@@ -33,6 +33,7 @@ def make(
     command: str = "",
     notes: Sequence[str] = (),
     opens_at: int | None = None,
+    subject: Subject | None = None,
     progress: Progress = lambda task, share: None,
 ) -> tuple[Comparison, list[Path]]:
     """Compare methods on a video and write the HTML page, atomically; return the results and the PNG files written.
@@ -46,6 +47,7 @@ def make(
         command: the command that makes this report.
         notes: remarks to show.
         opens_at: frame to show first, from 0; by default the one of which the first method keeps most.
+        subject: a question to open with; its tokens are outlined.
         progress: see `Progress`.
     """
     require_packages(figures is not None)
@@ -61,7 +63,7 @@ def make(
     facts = [*encoded.facts(), ("made", f"{date.today():%Y-%m-%d} by floc {__version__}")]
     all_notes = [*encoded.video.warnings, *notes, *comparison.notes]
     results = (encoded.times_s, encoded.thumbnails, comparison, projection)
-    data = ReportData(encoded.video.path.name, facts, command, all_notes, *results, opens_at)
+    data = ReportData(encoded.video.path.name, facts, command, all_notes, *results, opens_at, subject)
     text = render_page(data, LIMIT_BYTES).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, lambda temporary: temporary.write_bytes(text))

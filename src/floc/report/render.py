@@ -17,7 +17,7 @@ import html
 import json
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +30,20 @@ from floc.video.thumbnails import MIME, Thumbnails
 
 PAGE = Path(__file__).with_name("page")
 # concatenated to one module: a file may use what an earlier one defines while it loads
-SCRIPTS = ("data.js", "draw.js", "controls.js", "panels.js", "timeline.js", "charts.js", "table.js")
+SCRIPTS = ("data.js", "draw.js", "controls.js", "answer.js", "panels.js", "timeline.js", "charts.js", "table.js")
 IMAGE_ELEMENT = '<script type="text/plain" id="frame-{}">{}</script>'
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A question about the video, and the tokens that show what it asks for."""
+
+    question: str
+    verdict: str  # one line, shown on top of the page
+    tokens: np.ndarray  # flat indices, ascending
+    answers: Mapping[
+        tuple[str, str], tuple[str, bool]
+    ]  # (method, label of the ratio) -> the answer, whether it is right
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,7 @@ class ReportData:
     comparison: Comparison
     projection: Projection | None
     opens_at: int = 0  # frame to show first
+    subject: Subject | None = None
 
 
 def render_page(data: ReportData, limit_bytes: int = 1 << 30) -> str:
@@ -71,6 +84,7 @@ def render_page(data: ReportData, limit_bytes: int = 1 << 30) -> str:
             for result in results
         ],
         "tsne": None,
+        "subject": None if data.subject is None else _pack_subject(data.subject, data.comparison),
     }
     if data.projection is not None:
         indices, xy = data.projection.indices.astype("<u4"), data.projection.xy.astype("<f4")
@@ -97,6 +111,19 @@ def render_page(data: ReportData, limit_bytes: int = 1 << 30) -> str:
     # script elements: a browser does not decode the images before they are needed
     elements = [IMAGE_ELEMENT.format(i, base64.b64encode(image).decode()) for i, image in enumerate(images)]
     return head + "\n".join(elements) + tail
+
+
+def _pack_subject(subject: Subject, comparison: Comparison) -> dict[str, object]:
+    """Return the question, and for each method and requested ratio its answer and how many of the tokens it keeps."""
+    rows: list[dict[str, object]] = []
+    for result in comparison.results:
+        for step in sorted(result.measures):
+            label = comparison.steps[step].label
+            answer, right = subject.answers.get((result.name, label), ("", False))
+            kept = int(np.isin(subject.tokens, to_numpy(result.kept[step].indices)).sum())
+            rows.append({"method": result.name, "step": step, "answer": answer, "right": right, "kept": kept})
+    tokens = subject.tokens.tolist()
+    return {"question": subject.question, "verdict": subject.verdict, "tokens": tokens, "rows": rows}
 
 
 def _pack_result(result: MethodResult) -> dict[str, str | list[str]]:

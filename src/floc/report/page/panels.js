@@ -64,6 +64,7 @@ function drawPicture({ side, picture, image, layers }, selection) {
   layers.replaceChildren(
     outline(cells.filter(isDim), "dropped", 0),
     outline(cells.filter(isKept), "kept"),
+    outline(cells.filter((cell) => subjectTokens.has(first + cell)), "subject", -LINE),
     outline(cells.filter((cell) => isRelated(first + cell)), "related"),
     outline(cells.filter((cell) => first + cell === state.token), "selected"),
     outline([state.cursor], "cursor"), // visible while the picture has the keyboard focus
