@@ -249,6 +249,17 @@ def test_images_are_not_compressed(kind: str) -> None:
     torch.testing.assert_close(logits, compute_by_hand(model, inputs, stays), **CLOSE)
 
 
+@over(["internvl", "kimi_k25", "qwen3_vl", "smolvlm"])
+def test_adjacent_videos_are_told_apart(kind: str) -> None:
+    model, inputs = create_model(kind), create_inputs(kind, media=("video", "video"))
+    with floc.attach(model, ratio=1 / 4) as handle:
+        call(model, create_inputs(kind))
+        (alone,) = handle.last
+        call(model, inputs)
+    assert [kept.shape for kept in handle.last] == [alone.shape] * 2
+    assert [kept.indices.tolist() for kept in handle.last] == [alone.indices.tolist()] * 2
+
+
 def search_by_hand(model: Any, inputs: dict[str, Any], stays: list[int], tokens: int, beams: int) -> list[int]:
     """Return the answer of a beam search without a cache: a longer prompt for each token of each beam."""
     length, found = inputs["input_ids"].shape[1], [(0.0, [])]
