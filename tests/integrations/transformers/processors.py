@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc-video[hf]'")
@@ -283,3 +284,16 @@ def create_processor(kind: str) -> Any:
     if "feature_extractor" in accepted:
         given["feature_extractor"] = transformers.WhisperFeatureExtractor()
     return Processor(**given)
+
+
+def create_turn(question: str, *media: tuple[str, Any]) -> dict[str, Any]:
+    """Return what a user says in a chat: media, such as ("video", frames), and a question."""
+    parts = [{"type": kind, kind: value} for kind, value in media]
+    return {"role": "user", "content": [*parts, {"type": "text", "text": question}]}
+
+
+def apply_template(processor: Any, turns: list[Any], **options: Any) -> dict[str, Any]:
+    """Return the inputs of a model that a processor makes of a chat, or of several; options are the processor's."""
+    settings: dict[str, Any] = dict(add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt")
+    inputs = processor.apply_chat_template(turns, **settings, processor_kwargs=options)
+    return {name: value for name, value in inputs.items() if torch.is_tensor(value)}

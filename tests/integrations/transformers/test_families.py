@@ -21,7 +21,13 @@ from PIL import Image
 import floc
 from floc.families import find_family
 from tests.integrations.transformers.helpers import IS_NEW, MISPLACED, list_hooks
-from tests.integrations.transformers.processors import PARTS, create_processor, transformers
+from tests.integrations.transformers.processors import (
+    PARTS,
+    apply_template,
+    create_processor,
+    create_turn,
+    transformers,
+)
 from tests.integrations.transformers.tiny_configs import create_config, create_model
 from tests.integrations.transformers.video_types import REASONS, list_video_types
 from tests.integrations.transformers.zoo import GLMS
@@ -66,8 +72,7 @@ def create_inputs(kind: str, *questions: str, media: tuple[str, ...] = ("video",
         rng = np.random.default_rng(len(question))
         pixels = {"video": rng.integers(0, 256, (FRAMES, 40, 64, 3), np.uint8)}
         pixels["image"] = Image.fromarray(rng.integers(0, 256, (40, 48, 3), np.uint8))
-        parts = [{"type": name, name: pixels[name]} for name in media]
-        rows.append([{"role": "user", "content": [*parts, {"type": "text", "text": question}]}])
+        rows.append([create_turn(question, *((name, pixels[name]) for name in media))])
         size = {"width": 64, "height": 40, "duration": FRAMES / 4}
         about = VideoMetadata(total_num_frames=FRAMES, fps=4.0, frames_indices=list(range(FRAMES)), **size)
         settings["video_metadata"].append([about] * media.count("video"))
@@ -79,15 +84,7 @@ def create_inputs(kind: str, *questions: str, media: tuple[str, ...] = ("video",
     if kind == "kimi_k25":  # the model of transformers 5.22 fails if several frames are joined
         processor = copy.copy(processor)
         processor.video_processor = type(processor.video_processor)(**PARTS[kind].settings, temporal_patch_size=1)
-    inputs = processor.apply_chat_template(
-        rows,
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=True,
-        return_tensors="pt",
-        processor_kwargs=settings,
-    )
-    return {name: value for name, value in inputs.items() if torch.is_tensor(value)}
+    return apply_template(processor, rows, **settings)
 
 
 def encode(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
