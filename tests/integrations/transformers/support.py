@@ -34,7 +34,7 @@ FEATURES = {
         "test_generation_with_static_cache_and_eager_attention",
         "test_static_cache_generates_the_same",
     ),
-    "beams": (f"{GENERATION}[beams", f"{GENERATION}[several beams", "test_beam_search_equals_inputs_cut_by_hand"),
+    "beams": (f"{GENERATION}[beams", "test_beam_search_equals_inputs_cut_by_hand"),
     "sampling": (f"{GENERATION}[sampling",),
     "prompt lookup": (f"{GENERATION}[prompt lookup",),
     "images beside": ("test_images_are_not_compressed",),

@@ -293,8 +293,10 @@ def load(folder: Path, **options: Any) -> Any:
     return loaded
 
 
-@SOME
-@pytest.mark.parametrize("offloaded", ["vision", "language", "both"])
+@pytest.mark.parametrize(
+    ("kind", "offloaded"),
+    [("qwen2_5_vl", "vision"), ("internvl", "language"), *((kind, "both") for kind in SOME.args[1])],
+)
 @pytest.mark.filterwarnings("ignore:The following device_map keys do not match any submodules")  # but parameters
 @pytest.mark.filterwarnings("ignore:You are calling .generate")  # of older releases: the first part is on no device
 def test_weights_on_disk(kind: str, offloaded: str, tmp_path: Path) -> None:
