@@ -162,6 +162,22 @@ def test_frames_have_labels_and_images_have_none() -> None:
     assert not mask[-len(image) :].any()
 
 
+def test_the_first_label_starts_another_video() -> None:
+    config = make_config(video_token_id=IMAGE)
+    ids = torch.tensor([[LINE, *write_frames(4, 4), *write_frames(3, 4), *write_frames(2, 4)]])
+    assert locate.read_labelled_grids(config, {"input_ids": ids}) == [(4, 2, 2), (3, 2, 2), (2, 2, 2)]
+    config.vision_config.merge_kernel_size = (2, 2)
+    given = {"video_grid_thw": torch.tensor([[1, 4, 4]] * 9), "input_ids": ids}
+    assert locate.read_kimi_grids(config, given) == [(4, 2, 2), (3, 2, 2), (2, 2, 2)]
+
+
+def test_frames_in_one_second_are_one_video() -> None:
+    """Labels with times in seconds repeat, but never return."""
+    seconds = [write_frames(1, 4), write_frames(1, 4), write_frames(2, 4)[-10:], write_frames(2, 4)[-10:]]
+    ids = torch.tensor([[token for frame in seconds for token in frame]])
+    assert locate.read_labelled_grids(make_config(), {"input_ids": ids}) == [(4, 2, 2)]
+
+
 def test_frames_that_are_not_square_have_one_row() -> None:
     ids = torch.tensor([write_frames(3, 6)])
     assert locate.read_labelled_grids(make_config(), {"input_ids": ids}) == [(3, 1, 6)]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from floc.families.processing import DEFAULT_FPS, PIXELS, VideoFacts, VideoPlan, VideoPreparer
-from tests.integrations.transformers.processors import PARTS, create_processor
+from tests.integrations.transformers.processors import PARTS, apply_template, create_processor, create_turn
 
 pytest.importorskip("torchvision", reason="torchvision is not installed: pip install 'floc-video[hf]'")
 
@@ -58,27 +58,16 @@ def describe(frames: int = FRAMES, indices: Sequence[int] | None = None) -> Any:
 def ask_processor(kind: str, video: Any, history: Sequence[tuple[str, str]] = (), **options: Any) -> dict[str, Any]:
     """Return what the processor gives for a whole video in one call."""
     processor = build(kind)
-    turns = [{"role": "user", "content": [{"type": "video", "video": video}]}]
-    for question, answer in history:
-        turns[-1]["content"].append({"type": "text", "text": question})
-        turns.append({"role": "assistant", "content": [{"type": "text", "text": answer}]})
-        turns.append({"role": "user", "content": []})
-    turns[-1]["content"].append({"type": "text", "text": QUESTION})
+    questions, answers = [*(asked for asked, _ in history), QUESTION], [answer for _, answer in history]
+    turns = [create_turn(questions[0], ("video", video))]
+    for answer, question in zip(answers, questions[1:], strict=True):
+        turns += [{"role": "assistant", "content": [{"type": "text", "text": answer}]}, create_turn(question)]
     accepted = processor.video_processor.valid_kwargs.__annotations__
     settings = {name: value for name, value in SETTINGS.items() if name in accepted}
     options = {"return_metadata": True, **settings, **MORE_SETTINGS.get(kind, {}), **options}
     if kind in WITHOUT_METADATA:
         options.pop("video_metadata", None)
-    outputs = processor.apply_chat_template(
-        turns,
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=True,
-        return_tensors="pt",
-        processor_kwargs=options,
-        load_audio_from_video=False,
-    )
-    return {name: value for name, value in outputs.items() if torch.is_tensor(value)}
+    return apply_template(processor, turns, **options)
 
 
 def give_frames(kind: str, plan: VideoPlan, history: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:

@@ -181,7 +181,7 @@ def _group_frames(config: Any, arguments: Arguments, sizes: list[tuple[int, int]
     """Return the grid of each video from the sizes of single frames, or of tiles of frames.
 
     Frames of one video have at most `longest` other tokens between them, and the same token before them; tiles have
-    another. Without a prompt, all frames are one video.
+    another. A label that is that of the first frame starts another video. Without a prompt, all frames are one video.
     """
     ids, tiles = arguments.get("input_ids"), arguments.get("num_patches_per_frame")
     per_frame = 1 if tiles is None else int(tiles[0])
@@ -189,10 +189,13 @@ def _group_frames(config: Any, arguments: Arguments, sizes: list[tuple[int, int]
     if ids is not None:
         videos = []
         for line in ids.cpu().numpy():
-            end = -math.inf
+            first = last = end = -longest - 1
             for start, stop in _find_edges(line == config.video_token_id):
-                if start - end > longest:
+                is_labelled = start - end > LABEL_HEAD
+                if start - end > longest or (is_labelled and _starts_again(line, first, last, line[end + 1 : start])):
                     videos.append([])
+                    first = start
+                last = start
                 videos[-1].append((int(line[start - 1]), stop - start))
                 end = stop
     by_length = {h * w: (h, w) for h, w in sizes}
@@ -241,7 +244,7 @@ def _find_runs(config: Any, ids: torch.Tensor) -> list[list[tuple[int, int, int]
 
     A frame is a run as long as the run before it, after a label that equals the label before but for a number or a
     time. Images have no such labels, so a single frame is read as an image. All labels of a row start alike; other text
-    separates two videos.
+    separates two videos, and so does the label of the first frame if it returns after other labels.
     """
     videos = []
     for row, line in enumerate(ids.cpu().numpy()):
@@ -250,12 +253,22 @@ def _find_runs(config: Any, ids: torch.Tensor) -> list[list[tuple[int, int, int]
         heads = Counter(label[:LABEL_HEAD] for label in labels if label is not None).most_common(1)
         video: list[tuple[int, int, int]] = []
         for label, (start, stop) in zip([None, *labels], runs, strict=False):
-            if label is None or label[:LABEL_HEAD] != heads[0][0]:
+            if (
+                label is None
+                or label[:LABEL_HEAD] != heads[0][0]
+                or _starts_again(line, video[0][1] - 1, video[-1][1] - 1, label[LABEL_HEAD:])
+            ):
                 videos.append(video)
                 video = []
             video.append((row, start, stop))
         videos.append(video)
     return [video for video in videos if len(video) > 1]
+
+
+def _starts_again(line: np.ndarray, first: int, last: int, label: Sequence[int] | np.ndarray) -> bool:
+    """Return whether a label is that of the frame that starts at `first`, but not of the one at `last`."""
+    has_first, has_last = (np.array_equal(line[max(0, i - len(label)) : i], label) for i in (first, last))
+    return has_first and not has_last
 
 
 def _read_label(line: np.ndarray, before: list[int], run: list[int]) -> tuple[int, ...] | None:

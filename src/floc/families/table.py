@@ -34,12 +34,17 @@ class ModelFamily:
 
     def carries_pixels(self, arguments: Arguments) -> bool:
         """Whether a call has pixels of videos, or vision encoder outputs made from them."""
-        if arguments.get(self.pixels) is not None:
-            return True
-        encoded = arguments.get("mm_encoder_outputs")
-        if not isinstance(encoded, Mapping):
-            return encoded is not None
-        return encoded.get("image" if self.takes_images else "video") is not None
+        return _carries(arguments, self.pixels, "image" if self.takes_images else "video")
+
+    def count_tokens(self, config: Any, arguments: Arguments) -> int:
+        """Return the most video tokens of a row, for a call without pixels of videos."""
+        ids = arguments.get("input_ids")
+        if ids is None or ids.shape[1] == 1:  # an answer may contain placeholder tokens
+            return 0
+        is_shared = getattr(config, self.placeholder) == getattr(config, "image_token_id", None)
+        if is_shared and self.find_tokens is None and _carries(arguments, "pixel_values", "image"):
+            return 0  # models with one placeholder for both take images or a video in a call
+        return int(self.mask_tokens(config, ids, has_images=False).sum(1).max())
 
     def mask_tokens(self, config: Any, ids: torch.Tensor, *, has_images: bool = True) -> torch.Tensor:
         """Return [B, L] bool, True at the tokens of videos; `has_images` is False if all images are frames."""
@@ -72,6 +77,12 @@ class ModelFamily:
                 tokens, newline, columns = columns.split(lengths)
                 videos.append(PromptVideo(row, tokens, newline, grids[index], index))
         return videos
+
+
+def _carries(arguments: Arguments, pixels: str, modality: str) -> bool:
+    encoded = arguments.get("mm_encoder_outputs")
+    encoded = encoded.get(modality) if isinstance(encoded, Mapping) else encoded
+    return arguments.get(pixels) is not None or encoded is not None
 
 
 def find_family(config: Any) -> ModelFamily:

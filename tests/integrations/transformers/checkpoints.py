@@ -10,8 +10,8 @@ from tests.integrations.transformers.processors import create_processor
 from tests.integrations.transformers.tiny_configs import create_config, set_token_ids, transformers
 
 
-def save(kind: str, folder: Path, **text: Any) -> Path:
-    """Save a model and its processor; `text` changes the config of the language model."""
+def create(kind: str, **text: Any) -> tuple[Any, Any]:
+    """Return a model that answers with letters, and its processor; `text` changes the config of the language model."""
     processor = create_processor(kind)
     config = create_config(kind)
     set_token_ids(config, kind)
@@ -24,7 +24,12 @@ def save(kind: str, folder: Path, **text: Any) -> Path:
             if weight.ndim > 1:
                 weight.copy_(torch.randn(weight.shape) * 0.25)
     model.generation_config.update(eos_token_id=None, bos_token_id=None, pad_token_id=0)
-    model.generation_config.suppress_tokens = list(range(256, vocabulary))  # it answers with letters
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
+    model.generation_config.suppress_tokens = list(range(256, vocabulary))
+    return model, processor
+
+
+def save(kind: str, folder: Path, **text: Any) -> Path:
+    """Save a model and its processor."""
+    for part in create(kind, **text):
+        part.save_pretrained(folder)
     return folder

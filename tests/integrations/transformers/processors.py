@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc-video[hf]'")
@@ -73,6 +74,7 @@ GEMMA = {
 IN_QWEN = "<|vision_start|><|video_pad|><|vision_end|>"
 PATCHES = {"patch_size": PATCH, "merge_size": MERGE, "size": {"shortest_edge": 16 * 24, "longest_edge": 48 * 48}}
 WHOLE = {**PATCHES, "size": {"shortest_edge": 16 * 24, "longest_edge": 48 * 48 * 8}}  # limits the whole video
+TILINGS = [[SIDE, SIDE], [SIDE, 2 * SIDE], [2 * SIDE, SIDE]]  # of an image
 SQUARE = {"size": {"height": SIDE, "width": SIDE}}
 
 
@@ -84,7 +86,8 @@ class Parts:
     video: str  # what the chat template writes for a video
     settings: dict[str, Any]  # of the video processor
     options: dict[str, Any] = field(default_factory=dict)  # of the processor
-    images: dict[str, Any] = field(default_factory=dict)  # of the image processor
+    images: dict[str, Any] = field(default_factory=dict)  # of the image processor, beside those it shares
+    image: str = ""  # what the chat template writes for an image, if not as for a video
     tokens: tuple[str, ...] = ()  # further special tokens
     like: str = ""  # another type whose classes it uses
 
@@ -120,8 +123,8 @@ PARTS: dict[str, Parts] = {
         WHOLE,
         tokens=("<|IMAGE_PAD|>", "<|VIDEO_PAD|>", "<|VISION_START|>", "<|VISION_END|>"),
     ),
-    "muse_glimmer": Parts(MUSE, "<|video|>", WHOLE),
-    "muse_spark": Parts(MUSE, "<|video|>", WHOLE),
+    "muse_glimmer": Parts(MUSE, "<|video|>", WHOLE, image="<|patch|>"),
+    "muse_spark": Parts(MUSE, "<|video|>", WHOLE, image="<|patch|>"),
     "minimax_m3_vl": Parts(
         {},
         "]<]video[>[",
@@ -133,6 +136,7 @@ PARTS: dict[str, Parts] = {
         "<|video|>",
         {"patch_size": PATCH, "merge_size": MERGE, "size": {"max_height": 48, "max_width": 48}},
         tokens=("<|media_begin|>", "<|media_content|>", "<|media_end|>"),
+        image="<|media_pad|>",
     ),
     "video_llama_3": Parts(QWEN, "<|video_pad|>\n", WHOLE),
     "gemma4": Parts(GEMMA, "<|video|>", {"patch_size": PATCH, "pooling_kernel_size": MERGE}),
@@ -144,6 +148,7 @@ PARTS: dict[str, Parts] = {
         {"image_token": "<|image|>", "video_token": "<|video|>"},
         "<|video|>",
         {**SQUARE, "patch_size": PATCH, "pooling_size": [MERGE, MERGE]},
+        images={"max_crops": 2, "overlap_margins": [1, 1]},
         tokens=(
             "<im_patch>",
             "<im_col>",
@@ -159,28 +164,36 @@ PARTS: dict[str, Parts] = {
         LLAVA,
         "<video>",
         {"patch_size": PATCH, "video_target_num_patches": 48, "norm_mean": [0.5] * 3, "norm_std": [0.5] * 3},
+        images={"min_num_patches": 16, "max_num_patches": 48},
         tokens=("<img>", "</img>", "<so_embedding>"),
     ),
     "llava_next_video": Parts(
         LLAVA,
         "<video>\n",
         {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}},
-        {"patch_size": PATCH, "vision_feature_select_strategy": "default"},
+        {"patch_size": PATCH, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1},
+        {"image_grid_pinpoints": TILINGS},
     ),
     "llava_onevision": Parts(
-        LLAVA, "<video>\n", SQUARE, {"num_image_tokens": 36, "vision_feature_select_strategy": "full"}
+        LLAVA,
+        "<video>\n",
+        SQUARE,
+        {"num_image_tokens": 36, "vision_feature_select_strategy": "full"},
+        {"image_grid_pinpoints": TILINGS},
     ),
     "video_llava": Parts(
         LLAVA,
         "<video>\n",
         {**SQUARE, "crop_size": {"height": SIDE, "width": SIDE}},
         {"patch_size": PATCH},
+        {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}},
     ),
     "perception_lm": Parts(
         LLAVA,
         "<video>\n",
         {"size": {"height": 64, "width": 64}},
         {"patch_size": 16, "pooling_ratio": MERGE},  # its vision encoder has a fixed patch
+        {"tile_size": 64, "max_num_tiles": 2},
     ),
     "internvl": Parts(
         {
@@ -192,6 +205,7 @@ PARTS: dict[str, Parts] = {
         "<video>\n",
         SQUARE,
         {"image_seq_length": 9},
+        image="<IMG_CONTEXT>\n",
     ),
     "smolvlm": Parts(
         {
@@ -234,10 +248,11 @@ def create_tokenizer(kind: str) -> Any:
     bare.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", bare.token_to_id("<s>"))]
     )
+    image = parts.image or parts.video.replace("video", "image").replace("VIDEO", "IMAGE")
     template = (
         "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{% for part in message['content'] %}"
-        "{% if part['type'] == 'video' %}" + parts.video + "{% elif part['type'] == 'text' %}{{ part['text'] }}"
-        "{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+        "{% if part['type'] == 'video' %}" + parts.video + "{% elif part['type'] == 'image' %}" + image + ""
+        "{% elif part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
     return transformers.PreTrainedTokenizerFast(
@@ -262,11 +277,23 @@ def create_processor(kind: str) -> Any:
     given["video_processor"] = VideoProcessor(**parts.settings)
     accepted = inspect.signature(Processor.__init__).parameters
     if "image_processor" in accepted:
-        # tokens of images are as large as those of videos
+        # images, and their tokens, are as large as those of videos
         known = getattr(ImageProcessor.valid_kwargs, "__annotations__", {})
-        shared = {name: parts.settings[name] for name in ("patch_size", "merge_size") if name in parts.settings}
-        shared = {name: value for name, value in shared.items() if name in known}
+        shared = {name: value for name, value in parts.settings.items() if name in known}
         given["image_processor"] = ImageProcessor(**{**shared, **parts.images})
     if "feature_extractor" in accepted:
         given["feature_extractor"] = transformers.WhisperFeatureExtractor()
     return Processor(**given)
+
+
+def create_turn(question: str, *media: tuple[str, Any]) -> dict[str, Any]:
+    """Return what a user says in a chat: media, such as ("video", frames), and a question."""
+    parts = [{"type": kind, kind: value} for kind, value in media]
+    return {"role": "user", "content": [*parts, {"type": "text", "text": question}]}
+
+
+def apply_template(processor: Any, turns: list[Any], **options: Any) -> dict[str, Any]:
+    """Return the inputs of a model that a processor makes of a chat, or of several; options are the processor's."""
+    settings: dict[str, Any] = dict(add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt")
+    inputs = processor.apply_chat_template(turns, **settings, processor_kwargs=options)
+    return {name: value for name, value in inputs.items() if torch.is_tensor(value)}

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 import floc
 from floc.cli.application import load_app
 from floc.cli.output import escape_controls
-from floc.integrations.transformers import ask as asking
-from tests.integrations.transformers.checkpoints import save
+from tests.integrations.transformers.checkpoints import create, save
 from tests.integrations.transformers.test_capture import list_kinds
 
 av = pytest.importorskip("av", reason="av is not installed: pip install 'floc-video[video]'")
@@ -61,15 +60,15 @@ def test_answer_equals_capture_and_replay(kind: str, clip: Path, models) -> None
     assert {"decode", "preprocess", "vision", "select", "prefill", "answer"} == reply["seconds"].keys()
     assert reply["peak_bytes"] > 1e8
 
-    # by hand: capture, build the prompt, replay
-    session = asking.Session(str(folder), "cpu")
-    video = floc.capture(session.model, clip, ratio=1 / 8, processor=session.processor)
-    with floc.replay(session.model, video):
-        inputs = video.inputs(session.processor, QUESTION)
-        ids = session.model.generate(**inputs, max_new_tokens=6, do_sample=False)
-    answer = session.processor.tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    # by hand, with the model that was saved: capture, build the prompt, replay
+    model, processor = create(kind)
+    video = floc.capture(model, clip, ratio=1 / 8, processor=processor)
+    with floc.replay(model, video):
+        inputs = video.inputs(processor, QUESTION)
+        ids = model.generate(**inputs, max_new_tokens=6, do_sample=False)
+    answer = processor.tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
     assert reply["answer"] == answer
-    assert QUESTION in session.processor.tokenizer.decode(inputs["input_ids"][0])
+    assert QUESTION in processor.tokenizer.decode(inputs["input_ids"][0])
 
 
 def test_saves_a_file_and_asks_it_again(clip: Path, models, tmp_path: Path) -> None:

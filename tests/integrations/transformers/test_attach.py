@@ -14,9 +14,9 @@ from floc.captured.recipe import Recipe
 from floc.integrations.transformers import FAMILIES
 from floc.integrations.transformers.hooks import is_attached
 from tests.integrations.transformers.helpers import (
-    ALL,
     BOTH,
     CLOSE,
+    DISTINCT,
     RATIO,
     check_by_hand,
     check_masked,
@@ -44,7 +44,6 @@ from tests.integrations.transformers.zoo import (
 )
 
 
-@ALL
 @BOTH
 def test_ratio_one_is_bit_identical(kind: str, attention: str, models) -> None:
     bare = models[kind, attention]
@@ -57,21 +56,19 @@ def test_ratio_one_is_bit_identical(kind: str, attention: str, models) -> None:
         assert [len(kept) for kept in handle.last] == [len(clip.places) for clip in example.clips]
 
 
-@ALL
 @BOTH
 def test_equals_inputs_cut_by_hand(kind: str, attention: str, models) -> None:
     check_by_hand(models[kind, attention], create_prompt(kind))
     check_by_hand(models[kind, attention], create_batch(kind))
 
 
-@ALL
 @BOTH
 def test_equals_the_bare_model_with_dropped_tokens_masked(kind: str, attention: str, models) -> None:
     check_masked(models[kind, attention], create_prompt(kind))
     check_masked(models[kind, attention], create_batch(kind))
 
 
-@ALL
+@DISTINCT
 def test_keeps_the_tokens_of_compress(kind: str, models) -> None:
     example = create_prompt(kind)
     call = record_bare_call(models[kind, "sdpa"], example.inputs)
@@ -130,7 +127,7 @@ def test_rejects_compact_positions_for_grid_positions(kind: str, models) -> None
     assert not is_attached(models[kind, "sdpa"].model)
 
 
-@ALL
+@DISTINCT
 @pytest.mark.parametrize("method", ["pooling", "prunevid"])
 def test_merged_features_replace_embeddings(kind: str, method: str, models) -> None:
     bare, example = models[kind, "sdpa"], create_prompt(kind, slices=8)
@@ -151,7 +148,7 @@ def test_merged_features_replace_embeddings(kind: str, method: str, models) -> N
             torch.testing.assert_close(layer, means)
 
 
-@ALL
+@DISTINCT
 def test_every_method_runs(kind: str, models) -> None:
     bare, example = models[kind, "sdpa"], create_prompt(kind, slices=8)
     for method in floc.methods.list_methods():
@@ -171,7 +168,7 @@ def test_recipe_replaces_the_arguments_of_compress(models) -> None:
     assert same.last[0].settings == handle.last[0].settings
 
 
-@ALL
+@DISTINCT
 def test_base_model_without_language_head(kind: str, models) -> None:
     bare, example = models[kind, "sdpa"].model, create_prompt(kind)
     with floc.attach(models[kind, "sdpa"], ratio=RATIO):
@@ -201,7 +198,7 @@ def test_keeps_half_precision(models) -> None:
     assert handle.last[0].features.dtype == torch.bfloat16
 
 
-@ALL
+@DISTINCT
 def test_gradients_flow(kind: str, models) -> None:
     bare, example = models[kind, "sdpa"], create_prompt(kind)
     with floc.attach(bare, ratio=RATIO) as handle:

@@ -9,7 +9,15 @@ import torch
 
 import floc
 from floc.integrations.transformers.hooks import DecoderHooks
-from tests.integrations.transformers.helpers import ALL, CLOSE, RATIO, check_generated, create_batch, create_prompt
+from tests.integrations.transformers.helpers import (
+    ALL,
+    CLOSE,
+    DISTINCT,
+    RATIO,
+    check_generated,
+    create_batch,
+    create_prompt,
+)
 from tests.integrations.transformers.zoo import transformers
 
 
@@ -90,7 +98,7 @@ def test_shortened_cache_needs_the_hooks(models) -> None:
         bare.generate(input_ids=ids, past_key_values=out.past_key_values, max_new_tokens=2)
 
 
-@ALL
+@DISTINCT
 def test_tests_detect_a_missing_record(kind: str, models, monkeypatch) -> None:
     bare, example = models[kind, "sdpa"], create_batch(kind)
     check_generated(bare, example)

@@ -18,7 +18,7 @@ from floc.families import FAMILIES
 from floc.families.processing import VideoPreparer
 from floc.tokens import Frames
 from tests.integrations.transformers.helpers import CLOSE, RATIO, create_prompt, forbid_vision, record_bare_call
-from tests.integrations.transformers.processors import PARTS, create_processor
+from tests.integrations.transformers.processors import PARTS, apply_template, create_processor, create_turn
 from tests.integrations.transformers.tiny_configs import create_model
 from tests.integrations.transformers.video_types import NOTES
 from tests.integrations.transformers.zoo import Image, Text, Video, prompt, side, transformers, without_pixels
@@ -44,8 +44,6 @@ def read_with_processor(kind: str, path: Path) -> dict[str, torch.Tensor]:
     preparer = VideoPreparer(processor)
     plan = preparer.plan(floc.video.read_facts(path))
     pixels = np.concatenate([batch.pixels for batch in floc.video.read(path, fps=None, max_frames=None)])
-    turn = {"role": "user", "content": [{"type": "video", "video": pixels[plan.indices]}]}
-    turn["content"] = [*turn["content"], {"type": "text", "text": QUESTION}]
     options = {"do_sample_frames": False, "video_metadata": [plan.describe()], "return_metadata": True}
     changed = ("cap_pixels_per_frame", "use_token_compression", "do_resize")
     options |= {name: value for name, value in preparer.settings.items() if name in changed}
@@ -53,15 +51,7 @@ def read_with_processor(kind: str, path: Path) -> dict[str, torch.Tensor]:
     options |= (
         {"return_mm_token_type_ids": True} if FAMILIES[create_model(kind).config.model_type].asks_token_types else {}
     )
-    inputs = processor.apply_chat_template(
-        [turn],
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=True,
-        return_tensors="pt",
-        processor_kwargs=options,
-    )
-    return {name: value for name, value in inputs.items() if torch.is_tensor(value)}
+    return apply_template(processor, [create_turn(QUESTION, ("video", pixels[plan.indices]))], **options)
 
 
 def create_frames(frames: int, width: int = 24, height: int = 16) -> list[Frames]:
@@ -146,16 +136,13 @@ def test_frames_equal_inputs_of_the_processor(kind: str) -> None:
     model, processor, frames = create_model(kind), create_processor(kind), create_frames(38, 50, 34)
     video = capture_frames(kind, frames, ratio=1)
     pixels = np.concatenate([batch.pixels for batch in frames])
-    turn = {"role": "user", "content": [{"type": "video", "video": pixels}, {"type": "text", "text": "?"}]}
     options = {
         "do_sample_frames": False,
         "video_metadata": [{"fps": 2.0, "total_num_frames": 38, "frames_indices": list(range(38))}],
     }
     if "cap_pixels_per_frame" in processor.video_processor.valid_kwargs.__annotations__:
         options["cap_pixels_per_frame"] = True
-    inputs = processor.apply_chat_template(
-        [turn], tokenize=True, return_dict=True, return_tensors="pt", processor_kwargs=options
-    )
+    inputs = apply_template(processor, [create_turn("?", ("video", pixels))], **options)
     other = floc.capture(model, inputs, ratio=1)
     assert video.shape == other.shape
     torch.testing.assert_close(video.features, other.features, **CLOSE)

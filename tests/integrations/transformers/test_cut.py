@@ -6,8 +6,8 @@ import torch
 
 import floc
 from tests.integrations.transformers.helpers import (
-    ALL,
     CLOSE,
+    DISTINCT,
     RATIO,
     compute_cut_logits,
     create_prompt,
@@ -17,7 +17,7 @@ from tests.integrations.transformers.helpers import (
 from tests.integrations.transformers.zoo import Text, Video, prompt, side
 
 
-@ALL
+@DISTINCT
 def test_without_attention_mask(kind: str, models) -> None:
     """Some releases read positions with gaps as several packed prompts if there is no mask."""
     bare, example = models[kind, "sdpa"], create_prompt(kind)

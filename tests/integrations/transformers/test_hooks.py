@@ -11,7 +11,15 @@ import floc
 from floc.integrations.transformers import cut
 from floc.integrations.transformers.cache import CacheLayout
 from floc.integrations.transformers.hooks import DecoderHooks
-from tests.integrations.transformers.helpers import ALL, RATIO, check_by_hand, check_masked, create_prompt, list_hooks
+from tests.integrations.transformers.helpers import (
+    ALL,
+    DISTINCT,
+    RATIO,
+    check_by_hand,
+    check_masked,
+    create_prompt,
+    list_hooks,
+)
 
 
 @ALL
@@ -95,7 +103,7 @@ def break_deepstack(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cut, "cut_deepstack", lambda kwargs, cut, selected: kwargs.pop("deepstack_visual_embeds"))
 
 
-@ALL
+@DISTINCT
 @pytest.mark.parametrize("break_code", [break_gather, break_mask, break_positions])
 def test_tests_detect_broken_code(kind: str, break_code: Any, models, monkeypatch) -> None:
     bare, example = models[kind, "sdpa"], create_prompt(kind)

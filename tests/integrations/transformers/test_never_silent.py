@@ -9,8 +9,8 @@ import torch
 
 import floc
 from tests.integrations.transformers.helpers import (
-    ALL,
     CLOSE,
+    DISTINCT,
     IS_NEW,
     RATIO,
     create_prompt,
@@ -32,7 +32,7 @@ from tests.integrations.transformers.zoo import (
 SOME = pytest.mark.parametrize("kind", ["qwen2_5_vl", "internvl", "llava_onevision"])
 
 
-@ALL
+@DISTINCT
 def test_rejects_prompts_without_pixels(kind: str, models) -> None:
     bare, example = models[kind, "sdpa"], create_prompt(kind)
     with floc.attach(bare, ratio=RATIO):
@@ -41,7 +41,7 @@ def test_rejects_prompts_without_pixels(kind: str, models) -> None:
         assert bare.generate(**example.inputs, max_new_tokens=2).shape[1]  # no state is left
 
 
-@ALL
+@DISTINCT
 def test_rejects_embeddings(kind: str, models) -> None:
     bare, example = models[kind, "sdpa"], create_prompt(kind)
     call = record_bare_call(bare, example.inputs)
@@ -116,7 +116,7 @@ def test_rejects_models_whose_decoder_cannot_be_found(monkeypatch) -> None:
 # ---- no false alarms
 
 
-@ALL
+@DISTINCT
 def test_accepts_text(kind: str, models) -> None:
     bare = models[kind, "sdpa"]
     text = prompt(kind, [[Text(9)], [Text(5)]]).inputs
@@ -128,7 +128,7 @@ def test_accepts_text(kind: str, models) -> None:
     assert handle.last == []
 
 
-@ALL
+@DISTINCT
 def test_accepts_images(kind: str, models) -> None:
     bare = models[kind, "sdpa"]
     size = side(kind) if kind in ("internvl", "smolvlm", *STACKED) else (2, 3)
@@ -150,7 +150,7 @@ def check_placeholders_after_prompt(bare: Any, inputs: dict[str, Any], token: in
     torch.testing.assert_close(at_once, torch.cat(steps, 1), **CLOSE)
 
 
-@ALL
+@DISTINCT
 def test_accepts_answers_with_placeholders(kind: str, models) -> None:
     bare, example = models[kind, "sdpa"], create_prompt(kind)
     token = int(example.inputs["input_ids"][0, example.clips[0].places[0]])
@@ -162,7 +162,7 @@ def test_accepts_answers_with_placeholders(kind: str, models) -> None:
             check_placeholders_after_prompt(bare, example.inputs, token)
 
 
-@ALL
+@DISTINCT
 def test_replay_accepts_answers_with_placeholders(kind: str, models) -> None:
     bare, example = models[kind, "sdpa"], create_prompt(kind)
     token = int(example.inputs["input_ids"][0, example.clips[0].places[0]])

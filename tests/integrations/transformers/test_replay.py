@@ -12,9 +12,9 @@ import floc
 from floc.encoders.vision_features import encode_prepared
 from floc.integrations.transformers import FAMILIES
 from tests.integrations.transformers.helpers import (
-    ALL,
     BOTH,
     CLOSE,
+    DISTINCT,
     MISPLACED,
     RATIO,
     create_prompt,
@@ -35,7 +35,6 @@ from tests.integrations.transformers.zoo import (
 )
 
 
-@ALL
 @BOTH
 def test_replay_equals_attach(kind: str, attention: str, models, tmp_path: Path) -> None:
     bare, example = models[kind, attention], create_prompt(kind, slices=20)  # more than one step of the vision encoder
@@ -55,7 +54,7 @@ def test_replay_equals_attach(kind: str, attention: str, models, tmp_path: Path)
     assert list_hooks(bare) == before
 
 
-@ALL
+@DISTINCT
 def test_another_question_about_the_same_video(kind: str, models) -> None:
     bare, example = models[kind, "sdpa"], create_prompt(kind)
     other = {name: tensor.clone() for name, tensor in example.inputs.items()}
@@ -67,7 +66,7 @@ def test_another_question_about_the_same_video(kind: str, models) -> None:
         torch.testing.assert_close(bare(**without_pixels(other)).logits, expected, **CLOSE)
 
 
-@ALL
+@DISTINCT
 def test_rows_about_one_video_and_beams(kind: str, models) -> None:
     bare, example = models[kind, "sdpa"], create_prompt(kind)
     video = floc.capture(bare, example.inputs, ratio=RATIO)
@@ -85,7 +84,7 @@ def test_rows_about_one_video_and_beams(kind: str, models) -> None:
             assert beams.tolist() == bare.generate(**example.inputs, num_beams=2, max_new_tokens=4).tolist()
 
 
-@ALL
+@DISTINCT
 def test_several_videos_in_a_prompt(kind: str, models) -> None:
     bare, size = models[kind, "sdpa"], Video(4, *side(kind))
     both = prompt(kind, [[Text(4), size, Text(15), size, Text(3)]], seed=3)
@@ -123,7 +122,7 @@ def test_images_beside_a_replayed_video(kind: str, models) -> None:
         torch.testing.assert_close(bare(**without_pixels(example.inputs)).logits, expected, **CLOSE)
 
 
-@ALL
+@DISTINCT
 def test_smaller_budget_from_the_same_file(kind: str, models, tmp_path: Path) -> None:
     bare, example = models[kind, "sdpa"], create_prompt(kind, slices=8)
     floc.capture(bare, example.inputs, ratio=1 / 2).save(tmp_path / "a.floc")
@@ -158,7 +157,7 @@ def test_replay_with_any_method(method: str, models) -> None:
             video.at(ratio=1 / 8)
 
 
-@ALL
+@DISTINCT
 def test_video_of_one_frame(kind: str, models) -> None:
     """A single frame looks like an image in the prompt, but is captured and replayed as a video."""
     bare, example = models[kind, "sdpa"], prompt(kind, [[Text(4), Video(1, *side(kind)), Text(5)]])

@@ -247,15 +247,12 @@ def test_streamer(kind: str, models) -> None:
 
 def create_with_processor(kind: str) -> tuple[Any, Any]:
     """Create a model, and the processor that prepares its inputs."""
-    from tests.integrations.transformers.processors import PARTS, create_processor
-    from tests.integrations.transformers.tiny_configs import create_config
+    from tests.integrations.transformers.processors import create_processor
+    from tests.integrations.transformers.tiny_configs import create_config, set_token_ids
 
     processor = create_processor(kind)
     config = create_config(kind)
-    for name, token in PARTS[kind].special.items():
-        for suffix in ("_id", "_index"):
-            if hasattr(config, name + suffix):
-                setattr(config, name + suffix, processor.tokenizer.convert_tokens_to_ids(token))
+    set_token_ids(config, kind)
     torch.manual_seed(0)
     bare = transformers.AutoModelForImageTextToText.from_config(config).eval()
     bare.generation_config.update(eos_token_id=None, pad_token_id=0)
@@ -266,22 +263,17 @@ def create_with_processor(kind: str) -> tuple[Any, Any]:
 def test_pipeline(kind: str) -> None:
     if kind == "qwen3_5" and not IS_NEW:
         pytest.skip("not in this release: its pipeline ignores processor_kwargs")
+    from tests.integrations.transformers.processors import apply_template, create_turn
+
     bare, processor = create_with_processor(kind)
     frames = np.random.default_rng(0).integers(0, 256, (8, 40, 64, 3), np.uint8)
-    talk = [{"role": "user", "content": [{"type": "video", "video": frames}, {"type": "text", "text": "What?"}]}]
+    talk = [create_turn("What?", ("video", frames))]
     sampling = {"do_sample_frames": False}
     ask = transformers.pipeline("image-text-to-text", model=bare, processor=processor)
     with floc.attach(bare, ratio=RATIO) as handle:
         answer = ask(talk, processor_kwargs=sampling, max_new_tokens=4, do_sample=False, return_tensors=True)
         (kept,) = handle.last
-        inputs = processor.apply_chat_template(
-            talk,
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=True,
-            return_tensors="pt",
-            processor_kwargs=sampling,
-        )
+        inputs = apply_template(processor, talk, **sampling)
         expected = bare.generate(**inputs, max_new_tokens=4, do_sample=False)
     assert kept.n > len(kept)
     assert answer[0]["generated_token_ids"].tolist() == expected[0].tolist()
@@ -301,8 +293,10 @@ def load(folder: Path, **options: Any) -> Any:
     return loaded
 
 
-@SOME
-@pytest.mark.parametrize("offloaded", ["vision", "language", "both"])
+@pytest.mark.parametrize(
+    ("kind", "offloaded"),
+    [("qwen2_5_vl", "vision"), ("internvl", "language"), *((kind, "both") for kind in SOME.args[1])],
+)
 @pytest.mark.filterwarnings("ignore:The following device_map keys do not match any submodules")  # but parameters
 @pytest.mark.filterwarnings("ignore:You are calling .generate")  # of older releases: the first part is on no device
 def test_weights_on_disk(kind: str, offloaded: str, tmp_path: Path) -> None:

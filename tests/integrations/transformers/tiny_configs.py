@@ -13,7 +13,7 @@ import torch
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc-video[hf]'")
 
-from tests.integrations.transformers.processors import MERGE, PARTS, create_processor  # noqa: E402
+from tests.integrations.transformers.processors import MERGE, PARTS, TILINGS, create_processor  # noqa: E402
 
 HIDDEN = 64
 MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
@@ -112,6 +112,7 @@ OWN: dict[str, dict[str, Any]] = {
     "muse_glimmer": {"whole": {"out_hidden_size": 128}},
     "smolvlm": {"whole": {"scale_factor": 2}},
     "internvl": {},
+    **{kind: {"whole": {"image_grid_pinpoints": TILINGS}} for kind in ("llava_next_video", "llava_onevision")},
     **{kind: {"whole": {"insert_layer_id": 1}} for kind in ("minicpmv4_6", "minicpmv4_7", "minicpm_ocr")},
     "exaone4_5": {"text": {"model_type": "exaone4"}, "vision": {"num_key_value_heads": 1}},
     "glm5_next": {"text": {"num_key_value_heads": 4}},

@@ -194,10 +194,7 @@ class DecoderHooks(ABC):
             return has_pixels
         if has_pixels and not self.family.takes_images:
             raise ValueError("a replayed video needs no pixels; remove pixel_values_videos from the inputs")
-        ids = arguments.get("input_ids")
-        if ids is None or ids.shape[1] == 1:  # an answer may contain placeholder tokens
-            return False
-        count = int(self.family.mask_tokens(self.config, ids, has_images=False).sum(1).max())
+        count = self.family.count_tokens(self.config, arguments)
         is_part = count < sum(map(math.prod, self.shapes))
         return count > 0 and not (is_part and may_be_guess(count, arguments.get("past_key_values")))
 

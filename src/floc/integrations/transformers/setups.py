@@ -26,14 +26,12 @@ def may_be_guess(tokens: int, cache: Any) -> bool:
 
 def check_visible(family: ModelFamily, config: Any, arguments: Arguments) -> None:
     """Raise ValueError if a call without pixels may have a video, which FLoC could not shorten."""
-    ids, embeds, cache = (arguments.get(name) for name in ("input_ids", "inputs_embeds", "past_key_values"))
-    if ids is None:
-        if embeds is not None and embeds.shape[1] > 1:
-            problem = "floc cannot see whether inputs_embeds contain a video, so it cannot shorten it"
-            raise ValueError(f"{problem}; pass input_ids and pixels instead, or detach floc for this call")
-        return
-    count = int(family.mask_tokens(config, ids, has_images=False).sum(1).max()) if ids.shape[1] > 1 else 0
-    if count and not may_be_guess(count, cache):
+    embeds = arguments.get("inputs_embeds") if arguments.get("input_ids") is None else None
+    if embeds is not None and embeds.shape[1] > 1:
+        problem = "floc cannot see whether inputs_embeds contain a video, so it cannot shorten it"
+        raise ValueError(f"{problem}; pass input_ids and pixels instead, or detach floc for this call")
+    count = family.count_tokens(config, arguments)
+    if count and not may_be_guess(count, arguments.get("past_key_values")):
         problem = f"the prompt has {count} video tokens, but neither {family.pixels} nor encoded videos"
         remedy = "pass all that the processor returned, and no prefill_chunk_size, which drops pixels"
         raise ValueError(f"{problem}; {remedy}; or detach floc for this call")
