@@ -1,4 +1,4 @@
-"""The demo: which patches show the keys, which methods keep them, and the files it writes."""
+"""The demo: what it prints, and the files it writes."""
 
 from __future__ import annotations
 
@@ -7,36 +7,41 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import floc
-from examples.demo.__main__ import main
-from examples.demo.demo import find_key_patches, score
-from examples.demo.film import Sighting
-from floc.encoders.base import VideoTokens
+for package in ("transformers", "torchvision", "av", "PIL", "sklearn"):
+    pytest.importorskip(package, reason="the demo needs pip install 'floc-video[hf,video,report]'")
+
+from examples.demo.__main__ import main  # noqa: E402
+from examples.demo.demo import METHODS, RATIOS, choose_question, make_subject, plan_film  # noqa: E402
+from examples.tiny_video_model.films import PLACES, label_tokens  # noqa: E402
+from examples.tiny_video_model.questions import Question, QuestionPicker  # noqa: E402
+from examples.tiny_video_model.things import THINGS  # noqa: E402
 
 
-def test_prints_scores_of_all_methods_and_writes_film_and_report(tmp_path: Path, capsys) -> None:
-    for package in ("av", "PIL", "sklearn"):
-        pytest.importorskip(package, reason="the demo needs pip install 'floc-video[video,report]'")
-    main(["-o", str(tmp_path / "demo"), "--seconds", "12", "--encoder", "pixels"])
+def test_prints_answers_and_scores_and_writes_film_and_report(tmp_path: Path, capsys) -> None:
+    main(["-o", str(tmp_path / "demo"), "--films", "2"])
     output = capsys.readouterr()
     text = (output.out + output.err).replace("\n", " ")
-    assert "Who kept the keys?" in text
-    assert "1/32" in text
-    assert all(method in text for method in floc.methods.list_methods())
-    assert (tmp_path / "demo" / "report.html").exists()
-    assert (tmp_path / "demo" / "keys.mp4").exists()
+    assert "Right answers in percent, 2 films" in text
+    assert all(name in text for name in (*METHODS, *RATIOS, "all tokens"))
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert "The answer is" in page
+    assert (tmp_path / "demo" / "film.mp4").exists()
 
 
-def test_key_patches_are_those_covered_by_the_box() -> None:
-    tokens = np.random.default_rng(0).standard_normal((3, 4, 8, 16)).astype(np.float32)
-    video = VideoTokens(tokens, np.array([0.0, 0.5, 1.0]))
-    # from the middle of column 2 to the end of column 3, in row 1; a sliver of row 2
-    sightings = [Sighting(0.5, (2.5 / 8, 1 / 4, 4 / 8, 2.05 / 4)), Sighting(0.75, (0, 0, 1, 1))]
-    patches = find_key_patches(video, sightings)
-    assert patches.tolist() == [32 + 8 + 2, 32 + 8 + 3]
-    everything = floc.compress(tokens, ratio=1)
-    assert score(video, everything, patches)[:2] == (2, 2)
-    one = floc.compress(tokens, budget=1, method="random", seed=1)
-    key_score = score(video, one, patches)
-    assert key_score.kept == len(set(one.indices) & set(patches))
-    assert key_score.similarity < 0.99
+def test_the_question_of_the_report_is_the_one_that_divides_the_methods_most() -> None:
+    questions = [Question("what", str(number), "", "cup") for number in range(4)] + [Question("scene", "4", "")]
+    full = np.array([False, True, True, True, True])
+    right = {("a", "1/8"): np.array([1, 1, 1, 1, 1]), ("b", "1/8"): np.array([0, 1, 0, 0, 0])}
+    assert choose_question(questions, right, full) is questions[2]
+    assert choose_question(questions[4:], {}, full[4:]) is None
+
+
+def test_the_subject_is_what_the_question_asks_for() -> None:
+    film = plan_film(0)
+    question = next(question for question in QuestionPicker(0).pick(film, 3) if question.kind == "where")
+    answers = {("floc", "1/8"): question.answer, ("floc", "1/16"): "nowhere", ("random", "1/8"): "nowhere"}
+    subject = make_subject(film, question, answers)
+    labels = label_tokens(film, 112, 168, 28).ravel()
+    assert {THINGS[label - len(PLACES)] for label in labels[subject.tokens]} == {question.thing}
+    assert subject.answers["floc", "1/8"] == (question.answer, True)
+    assert "floc at 1/8; random never" in subject.verdict

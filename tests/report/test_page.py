@@ -15,7 +15,7 @@ from PIL import Image
 
 import floc
 from floc.analysis.compare import Comparison, MethodResult, RatioStep
-from floc.report.render import ReportData, render_page
+from floc.report.render import ReportData, Subject, render_page
 from floc.tokens import Frames
 from floc.video.thumbnails import Thumbnails
 from tests.report.browser import Browser
@@ -273,6 +273,25 @@ def test_dark_theme_follows_the_system(browser, url: str) -> None:
     browser.open(url)
     wait_until_ready(browser)
     assert lightness() > 600
+    assert browser.messages == []
+
+
+def test_a_question_opens_the_report(browser, report: ReportData, tmp_path: Path) -> None:
+    step = next(iter(sorted(report.comparison.results[0].measures)))
+    label = report.comparison.steps[step].label
+    tokens = np.array([12, 13, 25])
+    subject = Subject(f"Where is it? {NASTY}", "On the table.", tokens, {("floc", label): (NASTY, True)})
+    path = tmp_path / "report.html"
+    path.write_text(render_page(replace(report, subject=subject, opens_at=1)), encoding="utf-8")
+    browser.open(path.as_uri())
+    wait_until_ready(browser)
+    assert text(browser, "#answer-title") == subject.question
+    assert text(browser, "#verdict") == subject.verdict
+    kept = int(np.isin(tokens, report.comparison.results[0].kept[step].indices).sum())
+    shown = browser.eval("document.querySelector('#answers tbody td').innerText")
+    assert shown == f"✓ {NASTY}\n{kept} of 3 patches kept"
+    outlines = "document.querySelector('.panel .subject').getAttribute('d').split('M').length - 1"
+    assert browser.eval(outlines) == 2  # a frame has 12 tokens
     assert browser.messages == []
 
 
