@@ -1,4 +1,4 @@
-"""Prompts for vLLM with images and videos of seeded noise."""
+"""Prompts for vLLM with images and videos of seeded noise, or with rendered films."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ IMAGE, VIDEO = (f"<|vision_start|><|{name}_pad|><|vision_end|>" for name in ("im
 
 
 def build(parts: list[Any], seed: int = 0) -> dict[str, Any]:
-    """Build a prompt from parts: "text", ["image", height, width] or ["video", frames, height, width, fps]."""
+    """Build a prompt from parts: "text", ["image", height, width], ["video", frames, height, width, fps] or ["film", seed]."""
     from PIL import Image
 
     rng = np.random.default_rng(seed)
@@ -22,7 +22,7 @@ def build(parts: list[Any], seed: int = 0) -> dict[str, Any]:
             images.append(rng.integers(0, 256, (*part[1:], 3), dtype=np.uint8))
             text += IMAGE
         else:
-            videos.append(build_video(rng, *part[1:]))
+            videos.append(build_film(*part[1:]) if part[0] == "film" else build_video(rng, *part[1:]))
             text += VIDEO
     media = {"image": [Image.fromarray(image) for image in images], "video": videos}
     return {"prompt": text, "multi_modal_data": {name: items for name, items in media.items() if items}}
@@ -30,7 +30,19 @@ def build(parts: list[Any], seed: int = 0) -> dict[str, Any]:
 
 def build_video(rng: np.random.Generator, frames: int, height: int, width: int, fps: float) -> tuple[np.ndarray, dict]:
     """Return frames and the metadata that a video reader gives."""
-    metadata = dict(
+    return rng.integers(0, 256, (frames, height, width, 3), dtype=np.uint8), _describe(frames, fps)
+
+
+def build_film(seed: int) -> tuple[np.ndarray, dict]:
+    """Return a film of `examples.tiny_video_model` and its metadata."""
+    from examples.tiny_video_model.films import FPS, make_film, render_film
+
+    frames = render_film(make_film(seed))
+    return frames, _describe(len(frames), FPS)
+
+
+def _describe(frames: int, fps: float) -> dict:
+    return dict(
         fps=fps,
         total_num_frames=frames,
         duration=frames / fps,
@@ -38,4 +50,3 @@ def build_video(rng: np.random.Generator, frames: int, height: int, width: int, 
         do_sample_frames=False,
         video_backend="noise",
     )
-    return rng.integers(0, 256, (frames, height, width, 3), dtype=np.uint8), metadata

@@ -245,6 +245,49 @@ def test_logprobs_equal_transformers(studio: Studio) -> None:
     assert len({*selected} & {*kept}) >= 0.9 * len(kept)  # the two vision encoders round differently
 
 
+@pytest.mark.skipif(IS_OLD, reason="vLLM 0.28 loses the real rate, so that positions differ")
+def test_answers_of_the_trained_model_equal_transformers(studio: Studio) -> None:
+    import floc
+    from examples.tiny_video_model.checkpoint import CHECKPOINT, load_checkpoint
+    from examples.tiny_video_model.exam import TEST_SEED
+    from examples.tiny_video_model.films import make_film
+    from examples.tiny_video_model.questions import QuestionPicker
+
+    model, processor = load_checkpoint()
+    picker = QuestionPicker(TEST_SEED)
+    asked = [(seed, question) for seed in range(TEST_SEED, TEST_SEED + 4) for question in picker.pick(make_film(seed))]
+    jobs = {
+        f"{seed} {question.text}": [
+            "<|im_start|>user\n",
+            ["film", seed],
+            f" {question.text}<|im_end|>\n<|im_start|>assistant\n",
+        ]
+        for seed, question in asked
+    }
+    answers = studio.ask("trained", "qwen2_5_vl", jobs, model=str(CHECKPOINT))
+    same = right = 0
+    for (_, question), (name, parts) in zip(asked, jobs.items(), strict=True):
+        prompt = prompts.build(parts)
+        ((frames, metadata),) = prompt["multi_modal_data"]["video"]
+        times = {part: metadata[part] for part in ("fps", "total_num_frames", "frames_indices")}
+        inputs = processor(
+            text=[prompt["prompt"]],
+            videos=[torch.from_numpy(frames).permute(0, 3, 1, 2)],
+            video_metadata=[times],
+            do_sample_frames=False,
+            return_tensors="pt",
+        )
+        with torch.no_grad(), floc.attach(model, ratio=RATIO):
+            ids = model.generate(**inputs, max_new_tokens=4, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+        decode = processor.tokenizer.decode
+        given = decode(answers.by_job[name]["answer"]).split("<|im_end|>")[0].strip()
+        same += given == decode(ids).split("<|im_end|>")[0].strip()
+        right += given == question.answer
+    assert len({*jobs}) >= 30
+    assert same >= 0.98 * len(jobs)
+    assert right >= 0.7 * len(jobs)
+
+
 def test_engine_in_its_own_processes(studio: Studio) -> None:
     answers = studio.ask("processes", "qwen2_5_vl", {"one": LONG}, processes=True)
     assert answers.kept[0]["kept"] == studio.whole.kept[0]["kept"]
