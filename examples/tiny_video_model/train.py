@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from examples.tiny_video_model.auxiliary import AuxiliaryHeads
 from examples.tiny_video_model.batches import BatchMaker
+from examples.tiny_video_model.checkpoint import write_sums
 from examples.tiny_video_model.encoded_films import EncodedFilms, make_patches, render_films
 from examples.tiny_video_model.films import PLACES
 from examples.tiny_video_model.model import CELL, make_model, make_tokenizer, write_processor
@@ -29,8 +30,8 @@ from examples.tiny_video_model.things import THINGS
 
 # slices of a film, films in a batch, share of the decoder's time
 STAGES = ((4, 8, 0.1), (8, 8, 0.2), (16, 6, 0.25), (32, 4, 0.45))
+LAST_STAGES = ((8, 8, 0.1), (16, 6, 0.3), (32, 4, 0.6))  # of a training that goes on
 VISION_SHARE = 0.12  # of the time
-ENCODE_SHARE = 0.1
 VISION_SLICES, VISION_FILMS = 8, 6  # a batch for the vision encoder
 MATRIX_RATE, OTHER_RATE = 0.02, 3e-3
 AUXILIARY_UNTIL = 0.6  # share of the decoder's time after which the losses for single tokens are gone
@@ -132,6 +133,7 @@ def train_decoder(
     seed: int,
     log: Log,
     *,
+    stages: Sequence[tuple[int, int, float]] = STAGES,
     drop: bool = False,
     save: Callable[[], None] = lambda: None,
 ) -> None:
@@ -142,9 +144,9 @@ def train_decoder(
     heads = AuxiliaryHeads(model, things)
     optimizers = Optimizers(decoder, heads.parameters())
     started, step = time.monotonic(), 0
-    for stage, (slices, size, _) in enumerate(STAGES):
+    for stage, (slices, size, _) in enumerate(stages):
         maker = BatchMaker(tokenizer, films, slices, size, seed + stage, drop=drop)
-        end = sum(share for *_, share in STAGES[: stage + 1])
+        end = sum(share for *_, share in stages[: stage + 1])
         while (progress := (time.monotonic() - started) / (60 * minutes)) < end:
             batch = maker.make().to(model.device)
             with _autocast(model):
@@ -196,10 +198,10 @@ def train(
     def save() -> None:
         save_checkpoint(model, tokenizer, folder, height, width, log)
 
-    train_decoder(
-        model, tokenizer, encoded, (rows, columns), minutes * (1 - VISION_SHARE), seed, log, drop=drop, save=save
-    )
-    save()
+    stages, share = (STAGES, 1 - VISION_SHARE) if start is None else (LAST_STAGES, 1.0)
+    settings: dict[str, Any] = dict(stages=stages, drop=drop, save=save)
+    train_decoder(model, tokenizer, encoded, (rows, columns), share * minutes, seed, log, **settings)
+    write_sums(folder)
 
 
 def main() -> None:

@@ -10,7 +10,10 @@ IMAGE, VIDEO = (f"<|vision_start|><|{name}_pad|><|vision_end|>" for name in ("im
 
 
 def build(parts: list[Any], seed: int = 0) -> dict[str, Any]:
-    """Build a prompt from parts: "text", ["image", height, width], ["video", frames, height, width, fps] or ["film", seed]."""
+    """Build a prompt from parts.
+
+    A part is "text", ["image", height, width], ["video", frames, height, width, fps] or ["film", seed].
+    """
     from PIL import Image
 
     rng = np.random.default_rng(seed)
