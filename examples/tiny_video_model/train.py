@@ -30,11 +30,11 @@ from examples.tiny_video_model.things import THINGS
 
 # slices of a film, films in a batch, share of the decoder's time
 STAGES = ((4, 8, 0.1), (8, 8, 0.2), (16, 6, 0.25), (32, 4, 0.45))
-LAST_STAGES = ((8, 8, 0.1), (16, 6, 0.3), (32, 4, 0.6))  # of a training that goes on
+LAST_STAGES = ((16, 6, 0.15), (32, 4, 0.85))  # of a training that goes on
 VISION_SHARE = 0.12  # of the time
 VISION_SLICES, VISION_FILMS = 8, 6  # a batch for the vision encoder
 MATRIX_RATE, OTHER_RATE = 0.02, 3e-3
-AUXILIARY_UNTIL = 0.6  # share of the decoder's time after which the losses for single tokens are gone
+AUXILIARY_UNTIL = 0.8  # share of the decoder's time after which the losses for single tokens are gone
 
 
 class Optimizers:
