@@ -7,7 +7,7 @@ PIP_INSTALL := pip install --quiet
 .PHONY: help demo test test-package test-corpus fuzz test-kill soak test-lmms install-vllm test-vllm support docs badges format bench bench-small clean
 
 help:
-	@echo "make demo          render a film, compress it with several methods, write a report to out/demo"
+	@echo "make demo          ask a tiny trained model about a film with 1/8 to 1/32 of the tokens; report in out/demo"
 	@echo "make test          format, lint, types, tests"
 	@echo "make test-package  build the package, install it into a clean environment, use it there"
 	@echo "make test-corpus   ingest 200 videos on processes and on Ray, with kills"

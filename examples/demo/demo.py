@@ -20,7 +20,7 @@ from examples.tiny_video_model.model import CELL, HEIGHT, WIDTH
 from examples.tiny_video_model.packed import encode_frames
 from examples.tiny_video_model.questions import KINDS, Question, QuestionPicker
 from examples.tiny_video_model.things import THINGS
-from floc import report
+from floc import methods, report
 from floc._text import format_time
 from floc.encoders.load import load_tokens
 from floc.encoders.vision_tower import load as load_encoder
@@ -91,7 +91,7 @@ def _ask(model: Any, processor: Any, video: Any, question: Question) -> str:
 def grade_films(
     model: Any, examiner: Examiner, films: int, bar: Callable[..., None]
 ) -> dict[tuple[str, str], np.ndarray]:
-    """Return right answers and questions [films, kinds, 2] of all methods and ratios; empty if a method cannot."""
+    """Return the numbers of right answers and of questions, [films, kinds, 2], by method and ratio."""
     counts: dict[tuple[str, str], list[np.ndarray]] = {}
     for number, exam in enumerate(make_exams(model, films)):
         counts.setdefault((ALL, "1"), []).append(examiner.grade(exam, None))
@@ -105,8 +105,9 @@ def grade_films(
 
 
 def _compress(exam: Exam, method: str, ratio: str) -> floc.Kept | None:
+    seed: dict[str, Any] = {"seed": exam.film.seed} if "seed" in methods.list_options(method) else {}
     try:
-        return floc.compress(exam.tokens, ratio=ratio, method=method)
+        return floc.compress(exam.tokens, ratio=ratio, method=method, **seed)
     except ValueError:  # frame_uniform keeps whole frames
         return None
 
@@ -149,10 +150,10 @@ def _print_scores(screen: Console, counts: dict[tuple[str, str], np.ndarray]) ->
 
 
 def choose_question(
-    questions: Sequence[Question], right: dict[tuple[str, str], np.ndarray], full: np.ndarray
+    questions: Sequence[Question], things: Sequence[str], right: dict[tuple[str, str], np.ndarray], full: np.ndarray
 ) -> Question | None:
-    """Return the question about a thing on which methods disagree most, of those answered right with all tokens."""
-    able = [at for at, question in enumerate(questions) if question.thing is not None and full[at]]
+    """Return the question about something shown on which methods disagree most, if it is right with all tokens."""
+    able = [at for at, question in enumerate(questions) if question.thing in things and full[at]]
     if not able:
         return None
     shares = {at: float(np.mean([answers[at] for answers in right.values()])) for at in able}
@@ -174,7 +175,7 @@ def _write_report(
     exam = Exam(film, encode_frames(model, render_film(film)), QuestionPicker(seed).pick(film, 3))
     kept = {(method, ratio): _compress(exam, method, ratio) for method in METHODS for ratio in RATIOS}
     right = {key: examiner.check(exam, tokens) for key, tokens in kept.items() if tokens is not None}
-    question = choose_question(exam.questions, right, examiner.check(exam, None))
+    question = choose_question(exam.questions, film.things, right, examiner.check(exam, None))
     subject = None
     if question is not None:
         answers = {}
@@ -203,6 +204,6 @@ def make_subject(film: Film, question: Question, answers: dict[tuple[str, str], 
     verdicts = []
     for method in dict.fromkeys(method for method, _ in answers):
         good = [ratio for ratio in RATIOS if judged.get((method, ratio), ("", False))[1]]
-        verdicts.append(f"{method} {'at ' + ', '.join(good) if good else 'never'}")
-    verdict = f"The answer is “{question.answer}”. Answered right by " + "; ".join(verdicts) + "."
+        verdicts.append(f"{method} {len(good)}")
+    verdict = f"The answer is “{question.answer}”. Right at so many of {len(RATIOS)} ratios: {', '.join(verdicts)}."
     return report.Subject(question.text, verdict, tokens, judged)

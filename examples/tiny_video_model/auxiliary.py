@@ -90,7 +90,7 @@ class AuxiliaryHeads(nn.Module):
         self._things = nn.ModuleList([nn.Linear(width, classes) for classes in THING_CLASSES])
         numbers = torch.full((model.config.text_config.vocab_size,), -1)
         numbers[thing_ids] = torch.arange(len(thing_ids))
-        self.register_buffer("_numbers", numbers)
+        self._numbers = nn.Buffer(numbers)
         self._seen: dict[str, torch.Tensor] = {}
         layers = model.model.language_model.layers
         self._hooks = [
@@ -105,22 +105,24 @@ class AuxiliaryHeads(nn.Module):
             hook.remove()
 
     def compute(self, batch: Any, start: int) -> torch.Tensor:
-        """Return the loss after a call of the model; visual tokens begin at `start`, questions one after their end."""
+        """Return the loss after a call of the model.
+
+        `start` is the place of the first visual token; one token separates them from the questions.
+        """
         count = batch.visual.shape[1]
         visual = _normalise(self._seen["visual"][:, start : start + count])
-        losses = [
-            functional.cross_entropy(
-                head(visual).flatten(0, 1), batch.visual_labels[..., part].flatten(), ignore_index=IGNORED
-            )
-            for part, head in enumerate(self._visual)
-        ]
+        losses = []
+        for part, head in enumerate(self._visual):
+            labels = batch.visual_labels[..., part].flatten()
+            # a batch may keep no token of any thing, and the mean over nothing is not a number
+            total = functional.cross_entropy(head(visual).flatten(0, 1), labels, ignore_index=IGNORED, reduction="sum")
+            losses.append(total / (labels != IGNORED).sum().clamp(min=1))
         numbers = self._numbers[batch.text.ids]
         row, place = (numbers >= 0).nonzero(as_tuple=True)
         words = _normalise(self._seen["text"][row, start + count + 1 + place])
         known = batch.thing_labels[row, numbers[row, place]]
         losses += [functional.cross_entropy(head(words), known[:, part]) for part, head in enumerate(self._things)]
-        # a batch may keep no token of any thing, or name no thing
-        return torch.stack([loss for loss in losses if loss.isfinite()]).sum()
+        return torch.stack(losses).sum()
 
 
 def _normalise(states: torch.Tensor) -> torch.Tensor:

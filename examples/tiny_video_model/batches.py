@@ -39,7 +39,7 @@ class BatchMaker:
         size: Films in a batch.
         seed: Determines the batches.
         questions: Questions of each kind.
-        drop: Leave out visual tokens at random: none of them in a third of the batches, up to 31 of 32 in the others.
+        drop: Leave out visual tokens at random: none of them in three batches of eight, up to 31 of 32 in the others.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ backwards, or with its end first. That saves the encoder for most of the trainin
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
@@ -33,7 +33,7 @@ def _render(seed: int, slices: int, height: int, width: int) -> Rendered:
     return film, render_film(film, height, width), label_tokens(film, height, width, CELL)
 
 
-def render_films(seed: int, slices: int, height: int, width: int) -> Iterator[Rendered]:
+def render_films(seed: int, slices: int, height: int, width: int) -> Generator[Rendered]:
     """Render films for training in other processes, without end."""
     ahead = max(16, 2 * (os.cpu_count() or 1))
     with ProcessPoolExecutor(max(1, (os.cpu_count() or 1) - 1)) as pool:
@@ -87,7 +87,7 @@ class EncodedFilms:
             order = (np.arange(slices) + int(rng.integers(LENGTH))) % LENGTH
             if rng.random() < 0.5:
                 order = order[::-1]
-            film = rearrange_film(self._films[number], order)
+            film = rearrange_film(self._films[number], order, int(rng.integers(2**32)))
             if film is not None:
                 tokens = self._tokens[number, torch.from_numpy(order.copy())]
                 return film, tokens.flatten(0, 2).float(), self._labels[number][order]

@@ -15,7 +15,7 @@ from examples.tiny_video_model.model import CELL, HEIGHT, WIDTH
 from examples.tiny_video_model.packed import PackedDecoder, PackedText, encode_frames
 from examples.tiny_video_model.questions import GROUPS, KINDS, Question, QuestionPicker
 
-TEST_SEED = 9 * 10**8  # films for training have smaller seeds
+TEST_SEED = 9 * 10**8  # films for training have smaller seeds: see `train.MAX_SEED`
 RESAMPLES = 2000
 
 
@@ -58,20 +58,21 @@ class Examiner:
 
     def check(self, exam: Exam, kept: floc.Kept | None) -> np.ndarray:
         """Return which answers are right with the kept tokens, or with all tokens, [questions] bool."""
-        text = PackedText(self._tokenizer, [exam.questions])
+        device = exam.tokens.device
+        text = PackedText(self._tokenizer, [exam.questions]).to(device)
         if kept is None:
-            features, indices = exam.tokens.flatten(0, 2), torch.arange(exam.tokens[..., 0].numel())
+            features, indices = exam.tokens.flatten(0, 2), torch.arange(exam.tokens[..., 0].numel(), device=device)
         else:
-            features, indices = torch.as_tensor(kept.features), torch.as_tensor(kept.indices)
+            features, indices = (torch.as_tensor(array, device=device) for array in (kept.features, kept.indices))
         return self._decoder.check_answers(len(exam.tokens), features, indices, text)
 
     def grade(self, exam: Exam, kept: floc.Kept | None) -> np.ndarray:
-        """Return the right answers and the questions of each kind, [kinds, 2] int64."""
+        """Return the numbers of right answers and of questions, by kind, [kinds, 2] int64."""
         return count_right(exam.questions, self.check(exam, kept))
 
 
 def count_right(questions: Sequence[Question], right: np.ndarray) -> np.ndarray:
-    """Return the right answers and the questions of each kind, [kinds, 2] int64."""
+    """Return the numbers of right answers and of questions, by kind, [kinds, 2] int64."""
     counts = np.zeros((len(KINDS), 2), np.int64)
     for question, is_right in zip(questions, right, strict=True):
         counts[KINDS.index(question.kind)] += int(is_right), 1

@@ -103,8 +103,10 @@ def make_film(seed: int, slices: int = 32, *, training: bool = False) -> Film:
     return Film(seed, slices, shots, tuple(appearances), float(rng.uniform(0.8, 1.15)))
 
 
-def rearrange_film(film: Film, order: np.ndarray) -> Film | None:
+def rearrange_film(film: Film, order: np.ndarray, seed: int) -> Film | None:
     """Return the film that shows given slices of another one, in a given order, or None if it would break the rules.
+
+    The seed determines what its questions name beside what it shows.
 
     The new film has other questions and answers; its pictures are those of the slices, and it cannot be rendered.
     """
@@ -127,7 +129,7 @@ def rearrange_film(film: Film, order: np.ndarray) -> Film | None:
             return None
         appearances += [replace(old_ones[0], start=int(run[0]), end=int(run[-1]) + 1) for run in runs]
     appearances.sort(key=lambda appearance: (appearance.start, appearance.zone))
-    return Film(film.seed, len(order), tuple(shots), tuple(appearances), film.light) if appearances else None
+    return Film(seed, len(order), tuple(shots), tuple(appearances), film.light) if appearances else None
 
 
 def _make_shots(rng: np.random.Generator, slices: int) -> tuple[Shot, ...]:

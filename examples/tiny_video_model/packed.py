@@ -1,10 +1,11 @@
-"""Run parts of the model for many questions at once, with the results of one call of the model for each question.
+"""Answer many questions in one call; the results equal one call for each question.
 
 The vision encoder computes all slices in one call, and the decoder a film once for all questions about it.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -111,10 +112,10 @@ class PackedText:
         )
 
     def to(self, device: torch.device) -> PackedText:
-        """Move to a device; return itself."""
-        for name, value in vars(self).items():
-            setattr(self, name, value.to(device))
-        return self
+        """Return the text on another device."""
+        moved = copy.copy(self)
+        moved.__dict__.update({name: value.to(device) for name, value in vars(self).items()})
+        return moved
 
 
 class PackedDecoder:

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from examples.tiny_video_model.auxiliary import AuxiliaryHeads
 from examples.tiny_video_model.batches import BatchMaker
-from examples.tiny_video_model.checkpoint import write_sums
+from examples.tiny_video_model.checkpoint import CHECKPOINT, write_sums
 from examples.tiny_video_model.encoded_films import EncodedFilms, make_patches, render_films
 from examples.tiny_video_model.films import PLACES
 from examples.tiny_video_model.model import CELL, make_model, make_tokenizer, write_processor
@@ -33,6 +33,7 @@ STAGES = ((4, 8, 0.1), (8, 8, 0.2), (16, 6, 0.25), (32, 4, 0.45))
 LAST_STAGES = ((16, 6, 0.15), (32, 4, 0.85))  # of a training that goes on
 VISION_SHARE = 0.12  # of the time
 VISION_SLICES, VISION_FILMS = 8, 6  # a batch for the vision encoder
+MAX_SEED = 3  # seeds of films for training stay below those of tests
 MATRIX_RATE, OTHER_RATE = 0.02, 3e-3
 AUXILIARY_UNTIL = 0.8  # share of the decoder's time after which the losses for single tokens are gone
 
@@ -185,6 +186,12 @@ def train(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     height, width = rows * CELL, columns * CELL
     tokenizer, log = make_tokenizer(), Log()
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    settings = dict(minutes=minutes, seed=seed, films=films, rows=rows, columns=columns, drop=drop)
+    log.lines.append({"device": device.type, **versions, **settings})
+    if start is not None and (start / "training.json").exists():
+        log.lines = [*json.loads((start / "training.json").read_text()), *log.lines]
+    model: Any
     if start is None:
         model = make_model(tokenizer, seed)
     else:
@@ -199,8 +206,9 @@ def train(
         save_checkpoint(model, tokenizer, folder, height, width, log)
 
     stages, share = (STAGES, 1 - VISION_SHARE) if start is None else (LAST_STAGES, 1.0)
-    settings: dict[str, Any] = dict(stages=stages, drop=drop, save=save)
-    train_decoder(model, tokenizer, encoded, (rows, columns), share * minutes, seed, log, **settings)
+    train_decoder(
+        model, tokenizer, encoded, (rows, columns), share * minutes, seed, log, stages=stages, drop=drop, save=save
+    )
     write_sums(folder)
 
 
@@ -216,8 +224,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of weights, films and questions (default: 0)")
     parser.add_argument("--start", type=Path, help="a checkpoint whose training goes on; its vision encoder stays")
     options = vars(parser.parse_args())
+    if not 0 <= options["seed"] <= MAX_SEED:
+        parser.error(f"--seed: 0 to {MAX_SEED}, as other films are for tests; got {options['seed']}")
     if not torch.cuda.is_available():
-        print("no GPU: this takes about an hour on two cores; a trained checkpoint is shipped", file=sys.stderr)
+        minutes = f"{options['minutes']:.0f} minutes on the CPU, and some to encode films"
+        print(f"no GPU: the training takes {minutes}; a trained checkpoint is in {CHECKPOINT}", file=sys.stderr)
     train(options.pop("output"), options.pop("minutes"), options.pop("seed"), **options)
 
 

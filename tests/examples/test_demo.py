@@ -29,11 +29,12 @@ def test_prints_answers_and_scores_and_writes_film_and_report(tmp_path: Path, ca
 
 
 def test_the_question_of_the_report_is_the_one_that_divides_the_methods_most() -> None:
-    questions = [Question("what", str(number), "", "cup") for number in range(4)] + [Question("scene", "4", "")]
-    full = np.array([False, True, True, True, True])
-    right = {("a", "1/8"): np.array([1, 1, 1, 1, 1]), ("b", "1/8"): np.array([0, 1, 0, 0, 0])}
-    assert choose_question(questions, right, full) is questions[2]
-    assert choose_question(questions[4:], {}, full[4:]) is None
+    questions = [Question("what", str(number), "", "cup") for number in range(4)]
+    questions += [Question("scene", "4", ""), Question("present", "5", "no", "cat")]
+    full = np.array([False, True, True, True, True, True])
+    right = {("a", "1/8"): np.array([1, 1, 1, 1, 1, 1]), ("b", "1/8"): np.array([0, 1, 0, 0, 0, 0])}
+    assert choose_question(questions, ["cup", "lamp"], right, full) is questions[2]
+    assert choose_question(questions[4:], ["cup"], {}, full[4:]) is None
 
 
 def test_the_subject_is_what_the_question_asks_for() -> None:
@@ -44,4 +45,4 @@ def test_the_subject_is_what_the_question_asks_for() -> None:
     labels = label_tokens(film, 112, 168, 28).ravel()
     assert {THINGS[label - len(PLACES)] for label in labels[subject.tokens]} == {question.thing}
     assert subject.answers["floc", "1/8"] == (question.answer, True)
-    assert "floc at 1/8; random never" in subject.verdict
+    assert "floc 1, random 0" in subject.verdict

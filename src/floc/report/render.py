@@ -118,12 +118,10 @@ def _pack_subject(subject: Subject, comparison: Comparison) -> dict[str, object]
     rows: list[dict[str, object]] = []
     for result in comparison.results:
         for step in sorted(result.measures):
-            label = comparison.steps[step].label
-            answer, right = subject.answers.get((result.name, label), ("", False))
+            answer, right = subject.answers.get((result.name, comparison.steps[step].label), (None, False))
             kept = int(np.isin(subject.tokens, to_numpy(result.kept[step].indices)).sum())
             rows.append({"method": result.name, "step": step, "answer": answer, "right": right, "kept": kept})
-    tokens = subject.tokens.tolist()
-    return {"question": subject.question, "verdict": subject.verdict, "tokens": tokens, "rows": rows}
+    return {**vars(subject), "tokens": subject.tokens.tolist(), "answers": None, "rows": rows}
 
 
 def _pack_result(result: MethodResult) -> dict[str, str | list[str]]:

@@ -284,7 +284,7 @@ def test_answers_of_the_trained_model_equal_transformers(studio: Studio) -> None
         same += given == decode(ids).split("<|im_end|>")[0].strip()
         right += given == question.answer
     assert len({*jobs}) >= 30
-    assert same >= 0.98 * len(jobs)
+    assert same >= len(jobs) - 1
     assert right >= 0.7 * len(jobs)
 
 

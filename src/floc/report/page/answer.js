@@ -21,5 +21,5 @@ function showAnswer(method, step) {
   if (!row) return element("td", { text: "–" });
   const kept = `${row.kept} of ${countOf(subject.tokens.length, "patch")} kept`;
   const answer = element("b", { text: `${row.right ? "✓" : "✗"} ${row.answer}`, className: row.right ? "right" : "wrong" });
-  return element("td", {}, ...(row.answer ? [answer, element("br")] : []), kept);
+  return element("td", {}, ...(row.answer !== null ? [answer, element("br")] : []), kept);
 }
