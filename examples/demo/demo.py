@@ -15,10 +15,11 @@ from rich.table import Table
 
 import floc
 from examples.tiny_video_model.exam import TEST_SEED, Exam, Examiner, compute_accuracy, estimate_interval, make_exams
-from examples.tiny_video_model.films import PLACES, Film, label_tokens, make_film, render_film, write_film
+from examples.tiny_video_model.films import PLACES, Film, label_tokens, make_film, write_film
 from examples.tiny_video_model.model import CELL, HEIGHT, WIDTH
 from examples.tiny_video_model.packed import encode_frames
 from examples.tiny_video_model.questions import KINDS, Question, QuestionPicker
+from examples.tiny_video_model.rendering import render_film
 from examples.tiny_video_model.things import THINGS
 from floc import methods, report
 from floc._text import format_time

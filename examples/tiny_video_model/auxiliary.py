@@ -21,6 +21,7 @@ from examples.tiny_video_model.things import THINGS
 LONGEST = 64  # slices of a film
 MOST_SLICES = 12  # a thing is shown for at most so many slices
 IGNORED = -100
+THING_WEIGHT = 20.0
 # classes of each label
 VISUAL_CLASSES = (len(ROWS), len(COLUMNS), len(PLACES) + len(THINGS), LONGEST, len(NUMBERS), MOST_SLICES + 1)
 THING_CLASSES = (2, len(NUMBERS) + 1, len(ZONES) + 1, LONGEST + 1, MOST_SLICES + 1, len(THIRDS) + 2)
@@ -89,12 +90,12 @@ class AuxiliaryHeads(nn.Module):
         self._visual = nn.ModuleList([nn.Linear(width, classes) for classes in VISUAL_CLASSES])
         self._things = nn.ModuleList([nn.Linear(width, classes) for classes in THING_CLASSES])
         numbers = torch.full((model.config.text_config.vocab_size,), -1)
-        numbers[thing_ids] = torch.arange(len(thing_ids))
+        numbers[thing_ids.cpu()] = torch.arange(len(thing_ids))
         self._numbers = nn.Buffer(numbers)
         self._seen: dict[str, torch.Tensor] = {}
         layers = model.model.language_model.layers
         self._hooks = [
-            layers[1].register_forward_hook(lambda *call: self._seen.update(visual=call[-1])),
+            layers[2].register_forward_hook(lambda *call: self._seen.update(visual=call[-1])),
             layers[3].register_forward_hook(lambda *call: self._seen.update(text=call[-1])),
         ]
         self.to(model.device)
@@ -109,14 +110,16 @@ class AuxiliaryHeads(nn.Module):
 
         `start` is the place of the first visual token; one token separates them from the questions.
         """
-        count = batch.visual.shape[1]
+        count = batch.kept.shape[1]
         visual = _normalise(self._seen["visual"][:, start : start + count])
         losses = []
+        # tokens of things are rare, and questions ask for them
+        weights = torch.where(batch.visual_labels[..., 2] >= len(PLACES), THING_WEIGHT, 1.0).flatten()
         for part, head in enumerate(self._visual):
             labels = batch.visual_labels[..., part].flatten()
+            each = functional.cross_entropy(head(visual).flatten(0, 1), labels, ignore_index=IGNORED, reduction="none")
             # a batch may keep no token of any thing, and the mean over nothing is not a number
-            total = functional.cross_entropy(head(visual).flatten(0, 1), labels, ignore_index=IGNORED, reduction="sum")
-            losses.append(total / (labels != IGNORED).sum().clamp(min=1))
+            losses.append((each * weights).sum() / (weights * (labels != IGNORED)).sum().clamp(min=1))
         numbers = self._numbers[batch.text.ids]
         row, place = (numbers >= 0).nonzero(as_tuple=True)
         words = _normalise(self._seen["text"][row, start + count + 1 + place])

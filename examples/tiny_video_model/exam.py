@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 import floc
-from examples.tiny_video_model.films import Film, make_film, render_film
+from examples.tiny_video_model.films import Film, make_film
 from examples.tiny_video_model.model import CELL, HEIGHT, WIDTH
 from examples.tiny_video_model.packed import PackedDecoder, PackedText, encode_frames
 from examples.tiny_video_model.questions import GROUPS, KINDS, Question, QuestionPicker
+from examples.tiny_video_model.rendering import render_film
 
 TEST_SEED = 9 * 10**8  # films for training have smaller seeds: see `train.MAX_SEED`
 RESAMPLES = 2000
@@ -54,7 +55,7 @@ class Examiner:
     """Ask the questions of exams, given a part of a film's tokens."""
 
     def __init__(self, model: Any, tokenizer: Any, height: int = HEIGHT, width: int = WIDTH):
-        self._tokenizer, self._decoder = tokenizer, PackedDecoder(model, tokenizer, height // CELL, width // CELL)
+        self._tokenizer, self.decoder = tokenizer, PackedDecoder(model, tokenizer, height // CELL, width // CELL)
 
     def check(self, exam: Exam, kept: floc.Kept | None) -> np.ndarray:
         """Return which answers are right with the kept tokens, or with all tokens, [questions] bool."""
@@ -64,7 +65,7 @@ class Examiner:
             features, indices = exam.tokens.flatten(0, 2), torch.arange(exam.tokens[..., 0].numel(), device=device)
         else:
             features, indices = (torch.as_tensor(array, device=device) for array in (kept.features, kept.indices))
-        return self._decoder.check_answers(len(exam.tokens), features, indices, text)
+        return self.decoder.check_answers(len(exam.tokens), features, indices, text)
 
     def grade(self, exam: Exam, kept: floc.Kept | None) -> np.ndarray:
         """Return the numbers of right answers and of questions, by kind, [kinds, 2] int64."""

@@ -6,17 +6,13 @@ The picture has six zones, two rows of three. Each thing of a film has a zone of
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
-from examples.demo.canvas import STAGE_HEIGHT, STAGE_WIDTH, Canvas
 from examples.demo.scenes import SCENES
-from examples.tiny_video_model.things import THINGS, draw_thing
+from examples.tiny_video_model.things import THINGS
 from floc._atomic import write_atomic
 
 PLACES = tuple(SCENES)
@@ -25,8 +21,7 @@ ZONES = tuple(f"{row} {column}" for row in ROWS for column in COLUMNS)
 FPS = 2
 SLICE_FRAMES = 2  # the frames that a vision encoder joins
 GAP = 2  # at least so many seconds between two appearances of a thing
-_PAINTED = 3  # pictures of each place, with other details
-_STAGE_SCALE = 1.6  # the stage is larger than the picture by this factor
+PAINTINGS = 3  # pictures of each place, with other details
 # one pair in eight is never shown together in films for training
 UNSEEN_PAIRS = frozenset(
     (thing, place) for t, thing in enumerate(THINGS) for p, place in enumerate(PLACES) if (3 * t + 5 * p) % 8 == 0
@@ -103,35 +98,6 @@ def make_film(seed: int, slices: int = 32, *, training: bool = False) -> Film:
     return Film(seed, slices, shots, tuple(appearances), float(rng.uniform(0.8, 1.15)))
 
 
-def rearrange_film(film: Film, order: np.ndarray, seed: int) -> Film | None:
-    """Return the film that shows given slices of another one, in a given order, or None if it would break the rules.
-
-    The seed determines what its questions name beside what it shows.
-
-    The new film has other questions and answers; its pictures are those of the slices, and it cannot be rendered.
-    """
-    numbers = np.arange(len(order))
-    places = np.array([PLACES.index(film.get_place(int(slice_))) for slice_ in order])
-    shots = []
-    for run in np.split(numbers, np.flatnonzero(np.diff(places)) + 1):
-        old = next(shot for shot in film.shots if shot.start <= order[run[0]] < shot.end)
-        shots.append(replace(old, start=int(run[0]), end=int(run[-1]) + 1))
-    totals = np.sort(np.bincount(places, minlength=len(PLACES)))
-    if totals[-1] - totals[-2] < max(2, 0.15 * len(order)):
-        return None
-    appearances = []
-    for thing in film.things:
-        old_ones = film.get_appearances(thing)
-        shown = numbers[np.isin(order, [at for old in old_ones for at in range(old.start, old.end)])]
-        runs = [run for run in np.split(shown, np.flatnonzero(np.diff(shown) > 1) + 1) if len(run)]
-        gaps = [later[0] - earlier[-1] - 1 for earlier, later in itertools.pairwise(runs)]
-        if len(runs) > 4 or any(gap < GAP for gap in gaps):
-            return None
-        appearances += [replace(old_ones[0], start=int(run[0]), end=int(run[-1]) + 1) for run in runs]
-    appearances.sort(key=lambda appearance: (appearance.start, appearance.zone))
-    return Film(seed, len(order), tuple(shots), tuple(appearances), film.light) if appearances else None
-
-
 def _make_shots(rng: np.random.Generator, slices: int) -> tuple[Shot, ...]:
     """Return shots of at least two slices; one place fills more of the film than all others."""
     count = int(rng.integers(2, max(3, min(6, slices // 5 + 1)) + 1)) if slices >= 8 else 2
@@ -156,7 +122,7 @@ def _make_shots(rng: np.random.Generator, slices: int) -> tuple[Shot, ...]:
         opens = rng.uniform(0, 1, 2)
         closes = np.clip(opens + rng.normal(0, 0.02 * length, 2), 0, 1)
         ends = (float(opens[0]), float(opens[1])), (float(closes[0]), float(closes[1]))
-        shots.append(Shot(PLACES[place], start, end, int(rng.integers(_PAINTED)), *ends))
+        shots.append(Shot(PLACES[place], start, end, int(rng.integers(PAINTINGS)), *ends))
         start = end
     return tuple(shots)
 
@@ -184,7 +150,7 @@ def _place_thing(
                 break
         places = {shot.place for a, b in spans for shot in shots if shot.start < b and a < shot.end}
         if len(spans) == count and not places & forbidden:
-            shifts = np.clip(at + rng.uniform(-0.2, 0.2, (count, 2)), 0, 1)
+            shifts = np.clip(at + rng.uniform(-0.3, 0.3, (count, 2)), 0, 1)
             return [
                 Appearance(thing, zone, a, b, (float(x), float(y)))
                 for (a, b), (x, y) in zip(spans, shifts, strict=True)
@@ -192,70 +158,40 @@ def _place_thing(
     return []
 
 
-# ---- pictures
-
-
-@cache
-def _paint_place(place: str, painting: int, height: int, width: int) -> np.ndarray:
-    """Return a picture of a place, larger than a frame of the film, [Y, X, 3] uint8."""
-    scale = 2 * max(width / STAGE_WIDTH, height / STAGE_HEIGHT)
-    image = Image.new("RGB", (round(STAGE_WIDTH * scale), round(STAGE_HEIGHT * scale)))
-    SCENES[place].paint(Canvas(image, scale), np.random.default_rng([17, painting]))
-    SCENES[place].move(Canvas(image, scale), 11.0 * painting)
-    size = round(width * _STAGE_SCALE), round(height * _STAGE_SCALE)
-    return np.asarray(image.resize(size, Image.Resampling.BOX))
-
-
-def render_film(film: Film, height: int = 112, width: int = 168, noise: float = 2.0) -> np.ndarray:
-    """Draw all frames of a film.
-
-    Args:
-        film: The film.
-        height, width: Size of a frame in pixels.
-        noise: Standard deviation of the sensor noise, in grey levels of 255.
-
-    Returns:
-        [2 * slices, height, width, 3] uint8.
-    """
-    rng = np.random.default_rng([film.seed, 1])
-    frames = np.empty((SLICE_FRAMES * film.slices, height, width, 3), np.uint8)
-    for shot in film.shots:
-        stage = _paint_place(shot.place, shot.painting, height, width)
-        spare = np.array([stage.shape[1] - width, stage.shape[0] - height])
-        count = SLICE_FRAMES * (shot.end - shot.start)
-        path = np.linspace(shot.opens, shot.closes, count) * spare
-        for number, (x, y) in enumerate(path.round().astype(int)):
-            frames[SLICE_FRAMES * shot.start + number] = stage[y : y + height, x : x + width]
-    for appearance in film.appearances:
-        left, top, side = locate_thing(appearance, height, width)
-        picture = draw_thing(appearance.thing, side)
-        opacity = picture[..., 3:].astype(np.uint16)
-        span = slice(SLICE_FRAMES * appearance.start, SLICE_FRAMES * appearance.end)
-        window = frames[span, top : top + side, left : left + side]
-        window[:] = (window * (255 - opacity) + picture[..., :3] * opacity) // 255
-    # one table of noise, rolled over the frames: fresh noise would cost more than all the rest
-    grain = rng.normal(0, noise, (height, width, 3)).astype(np.float32)
-    light = np.float32(film.light)
-    for frame in frames:
-        shift = int(rng.integers(height)), int(rng.integers(width))
-        frame[:] = np.clip(frame * light + np.roll(grain, shift, (0, 1)), 0, 255)
-    return frames
-
-
 def locate_thing(appearance: Appearance, height: int, width: int) -> tuple[int, int, int]:
-    """Return left, top and side in pixels of a thing in the picture; it never leaves its zone."""
-    zone_height, zone_width = height // len(ROWS), width // len(COLUMNS)
-    side = round(0.64 * min(zone_height, zone_width))
+    """Return left, top and side in pixels of a thing in the picture.
+
+    A zone has four spots. A thing covers one of them, and a little around it.
+    """
     row, column = divmod(appearance.zone, len(COLUMNS))
-    left = column * zone_width + round(appearance.at[0] * (zone_width - side))
-    top = row * zone_height + round(appearance.at[1] * (zone_height - side))
-    return left, top, side
+    spot_height, spot_width = _measure_spot(height, width)
+    side = measure_thing(height, width)
+
+    def place(zone: int, at: float, spot: int, most: int) -> int:
+        number, rest = divmod(2 * min(at, 0.999), 1)
+        shift = 0.5 + 0.6 * (rest - 0.5)  # the thing covers its spot wherever it is moved
+        return int(np.clip(round((2 * zone + number) * spot - shift * (side - spot)), 0, most - side))
+
+    return (
+        place(column, appearance.at[0], spot_width, width),
+        place(row, appearance.at[1], spot_height, height),
+        side,
+    )
+
+
+def measure_thing(height: int, width: int) -> int:
+    """Return the side of a thing in pixels."""
+    return round(1.25 * min(_measure_spot(height, width)))
+
+
+def _measure_spot(height: int, width: int) -> tuple[int, int]:
+    return height // len(ROWS) // 2, width // len(COLUMNS) // 2
 
 
 def label_tokens(film: Film, height: int, width: int, cell: int) -> np.ndarray:
     """Return what each visual token shows most, [slices, height / cell, width / cell] int64.
 
-    Places come first, then things: PLACES + THINGS. A token shows a thing if the thing fills a fifth of its cell.
+    Places come first, then things: PLACES + THINGS. A token shows a thing if the thing fills a third of its cell.
     """
     rows, columns = height // cell, width // cell
     labels = np.empty((film.slices, rows, columns), np.int64)
@@ -266,7 +202,7 @@ def label_tokens(film: Film, height: int, width: int, cell: int) -> np.ndarray:
         left, top, side = locate_thing(appearance, height, width)
         down = np.clip(np.minimum(top + side, edges_y + cell) - np.maximum(top, edges_y), 0, None)
         across = np.clip(np.minimum(left + side, edges_x + cell) - np.maximum(left, edges_x), 0, None)
-        shown = down[:, None] * across > 0.2 * cell**2
+        shown = down[:, None] * across > cell**2 / 3
         labels[appearance.start : appearance.end, shown] = len(PLACES) + THINGS.index(appearance.thing)
     return labels
 

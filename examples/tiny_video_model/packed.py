@@ -6,8 +6,9 @@ The vision encoder computes all slices in one call, and the decoder a film once 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,14 @@ import torch
 from torch.nn import functional
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from examples.tiny_video_model.encoded_films import make_patches
-from examples.tiny_video_model.model import CELL
+from examples.tiny_video_model.model import CELL, PATCH, PREFIX
 from examples.tiny_video_model.questions import Question
 
-PREFIX = "<|im_start|>user\n<|vision_start|>"
 SUFFIX = "<|vision_end|>"
 NO_TARGET = -100
 WINDOWS = "flash_equal_windows"  # transformers passes the bounds of windows to functions with "flash" in their name
 PACKED = "packed_questions"
+PART = 196  # rows of attention computed at a time on a CPU
 
 
 def _attend_windows(
@@ -45,10 +45,27 @@ def _attend_packed(
 ) -> tuple[torch.Tensor, None]:
     """Attend causally in the video, and as `mask` [B, 1, L, video + L] says in the questions behind it."""
     video = query.shape[2] - mask.shape[2]
+    if torch.is_autocast_enabled("cpu") and query.device.type == "cpu":
+        states = ((query * scaling).bfloat16(), key.bfloat16(), value.bfloat16())
+        return _attend_in_parts(*states, mask.bfloat16()).transpose(1, 2), None
     attend = functional.scaled_dot_product_attention
     first = attend(query[:, :, :video], key[:, :, :video], value[:, :, :video], is_causal=True, scale=scaling)
     rest = attend(query[:, :, video:], key, value, attn_mask=mask.to(query.dtype), scale=scaling)
     return torch.cat([first, rest], 2).transpose(1, 2), None
+
+
+def _attend_in_parts(query: Any, key: Any, value: Any, mask: torch.Tensor) -> torch.Tensor:
+    """Compute `_attend_packed` by matrix products, which are twice as fast as the kernel for CPUs in bfloat16."""
+    video = query.shape[2] - mask.shape[2]
+    keys = key.transpose(2, 3)
+    outputs = []
+    for start in range(0, video, PART):
+        end = min(video, start + PART)
+        scores = query[:, :, start:end] @ keys[..., :end]
+        ahead = torch.full((end - start, end), -1e9, dtype=query.dtype).triu_(start + 1)
+        outputs.append((scores + ahead).softmax(-1) @ value[:, :, :end])
+    scores = query[:, :, video:] @ keys + mask
+    return torch.cat([*outputs, scores.softmax(-1) @ value], 2)
 
 
 @contextmanager
@@ -73,14 +90,32 @@ def pack_questions(model: Any) -> Any:
     return _use_attention(model.model.language_model.config, PACKED, _attend_packed)
 
 
-def encode_frames(model: Any, frames: np.ndarray) -> torch.Tensor:
+def make_patches(frames: torch.Tensor) -> torch.Tensor:
+    """Cut frames [F, Y, X, 3] uint8 into patches [P, 3 * 2 * 14 * 14], in the order of the processor of Qwen2.5-VL."""
+    count, height, width, _ = frames.shape
+    values = frames.to(torch.float32) / 127.5 - 1
+    cut = values.reshape(count // 2, 2, height // CELL, 2, PATCH, width // CELL, 2, PATCH, 3)
+    return cut.permute(0, 2, 5, 3, 6, 8, 1, 4, 7).reshape(-1, 3 * 2 * PATCH * PATCH)
+
+
+def compute_tokens(model: Any, frames: torch.Tensor) -> torch.Tensor:
     """Return the visual tokens of frames [F, height, width, 3] uint8, as [F / 2, rows, columns, D]."""
     count, height, width, _ = frames.shape
-    grid = torch.tensor([[count // 2, 2 * height // CELL, 2 * width // CELL]], device=model.device)
-    patches = make_patches(torch.from_numpy(frames).to(model.device))
-    with torch.no_grad(), batch_windows(model):
-        tokens = model.model.visual(patches, grid_thw=grid).pooler_output
+    grid = torch.tensor([[count // 2, 2 * height // CELL, 2 * width // CELL]], device=frames.device)
+    with batch_windows(model):
+        tokens = model.model.visual(make_patches(frames), grid_thw=grid).pooler_output
     return tokens.reshape(count // 2, height // CELL, width // CELL, -1)
+
+
+def encode_frames(model: Any, frames: np.ndarray) -> torch.Tensor:
+    """Return the visual tokens of frames as `compute_tokens`, without gradients."""
+    with torch.no_grad():
+        return compute_tokens(model, torch.from_numpy(frames).to(model.device))
+
+
+@cache
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    return tokenizer.encode(text)
 
 
 class PackedText:
@@ -96,8 +131,8 @@ class PackedText:
         for questions in asked:
             text: tuple[list[int], ...] = ([], [], [], [])
             for number, question in enumerate(questions):
-                prompt = tokenizer.encode(f" {question.text}<|im_end|>\n<|im_start|>assistant\n")
-                answer = tokenizer.encode(f" {question.answer}<|im_end|>")
+                prompt = _encode(tokenizer, f" {question.text}<|im_end|>\n<|im_start|>assistant\n")
+                answer = _encode(tokenizer, f" {question.answer}<|im_end|>")
                 length = len(prompt) + len(answer)
                 text[0].extend(prompt + answer)
                 text[1].extend([NO_TARGET] * (len(prompt) - 1) + answer + [NO_TARGET])
@@ -111,11 +146,22 @@ class PackedText:
             for part in range(4)
         )
 
-    def to(self, device: torch.device) -> PackedText:
+    def get_part(self, part: slice) -> PackedText:
+        """Return the text of some of the films."""
+        return self._map(lambda values: values[part])
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> PackedText:
         """Return the text on another device."""
-        moved = copy.copy(self)
-        moved.__dict__.update({name: value.to(device) for name, value in vars(self).items()})
-        return moved
+        return self._map(lambda values: values.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> PackedText:
+        """Return the text in memory from which a GPU copies while it computes."""
+        return self._map(lambda values: values.pin_memory())
+
+    def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> PackedText:
+        result = copy.copy(self)
+        result.__dict__.update({name: function(values) for name, values in vars(self).items()})
+        return result
 
 
 class PackedDecoder:

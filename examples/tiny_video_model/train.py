@@ -1,70 +1,52 @@
-"""Train the model from scratch: `python -m examples.tiny_video_model.train -o out/tiny --minutes 60`.
+"""Train the model from scratch: `python -m examples.tiny_video_model.train -o out/tiny`, ten minutes on one GPU.
 
-First the vision encoder learns to name what each visual token shows. Then the decoder learns to answer, from films that
-the encoder has encoded once. Films get longer, from 8 to 64 frames. Losses for single tokens fade out (auxiliary.py).
+First the vision encoder learns to name what each visual token shows. Then the whole model learns to answer questions
+about films that get longer, from 8 to 128 frames. Losses for single tokens fade out (auxiliary.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
 from torch.nn import functional
 
 from examples.tiny_video_model.auxiliary import AuxiliaryHeads
-from examples.tiny_video_model.batches import BatchMaker
+from examples.tiny_video_model.batches import SEEDS_PER_PROCESS, Batch, BatchMaker, load_batches
 from examples.tiny_video_model.checkpoint import CHECKPOINT, write_sums
-from examples.tiny_video_model.encoded_films import EncodedFilms, make_patches, render_films
+from examples.tiny_video_model.exam import Examiner, compute_accuracy, make_exams
 from examples.tiny_video_model.films import PLACES
 from examples.tiny_video_model.model import CELL, make_model, make_tokenizer, write_processor
-from examples.tiny_video_model.packed import PackedDecoder, batch_windows, encode_frames
+from examples.tiny_video_model.optimizers import Optimizers
+from examples.tiny_video_model.packed import PackedDecoder, compute_tokens
+from examples.tiny_video_model.questions import KINDS
+from examples.tiny_video_model.rendering import Renderer
 from examples.tiny_video_model.things import THINGS
 
-# slices of a film, films in a batch, share of the decoder's time
-STAGES = ((4, 8, 0.1), (8, 8, 0.2), (16, 6, 0.25), (32, 4, 0.45))
-LAST_STAGES = ((16, 6, 0.15), (32, 4, 0.85))  # of a training that goes on
-VISION_SHARE = 0.12  # of the time
-VISION_SLICES, VISION_FILMS = 8, 6  # a batch for the vision encoder
+# slices of a film, share of the time
+STAGES = ((4, 0.06), (8, 0.14), (16, 0.25), (32, 0.4), (64, 0.15))
+# tokens in a batch, and films whose activations are in memory at a time; a CPU is fastest if these fit its cache
+SIZES = {"cuda": (40_000, 10**6), "cpu": (12_000, 1)}
+TEXT_TOKENS = 310  # of the questions about a film, about
+USES = 4  # batches that use an encoded film
+VISION_SHARE = 0.08  # of the time
+VISION_SLICES = 8
+PRINT_SECONDS = 15
 MAX_SEED = 3  # seeds of films for training stay below those of tests
-MATRIX_RATE, OTHER_RATE = 0.02, 3e-3
-AUXILIARY_UNTIL = 0.8  # share of the decoder's time after which the losses for single tokens are gone
-
-
-class Optimizers:
-    """Muon for the matrices of a module's layers, AdamW for all else; rates rise, stay, and fall."""
-
-    def __init__(self, module: torch.nn.Module, others: Iterable[torch.nn.Parameter] = ()):
-        names = [(name, weight) for name, weight in module.named_parameters() if weight.requires_grad]
-        matrices = [weight for name, weight in names if weight.ndim == 2 and "embed" not in name]
-        rest = [weight for name, weight in names if weight.ndim != 2 or "embed" in name] + list(others)
-        self._rates = (MATRIX_RATE, OTHER_RATE)
-        self._optimizers = (
-            torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.05),
-            torch.optim.AdamW(rest, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0),
-        )
-        self._weights = matrices + rest
-        self._steps = 0
-
-    def step(self, loss: torch.Tensor, progress: float) -> None:
-        """Take a step; `progress` is the share of the time that has passed."""
-        self._steps += 1
-        factor = min(1, self._steps / 50) * min(1, (1 - progress) / 0.4 + 0.01)
-        for optimizer, rate in zip(self._optimizers, self._rates, strict=True):
-            optimizer.zero_grad(set_to_none=True)
-            for group in optimizer.param_groups:
-                group["lr"] = rate * factor
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self._weights, 1.0)
-        for optimizer in self._optimizers:
-            optimizer.step()
+MAX_PROCESSES = 32  # that make batches
+AUXILIARY_WEIGHT = 0.3
+AUXILIARY_UNTIL = 0.6  # share of the decoder's time after which the losses for single tokens are gone
+EXAM_FILMS = 40  # after each stage
+HOPELESS = 0.5  # accuracy after the second stage; guessing gives a third
 
 
 class Log:
@@ -73,101 +55,173 @@ class Log:
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
         self._started = self._printed = time.monotonic()
-        self._means: dict[str, float] = {}
+        self._means: dict[str, Any] = {}
 
-    def add(self, part: str, step: int, **values: float) -> None:
-        """Add a step's values."""
+    def add(self, part: str, step: int, **values: torch.Tensor) -> None:
+        """Add a step's values, without waiting for the device except to print."""
         for name, value in values.items():
-            self._means[name] = 0.95 * self._means.get(name, value) + 0.05 * value
-        if time.monotonic() - self._printed > 15:
+            self._means[name] = 0.95 * self._means.get(name, value.detach()) + 0.05 * value.detach()
+        if time.monotonic() - self._printed > PRINT_SECONDS:
             self._printed = time.monotonic()
-            minutes = (self._printed - self._started) / 60
-            means = {name: round(self._means[name], 4) for name in values}
-            self.lines.append({"part": part, "minutes": round(minutes, 2), "step": step, **means})
-            text = ", ".join(f"{name} {value:.3f}" for name, value in means.items())
-            print(f"{minutes:5.1f} min, {part}, step {step}" + (f": {text}" if text else ""), flush=True)
+            self.note(f"{part}, step {step}", **{name: float(self._means[name]) for name in values})
+
+    def note(self, part: str, /, **values: float) -> None:
+        """Print values and keep them."""
+        minutes = (time.monotonic() - self._started) / 60
+        self.lines.append({"minutes": round(minutes, 2), "part": part} | {k: round(v, 4) for k, v in values.items()})
+        print(f"{minutes:5.2f} min, {part}: {', '.join(f'{k} {v:.3f}' for k, v in values.items())}", flush=True)
 
 
-def train_vision(model: Any, tokenizer: Any, height: int, width: int, minutes: float, seed: int, log: Log) -> None:
-    """Train the vision encoder: each visual token shall resemble the embedding of the word for what it shows."""
-    visual = model.model.visual
-    words = torch.tensor([tokenizer.encode(f" {word}")[0] for word in (*PLACES, *THINGS)], device=model.device)
-    directions = functional.normalize(model.get_input_embeddings()(words).detach().float(), dim=-1)
-    grid = torch.tensor([[VISION_SLICES, 2 * height // CELL, 2 * width // CELL]] * VISION_FILMS, device=model.device)
-    optimizers = Optimizers(visual)
-    films = render_films(seed, VISION_SLICES, height, width)
-    started, step = time.monotonic(), 0
-    with batch_windows(model):
+class Trainer:
+    """The model and what its training needs.
+
+    Args:
+        rows, columns: Visual tokens of a slice.
+        seed: Of the weights, the films and the questions.
+        drop: Leave out visual tokens at random.
+        processes: That make batches; 0: this one makes them.
+    """
+
+    def __init__(self, rows: int, columns: int, seed: int, *, drop: bool = False, processes: int = 0):
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.tokenizer = make_tokenizer()
+        self.model: Any = make_model(self.tokenizer, seed).to(self.device).train()
+        self.log = Log()
+        self._grid, self._seed, self._drop, self._processes = (rows, columns), seed, drop, processes
+        self._tokens, self._together = SIZES[self.device.type]
+        self._renderer = Renderer(rows * CELL, columns * CELL, self.device)
+        words = torch.tensor([self.tokenizer.encode(f" {word}")[0] for word in (*PLACES, *THINGS)])
+        self._words = words.to(self.device)
+        self._streams = 0
+
+    def train_vision(self, minutes: float) -> None:
+        """Train the vision encoder: each visual token shall resemble the embedding of the word for what it shows."""
+        optimizers = Optimizers(self.model.model.visual)
+        started, step = time.monotonic(), 0
+        batches, _ = self._open_batches(VISION_SLICES, uses=1)
         while (progress := (time.monotonic() - started) / (60 * minutes)) < 1:
-            drawn = [next(films) for _ in range(VISION_FILMS)]
-            frames = torch.from_numpy(np.concatenate([frames for _, frames, _ in drawn])).to(model.device)
-            labels = torch.from_numpy(np.concatenate([labels.ravel() for *_, labels in drawn])).to(model.device)
-            with _autocast(model):
-                tokens = visual(make_patches(frames), grid_thw=grid).pooler_output.float()
-            logits = 3 * tokens @ directions.T
-            is_thing = labels >= len(PLACES)
-            weights = torch.where(is_thing, 3.0, 1.0)
-            loss = (functional.cross_entropy(logits, labels, reduction="none") * weights).sum() / weights.sum()
-            optimizers.step(loss + 1e-3 * tokens.square().sum(-1).mean(), progress)
-            right = (logits.argmax(-1) == labels).float()
+            batch = next(batches).to(self.device)
+            # encoded in the order of the new places, which are all places of the bank
+            labels = batch.visual_labels[batch.places.argsort(), :, 2].flatten()
+            with self._autocast():
+                tokens = compute_tokens(self.model, self._renderer.draw(batch.drawings)).flatten(0, 2).float()
+            loss, values = self._name_tokens(tokens, labels)
+            optimizers.clear()
+            loss.backward()
+            optimizers.step(progress)
             step += 1
-            log.add("vision", step, loss=loss.item(), things=right[is_thing].mean().item(), all=right.mean().item())
-    films.close()
+            self.log.add("vision", step, loss=loss, **values)
 
+    def _name_tokens(self, tokens: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return the loss of visual tokens [V, D] that do not resemble the word for what they show."""
+        directions = functional.normalize(self.model.get_input_embeddings()(self._words).detach().float(), dim=-1)
+        logits = 3 * tokens @ directions.T
+        is_thing = labels >= len(PLACES)
+        weights = torch.where(is_thing, 3.0, 1.0)
+        loss = (functional.cross_entropy(logits, labels, reduction="none") * weights).sum() / weights.sum()
+        right = (logits.argmax(-1) == labels).float()
+        shares = {"things": (right * is_thing).sum() / is_thing.sum().clamp(min=1), "all": right.mean()}
+        return loss + 1e-3 * tokens.square().sum(-1).mean(), shares
 
-def encode_films(model: Any, count: int, height: int, width: int, seed: int, log: Log) -> EncodedFilms:
-    """Encode films with the trained encoder."""
+    def train_decoder(self, minutes: float, save: Callable[[], None] = lambda: None) -> None:
+        """Train the decoder to answer questions about films that get longer; the vision encoder stays as it is.
 
-    def encode(frames: np.ndarray) -> torch.Tensor:
-        with _autocast(model):
-            return encode_frames(model, frames)
+        Args:
+            minutes: Time of the training.
+            save: Called after each stage.
 
-    return EncodedFilms(encode, count, seed, height, width, lambda done: log.add("encoding", done))
+        Raises:
+            RuntimeError: If the model answers hardly better than by guessing after the second stage.
+        """
+        packed = PackedDecoder(self.model, self.tokenizer, *self._grid)
+        heads = AuxiliaryHeads(self.model, self._words[len(PLACES) :])
+        optimizers = Optimizers(self.model.model.language_model, heads.parameters())
+        started, step, end = time.monotonic(), 0, 0.0
+        for number, (slices, share) in enumerate(STAGES):
+            end += share
+            # the longest films alternate with shorter ones, so that these are not forgotten
+            lengths = (slices,) if slices < STAGES[-1][0] else (STAGES[-2][0], slices)
+            streams = [self._open_batches(length, uses=USES) for length in lengths]
+            while (progress := (time.monotonic() - started) / (60 * minutes)) < end:
+                batches, bank = streams[step % len(streams)]
+                batch = next(batches).to(self.device)
+                self._encode(batch, bank)
+                weight = max(0.0, AUXILIARY_WEIGHT * (1 - progress / AUXILIARY_UNTIL))
+                optimizers.clear()
+                values = self._add_gradients(packed, heads, batch, bank, weight)
+                optimizers.step(progress)
+                step += 1
+                self.log.add(f"{slices} slices", step, **values)
+            accuracy = self._examine(slices)
+            save()
+            if number == 1 and accuracy < HOPELESS:
+                raise RuntimeError(
+                    f"after {progress:.0%} of the time {accuracy:.0%} of the answers are right, and guessing gives a "
+                    "third; train with another --seed, or for more --minutes"
+                )
+        heads.close()
 
+    def _examine(self, slices: int) -> float:
+        """Return and log the accuracy on films of a length that are not for training."""
+        height, width = (CELL * size for size in self._grid)
+        examiner = Examiner(self.model, self.tokenizer, height, width)
+        exams = make_exams(self.model, EXAM_FILMS, slices=slices, height=height, width=width)
+        kinds, _, accuracy = compute_accuracy(sum(examiner.grade(exam, None) for exam in exams))
+        self.log.note(
+            f"{slices} slices, exam", accuracy=float(accuracy), **dict(zip(KINDS, kinds.tolist(), strict=True))
+        )
+        return float(accuracy)
 
-def train_decoder(
-    model: Any,
-    tokenizer: Any,
-    films: EncodedFilms,
-    grid: tuple[int, int],
-    minutes: float,
-    seed: int,
-    log: Log,
-    *,
-    stages: Sequence[tuple[int, int, float]] = STAGES,
-    drop: bool = False,
-    save: Callable[[], None] = lambda: None,
-) -> None:
-    """Train the decoder to answer questions; `drop` leaves out visual tokens at random."""
-    decoder = model.model.language_model
-    packed = PackedDecoder(model, tokenizer, *grid)
-    things = torch.tensor([tokenizer.encode(f" {thing}")[0] for thing in THINGS])
-    heads = AuxiliaryHeads(model, things)
-    optimizers = Optimizers(decoder, heads.parameters())
-    started, step = time.monotonic(), 0
-    for stage, (slices, size, _) in enumerate(stages):
-        maker = BatchMaker(tokenizer, films, slices, size, seed + stage, drop=drop)
-        end = sum(share for *_, share in stages[: stage + 1])
-        while (progress := (time.monotonic() - started) / (60 * minutes)) < end:
-            batch = maker.make().to(model.device)
-            with _autocast(model):
-                states = packed.compute(slices, batch.visual, batch.kept, batch.text)
-                asked = batch.text.targets >= 0
-                logits, targets = model.lm_head(states[asked]).float(), batch.text.targets[asked]
-            answers = functional.cross_entropy(logits, targets)
-            right = (logits.argmax(-1) == targets).float().mean()
-            weight = max(0.0, 0.3 * (1 - progress / AUXILIARY_UNTIL))
-            auxiliary = heads.compute(batch, packed.start) if weight else torch.zeros(())
-            optimizers.step(answers + weight * auxiliary, progress)
-            step += 1
-            values = dict(answers=answers.item(), auxiliary=auxiliary.item(), right=right.item())
-            log.add(f"{slices} slices", step, **values)
-        save()
-    heads.close()
+    @torch.no_grad()
+    def _encode(self, batch: Batch, bank: torch.Tensor) -> None:
+        with self._autocast():
+            tokens = compute_tokens(self.model, self._renderer.draw(batch.drawings))
+        bank[batch.new_places] = tokens.reshape(len(batch.new_places), *bank.shape[1:]).to(bank.dtype)
 
+    def _add_gradients(
+        self, packed: PackedDecoder, heads: AuxiliaryHeads, batch: Batch, bank: torch.Tensor, weight: float
+    ) -> dict[str, torch.Tensor]:
+        """Compute the gradients of a batch, a few films at a time."""
+        sums: dict[str, torch.Tensor] = {}
+        asked_in_all = (batch.text.targets >= 0).sum()
+        slices = bank.shape[1] // math.prod(self._grid)
+        for start in range(0, len(batch.places), self._together):
+            part = batch.get_part(slice(start, start + self._together))
+            text, share = part.text, len(part.places) / len(batch.places)
+            with self._autocast():
+                tokens = bank[part.places].float()
+                visual = tokens.gather(1, part.kept[..., None].expand(-1, -1, tokens.shape[-1]))
+                states = packed.compute(slices, visual, part.kept, text)
+                asked = text.targets >= 0
+                logits, targets = self.model.lm_head(states[asked]).float(), text.targets[asked]
+            loss = functional.cross_entropy(logits, targets, reduction="sum") / asked_in_all
+            right = (logits.argmax(-1) == targets).sum() / asked_in_all
+            values = {"answers": loss.detach(), "right": right}
+            if weight:
+                auxiliary = share * heads.compute(part, packed.start)
+                loss = loss + weight * auxiliary
+                values["auxiliary"] = auxiliary.detach()
+            loss.backward()
+            sums = {name: sums.get(name, 0) + value for name, value in values.items()}
+        return sums
 
-def _autocast(model: Any) -> Any:
-    return torch.autocast(model.device.type, torch.bfloat16)
+    def _open_batches(self, slices: int, uses: int) -> tuple[Iterator[Batch], torch.Tensor]:
+        """Return batches of films of a length, and the bank for their encoded films."""
+        rows, columns = self._grid
+        count = slices * rows * columns
+        length = count + (0 if self._streams == 0 else TEXT_TOKENS)
+        first = (2 * self._seed + 1) * 10**8 + self._streams * MAX_PROCESSES * SEEDS_PER_PROCESS
+        drop = self._drop and self._streams > 0
+        self._streams += 1
+        size = max(4, self._tokens // length)
+        maker = BatchMaker(self.tokenizer, slices, size, first, rows, columns, uses, drop=drop)
+        hidden = self.model.config.text_config.hidden_size
+        films = maker.bank * max(1, self._processes) if uses > 1 else 0
+        bank = torch.zeros(films, count, hidden, dtype=torch.bfloat16, device=self.device)
+        return load_batches(maker, self._processes), bank
+
+    def _autocast(self) -> Any:
+        return torch.autocast(self.device.type, torch.bfloat16)
 
 
 def save_checkpoint(model: Any, tokenizer: Any, folder: Path, height: int, width: int, log: Log) -> None:
@@ -177,57 +231,45 @@ def save_checkpoint(model: Any, tokenizer: Any, folder: Path, height: int, width
     model.save_pretrained(folder, state_dict=weights)
     write_processor(folder, tokenizer, height, width)
     (folder / "training.json").write_text("[\n" + ",\n".join(map(json.dumps, log.lines)) + "\n]\n")
+    write_sums(folder)
 
 
-def train(
-    folder: Path, minutes: float, seed: int, *, films: int, rows: int, columns: int, drop: bool, start: Path | None
-) -> None:
+def train(folder: Path, minutes: float, seed: int, *, rows: int, columns: int, drop: bool, processes: int) -> None:
     """Train and write a checkpoint."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    height, width = rows * CELL, columns * CELL
-    tokenizer, log = make_tokenizer(), Log()
+    trainer = Trainer(rows, columns, seed, drop=drop, processes=processes)
+    name = torch.cuda.get_device_name() if trainer.device.type == "cuda" else "CPU"
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    settings = dict(minutes=minutes, seed=seed, films=films, rows=rows, columns=columns, drop=drop)
-    log.lines.append({"device": device.type, **versions, **settings})
-    if start is not None and (start / "training.json").exists():
-        log.lines = [*json.loads((start / "training.json").read_text()), *log.lines]
-    model: Any
-    if start is None:
-        model = make_model(tokenizer, seed)
-    else:
-        model = transformers.Qwen2_5_VLForConditionalGeneration.from_pretrained(start, dtype=torch.float32)
-    model.to(device).train()
-    if start is None:
-        train_vision(model, tokenizer, height, width, VISION_SHARE * minutes, (2 * seed + 1) * 10**8, log)
-        save_checkpoint(model, tokenizer, folder, height, width, log)
-    encoded = encode_films(model, films, height, width, (2 * seed + 2) * 10**8, log)
+    settings = dict(minutes=minutes, seed=seed, rows=rows, columns=columns, drop=drop)
+    trainer.log.lines.append({"device": name, **versions, **settings})
 
     def save() -> None:
-        save_checkpoint(model, tokenizer, folder, height, width, log)
+        save_checkpoint(trainer.model, trainer.tokenizer, folder, rows * CELL, columns * CELL, trainer.log)
 
-    stages, share = (STAGES, 1 - VISION_SHARE) if start is None else (LAST_STAGES, 1.0)
-    train_decoder(
-        model, tokenizer, encoded, (rows, columns), share * minutes, seed, log, stages=stages, drop=drop, save=save
-    )
-    write_sums(folder)
+    trainer.train_vision(VISION_SHARE * minutes)
+    save()
+    trainer.train_decoder((1 - VISION_SHARE) * minutes, save)
 
 
 def main() -> None:
     """Read the command line and train."""
     parser = argparse.ArgumentParser(prog="python -m examples.tiny_video_model.train", description=__doc__)
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the checkpoint")
-    parser.add_argument("--minutes", type=float, default=60, help="time of the training (default: 60)")
-    parser.add_argument("--films", type=int, default=2400, help="films that the decoder learns from (default: 2400)")
+    parser.add_argument("--minutes", type=float, default=9, help="time of the training (default: 9)")
     parser.add_argument("--rows", type=int, default=4, help="visual tokens of a slice: rows (default: 4)")
     parser.add_argument("--columns", type=int, default=6, help="and columns (default: 6)")
     parser.add_argument("--drop", action="store_true", help="leave out visual tokens at random")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights, films and questions (default: 0)")
-    parser.add_argument("--start", type=Path, help="a checkpoint whose training goes on; its vision encoder stays")
+    cores = os.cpu_count() or 1
+    parser.add_argument(
+        "--processes", type=int, default=min(12, cores - 1), help="processes that make batches (default: %(default)s)"
+    )
     options = vars(parser.parse_args())
+    if not 0 <= options["processes"] <= MAX_PROCESSES:
+        parser.error(f"--processes: 0 to {MAX_PROCESSES}, got {options['processes']}")
     if not 0 <= options["seed"] <= MAX_SEED:
         parser.error(f"--seed: 0 to {MAX_SEED}, as other films are for tests; got {options['seed']}")
     if not torch.cuda.is_available():
-        minutes = f"{options['minutes']:.0f} minutes on the CPU, and some to encode films"
+        minutes = f"{options['minutes']:g} minutes on the CPU, and learns much less than on a GPU"
         print(f"no GPU: the training takes {minutes}; a trained checkpoint is in {CHECKPOINT}", file=sys.stderr)
     train(options.pop("output"), options.pop("minutes"), options.pop("seed"), **options)
 

@@ -21,10 +21,10 @@ from examples.tiny_video_model.films import (
     label_tokens,
     locate_thing,
     make_film,
-    render_film,
     write_film,
 )
 from examples.tiny_video_model.questions import GROUPS, KINDS, NUMBERS, THIRDS, QuestionPicker, list_questions
+from examples.tiny_video_model.rendering import render_film
 from examples.tiny_video_model.things import THINGS, draw_thing
 
 HEIGHT, WIDTH, CELL = 112, 168, 28

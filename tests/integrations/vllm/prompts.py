@@ -38,7 +38,8 @@ def build_video(rng: np.random.Generator, frames: int, height: int, width: int, 
 
 def build_film(seed: int) -> tuple[np.ndarray, dict]:
     """Return a film of `examples.tiny_video_model` and its metadata."""
-    from examples.tiny_video_model.films import FPS, make_film, render_film
+    from examples.tiny_video_model.films import FPS, make_film
+    from examples.tiny_video_model.rendering import render_film
 
     frames = render_film(make_film(seed))
     return frames, _describe(len(frames), FPS)
