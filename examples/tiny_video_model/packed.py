@@ -40,6 +40,7 @@ def _attend_windows(
     return output.transpose(1, 2).reshape(1, count, heads, width), None
 
 
+@torch.compiler.disable  # the kernels of torch need no compilation, and lengths change
 def _attend_packed(
     module: Any, query: Any, key: Any, value: Any, mask: torch.Tensor, *, scaling: float, **_: Any
 ) -> tuple[torch.Tensor, None]:

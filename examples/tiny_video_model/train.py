@@ -135,6 +135,9 @@ class Trainer:
         """
         packed = PackedDecoder(self.model, self.tokenizer, *self._grid)
         heads = AuxiliaryHeads(self.model, self._words[len(PLACES) :])
+        if self.device.type == "cuda":
+            for layer in self.model.model.language_model.layers:
+                layer.forward = torch.compile(layer.forward, dynamic=True)  # 85% of a step are elementwise operations
         optimizers = Optimizers(self.model.model.language_model, heads.parameters())
         started, step, end = time.monotonic(), 0, 0.0
         for number, (slices, share) in enumerate(STAGES):
@@ -152,15 +155,19 @@ class Trainer:
                 optimizers.step(progress)
                 step += 1
                 self.log.add(f"{slices} slices", step, **values)
-            accuracy = self._examine(slices)
             save()
+            accuracy = self._examine(slices)
+            save()  # with the accuracy in the log
             if number == 1 and accuracy < HOPELESS:
                 raise RuntimeError(
                     f"after {progress:.0%} of the time {accuracy:.0%} of the answers are right, and guessing gives a "
                     "third; train with another --seed, or for more --minutes"
                 )
         heads.close()
+        for layer in self.model.model.language_model.layers:
+            layer.__dict__.pop("forward", None)
 
+    @torch.compiler.set_stance("force_eager")  # lengths differ from film to film
     def _examine(self, slices: int) -> float:
         """Return and log the accuracy on films of a length that are not for training."""
         height, width = (CELL * size for size in self._grid)
