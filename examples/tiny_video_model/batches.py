@@ -70,7 +70,7 @@ class BatchMaker(IterableDataset):
         seed: Of the first film; each process that makes batches takes SEEDS_PER_PROCESS more.
         rows, columns: Visual tokens of a slice.
         uses: Batches that use a film, about.
-        questions: Questions of each kind.
+        questions: Questions of each kind; twice as many of the hardest, which is to count.
         drop: Leave out visual tokens at random: none of them in three batches of eight, up to 31 of 32 in the others.
     """
 
@@ -131,7 +131,10 @@ class BatchMaker(IterableDataset):
             torch.from_numpy(kept),
             torch.from_numpy(np.take_along_axis(known, kept[..., None], 1)),
             torch.from_numpy(np.stack([films[place].things for place in chosen])),
-            PackedText(self.tokenizer, [picker.pick(films[place].film, self.questions) for place in chosen]),
+            PackedText(
+                self.tokenizer,
+                [picker.pick(films[place].film, self.questions, count=2 * self.questions) for place in chosen],
+            ),
         )
 
     def _choose_kept(self, count: int, rng: np.random.Generator) -> np.ndarray:

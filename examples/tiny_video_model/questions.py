@@ -138,13 +138,13 @@ class QuestionPicker:
         self._rng = np.random.default_rng([seed, 3])
         self._counts: Counter[tuple[str, str]] = Counter()
 
-    def pick(self, film: Film, each: int = 1) -> list[Question]:
-        """Return up to `each` questions of every kind, in a random order of kinds."""
+    def pick(self, film: Film, each: int = 1, **other: int) -> list[Question]:
+        """Return up to `each` questions of every kind, or as many as `other` says of a kind, in a random order."""
         picked: list[Question] = []
         for kind in KINDS:
             questions = list_questions(film, kind)
             self._rng.shuffle(questions)
-            for _ in range(min(each, len(questions))):
+            for _ in range(min(other.get(kind, each), len(questions))):
                 best = min(questions, key=lambda question: self._counts[kind, _balance_key(question)])
                 questions.remove(best)
                 self._counts[kind, _balance_key(best)] += 1
