@@ -5,8 +5,8 @@ A film is drawn and encoded once, and used for several batches, each time with o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,16 +38,20 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on another device."""
-        return Batch(*(getattr(self, name).to(device, non_blocking=True) for name in self.__dataclass_fields__))
+        return self._map(lambda part: part.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:
         """Return the batch in memory from which a GPU copies while it computes."""
-        return Batch(*(getattr(self, name).pin_memory() for name in self.__dataclass_fields__))
+        return self._map(lambda part: part.pin_memory())
+
+    def _map(self, function: Callable[[Any], Any]) -> Batch:
+        return Batch(**{name: function(part) for name, part in vars(self).items()})
 
     def get_part(self, part: slice) -> Batch:
         """Return some of the films."""
-        arrays = (self.places, self.kept, self.visual_labels, self.thing_labels)
-        return Batch(self.drawings, self.new_places, *(array[part] for array in arrays), self.text.get_part(part))
+        names = ("places", "kept", "visual_labels", "thing_labels")
+        arrays = {name: getattr(self, name)[part] for name in names}
+        return replace(self, **arrays, text=self.text.get_part(part))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ ZONES = tuple(f"{row} {column}" for row in ROWS for column in COLUMNS)
 FPS = 2
 SLICE_FRAMES = 2  # the frames that a vision encoder joins
 GAP = 2  # at least so many seconds between two appearances of a thing
+MOST_THINGS = 4  # in a film
 PAINTINGS = 3  # pictures of each place, with other details
 # one pair in eight is never shown together in films for training
 UNSEEN_PAIRS = frozenset(
@@ -88,7 +89,7 @@ def make_film(seed: int, slices: int = 32, *, training: bool = False) -> Film:
     rng = np.random.default_rng([seed, slices, training])
     shots = _make_shots(rng, slices)
     # four things in a film of 16 slices and more; about one for every four slices in shorter ones
-    count = min(4, max(1, slices // 4))
+    count = min(MOST_THINGS, max(1, slices // 4))
     things = [THINGS[at] for at in rng.permutation(len(THINGS))[:count]]
     zones = rng.permutation(len(ZONES))
     appearances: list[Appearance] = []

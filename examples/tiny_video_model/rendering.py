@@ -12,7 +12,15 @@ from PIL import Image
 
 from examples.demo.canvas import STAGE_HEIGHT, STAGE_WIDTH, Canvas
 from examples.demo.scenes import SCENES
-from examples.tiny_video_model.films import PAINTINGS, PLACES, SLICE_FRAMES, Film, locate_thing, measure_thing
+from examples.tiny_video_model.films import (
+    MOST_THINGS,
+    PAINTINGS,
+    PLACES,
+    SLICE_FRAMES,
+    Film,
+    locate_thing,
+    measure_thing,
+)
 from examples.tiny_video_model.things import THINGS, draw_thing
 
 NOISE = 2.0  # standard deviation of the sensor noise, in grey levels of 255
@@ -31,6 +39,7 @@ class DrawingList:
     thing_frames: torch.Tensor  # [N], the frame that shows the thing
     thing_corners: torch.Tensor  # [N, 2], its top and left there
     things: torch.Tensor  # [N]
+    thing_layers: torch.Tensor  # [N], later layers hide earlier ones
 
     def to(self, device: torch.device, non_blocking: bool = False) -> DrawingList:
         """Return the list on another device."""
@@ -44,7 +53,7 @@ class DrawingList:
 
 def list_drawings(films: Sequence[Film], height: int, width: int) -> DrawingList:
     """List what to draw in all frames of films, one film after another."""
-    parts: list[list[np.ndarray]] = [[] for _ in range(7)]
+    parts: list[list[np.ndarray]] = [[] for _ in range(8)]
     stage_size = _measure_stage(height, width)
     first = 0
     for film in films:
@@ -63,8 +72,9 @@ def list_drawings(films: Sequence[Film], height: int, width: int) -> DrawingList
             parts[4].append(first + shown)
             parts[5].append(np.tile([top, left], (len(shown), 1)))
             parts[6].append(np.full(len(shown), THINGS.index(appearance.thing)))
+            parts[7].append(np.full(len(shown), film.things.index(appearance.thing)))
         first += frames
-    empty = [np.zeros((0, 2) if number == 5 else 0, np.int64) for number in range(7)]
+    empty = [np.zeros((0, 2) if number == 5 else 0, np.int64) for number in range(8)]
     return DrawingList(*(torch.from_numpy(np.concatenate(part or [empty[at]])) for at, part in enumerate(parts)))
 
 
@@ -105,18 +115,21 @@ class Renderer:
         return windows[numbers, corners[:, 0], corners[:, 1]]
 
     def _draw_things(self, frames: torch.Tensor, drawings: DrawingList) -> None:
+        for layer in range(MOST_THINGS):  # things may touch
+            self._draw_layer(frames, drawings, drawings.thing_layers == layer)
+
+    def _draw_layer(self, frames: torch.Tensor, drawings: DrawingList, chosen: torch.Tensor) -> None:
+        """Draw the chosen things [N] bool, of which a frame has at most one."""
         offsets = torch.arange(self._things.shape[1], device=frames.device)
-        number = drawings.thing_frames[:, None, None]
-        rows = drawings.thing_corners[:, 0, None, None] + offsets[:, None]
-        columns = drawings.thing_corners[:, 1, None, None] + offsets
-        pictures = self._things[drawings.things].int()
+        number = drawings.thing_frames[chosen, None, None]
+        corners = drawings.thing_corners[chosen, :, None, None]
+        rows, columns = corners[:, 0] + offsets[:, None], corners[:, 1] + offsets
+        pictures = self._things[drawings.things[chosen]].int()
         opacity = pictures[..., 3:]
         behind = frames[number, rows, columns].int()
-        shown = (behind * (255 - opacity) + pictures[..., :3] * opacity) // 255
-        # what is transparent must not hide a thing beside it
-        number, rows, columns = torch.broadcast_tensors(number, rows, columns)
-        is_drawn = opacity[..., 0] > 0
-        frames[number[is_drawn], rows[is_drawn], columns[is_drawn]] = shown[is_drawn].to(torch.uint8)
+        frames[number, rows, columns] = ((behind * (255 - opacity) + pictures[..., :3] * opacity) // 255).to(
+            torch.uint8
+        )
 
 
 def render_film(film: Film, height: int = 112, width: int = 168) -> np.ndarray:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from torch.nn import functional
@@ -85,7 +86,8 @@ class Trainer:
     def __init__(self, rows: int, columns: int, seed: int, *, drop: bool = False, processes: int = 0):
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.tokenizer = make_tokenizer()
-        self.model: Any = make_model(self.tokenizer, seed).to(self.device).train()
+        model: Any = make_model(self.tokenizer, seed)
+        self.model = model.to(self.device).train()
         self.log = Log()
         self._grid, self._seed, self._drop, self._processes = (rows, columns), seed, drop, processes
         self._tokens, self._together = SIZES[self.device.type]
@@ -173,7 +175,7 @@ class Trainer:
         height, width = (CELL * size for size in self._grid)
         examiner = Examiner(self.model, self.tokenizer, height, width)
         exams = make_exams(self.model, EXAM_FILMS, slices=slices, height=height, width=width)
-        kinds, _, accuracy = compute_accuracy(sum(examiner.grade(exam, None) for exam in exams))
+        kinds, _, accuracy = compute_accuracy(np.sum([examiner.grade(exam, None) for exam in exams], 0))
         self.log.note(
             f"{slices} slices, exam", accuracy=float(accuracy), **dict(zip(KINDS, kinds.tolist(), strict=True))
         )

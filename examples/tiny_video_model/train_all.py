@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen
 
 # folder and options of `examples.tiny_video_model.train`
 MODELS = {
@@ -32,11 +32,12 @@ def train_lane(names: tuple[str, ...], folder: Path, minutes: float, processes: 
     for name in names:
         command = [sys.executable, "-m", "examples.tiny_video_model.train", "-o", str(folder / name)]
         command += ["--minutes", f"{each:.3f}", "--processes", str(processes), *MODELS[name]]
-        pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        with (folder / f"{name}.log").open("w") as log, subprocess.Popen(command, env=environment, **pipes) as process:
+        with (
+            (folder / f"{name}.log").open("w") as log,
+            Popen(command, env=environment, stdout=PIPE, stderr=STDOUT, encoding="utf-8") as process,
+        ):
             assert process.stdout is not None
-            for line in process.stdout:
-                text = line.decode(errors="replace")
+            for text in process.stdout:
                 log.write(text)
                 print(f"{name:10}{text}", end="", flush=True)
         if process.returncode:

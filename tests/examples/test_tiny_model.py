@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,18 @@ pytest.importorskip("torchvision", reason="torchvision is not installed: pip ins
 
 from examples.tiny_video_model.auxiliary import label_things, label_visual_tokens  # noqa: E402
 from examples.tiny_video_model.batches import BatchMaker  # noqa: E402
-from examples.tiny_video_model.encoded_films import EncodedFilms, make_patches  # noqa: E402
-from examples.tiny_video_model.films import PLACES, ZONES, label_tokens, make_film, render_film  # noqa: E402
-from examples.tiny_video_model.model import HEIGHT, WIDTH, make_model, make_tokenizer, write_processor  # noqa: E402
-from examples.tiny_video_model.packed import WINDOWS, PackedDecoder, batch_windows, encode_frames  # noqa: E402
+from examples.tiny_video_model.films import PLACES, ZONES, label_tokens, make_film  # noqa: E402
+from examples.tiny_video_model.model import HEIGHT, PREFIX, WIDTH, make_model, make_tokenizer, write_processor  # noqa: E402
+from examples.tiny_video_model.optimizers import MATRIX_DECAY, Muon  # noqa: E402
+from examples.tiny_video_model.packed import (  # noqa: E402
+    WINDOWS,
+    PackedDecoder,
+    batch_windows,
+    encode_frames,
+    make_patches,
+)
 from examples.tiny_video_model.questions import NUMBERS, THIRDS, list_questions  # noqa: E402
+from examples.tiny_video_model.rendering import Renderer, list_drawings, render_film  # noqa: E402
 from examples.tiny_video_model.things import THINGS  # noqa: E402
 from examples.tiny_video_model.train import Log, save_checkpoint  # noqa: E402
 
@@ -66,28 +74,18 @@ def test_patches_equal_those_of_the_processor(processor: Any) -> None:
     torch.testing.assert_close(make_patches(torch.from_numpy(frames)), inputs["pixel_values_videos"], atol=1e-6, rtol=0)
 
 
-class WholeFilm(EncodedFilms):
-    """One film, drawn as it is."""
-
-    def __init__(self, tokens: torch.Tensor, slices: int):
-        self.film, self.tokens = make_film(SEED, slices, training=True), tokens
-
-    def draw(self, slices: int, rng: np.random.Generator) -> tuple[Any, torch.Tensor, np.ndarray]:
-        return self.film, self.tokens, label_tokens(self.film, HEIGHT, WIDTH, 28)
-
-
-def encode(frames: np.ndarray) -> torch.Tensor:
-    return encode_frames(load_model()[0], frames).flatten(0, 2)
+def make_batches(size: int, **options: Any) -> BatchMaker:
+    return BatchMaker(load_model()[1], SLICES, size, SEED, HEIGHT // 28, WIDTH // 28, **options)
 
 
 def test_packed_questions_have_the_losses_of_questions_asked_alone(processor: Any) -> None:
     model, tokenizer = load_model()
-    frames = render_film(make_film(SEED, SLICES, training=True))
-    films = WholeFilm(encode(frames), SLICES)
-    batch = BatchMaker(tokenizer, films, SLICES, 1, SEED).make()
+    batch = next(iter(make_batches(1)))
+    frames = Renderer(HEIGHT, WIDTH).draw(batch.drawings).numpy()
     text, asked = batch.text, batch.text.targets >= 0
     with torch.no_grad():
-        states = PackedDecoder(model, tokenizer, 4, 6).compute(SLICES, batch.visual, batch.kept, text)
+        visual = encode_frames(model, frames).flatten(0, 2)[None]
+        states = PackedDecoder(model, tokenizer, 4, 6).compute(SLICES, visual, batch.kept, text)
         packed = torch.nn.functional.cross_entropy(model.lm_head(states[asked]), text.targets[asked])
     alone = []
     for segment in range(int(text.numbers.max()) + 1):
@@ -104,33 +102,62 @@ def test_packed_questions_have_the_losses_of_questions_asked_alone(processor: An
     torch.testing.assert_close(packed, torch.cat(alone).mean(), atol=1e-4, rtol=1e-4)
 
 
-def test_dropped_tokens_take_their_positions_along() -> None:
+def test_dropped_tokens_take_their_positions_and_labels_along() -> None:
     model, tokenizer = load_model()
-    tokens = encode(render_film(make_film(SEED, SLICES, training=True)))
-    maker = BatchMaker(tokenizer, WholeFilm(tokens, SLICES), SLICES, 2, SEED, drop=True)
-    batches = [maker.make() for _ in range(12)]
-    assert len({batch.visual.shape[1] for batch in batches}) > 2
+    batches = list(islice(make_batches(2, drop=True), 12))
+    assert len({batch.kept.shape[1] for batch in batches}) > 2
     for batch in batches:
-        torch.testing.assert_close(batch.visual, tokens[batch.kept], atol=0, rtol=0)
         assert (batch.kept.diff(dim=1) > 0).all()
+        assert torch.equal(batch.visual_labels[..., 3], batch.kept // 24)
         positions = PackedDecoder(model, tokenizer, 4, 6).find_positions(SLICES, batch.kept, batch.text)
-        start, count = len(tokenizer.encode("<|im_start|>user\n<|vision_start|>")), batch.visual.shape[1]
+        start, count = len(tokenizer.encode(PREFIX)), batch.kept.shape[1]
         expected = torch.stack([batch.kept // 24, batch.kept % 24 // 6, batch.kept % 6]) + start
         assert torch.equal(positions[:, :, start : start + count], expected)
 
 
-def test_films_from_slices_of_others_are_what_their_pictures_show() -> None:
-    films = EncodedFilms(lambda frames: torch.from_numpy(frames[::2, ::28, ::28].copy()), 2, 0, HEIGHT, WIDTH)
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        film, tokens, labels = films.draw(SLICES, rng)
-        assert len(tokens) == labels.size == SLICES * 24
-        for thing in THINGS:
-            shown = (labels == len(PLACES) + THINGS.index(thing)).any((1, 2))
-            runs = int((np.diff(shown.astype(int), prepend=0) == 1).sum())
-            assert runs == len(film.get_appearances(thing))
-        places = [film.get_place(slice_) for slice_ in range(SLICES)]
-        assert places == [PLACES[frame.ravel()[frame.ravel() < len(PLACES)][0]] for frame in labels]
+@pytest.mark.parametrize("uses", [1, 3])
+def test_a_batch_names_the_places_of_its_films_in_the_bank(uses: int) -> None:
+    made = (make_film(seed, SLICES, training=True) for seed in count(SEED))
+    films = (film for film in made if film.things)
+    maker = make_batches(4, uses=uses)
+    bank: list[Any] = [None] * maker.bank
+    for batch in islice(maker, 10):
+        new = list(islice(films, len(batch.new_places)))
+        for place, film in zip(batch.new_places.tolist(), new, strict=True):
+            bank[place] = film
+        drawn = list_drawings(new, HEIGHT, WIDTH)
+        assert all(torch.equal(part, getattr(drawn, name)) for name, part in vars(batch.drawings).items())
+        for row, place in enumerate(batch.places.tolist()):
+            film = bank[place]
+            labels = label_visual_tokens(film, label_tokens(film, HEIGHT, WIDTH, 28))
+            assert np.array_equal(batch.visual_labels[row], labels)
+            assert np.array_equal(batch.thing_labels[row], label_things(film))
+            asked = load_model()[1].decode(batch.text.ids[row])
+            assert any(thing in asked for thing in film.things)
+
+
+def test_films_drawn_together_are_those_drawn_alone() -> None:
+    films = [make_film(seed, slices) for seed, slices in ((1, 4), (2, 9), (3, 32))]
+    together = Renderer(HEIGHT, WIDTH).draw(list_drawings(films, HEIGHT, WIDTH)).numpy()
+    assert np.array_equal(together, np.concatenate([render_film(film) for film in films]))
+
+
+@pytest.mark.parametrize("shape", [(24, 8), (8, 24), (40, 20)])
+def test_the_first_step_of_muon_is_orthogonal(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    weights = [torch.nn.Parameter(torch.randn(shape)) for _ in range(3)]
+    before = [weight.detach().clone() for weight in weights]
+    for weight in weights[1:]:  # the first one has no gradient: only its decay
+        weight.grad = torch.randn(shape)
+    Muon(weights).step(0.1)
+    updates = [(1 - 0.1 * MATRIX_DECAY) * old - new.detach() for old, new in zip(before, weights, strict=True)]
+    assert updates[0].abs().max() < 1e-6
+    for weight, update in zip(weights[1:], updates[1:], strict=True):
+        left, _, right = torch.linalg.svd(weight.grad, full_matrices=False)
+        turned = left.T @ update @ right.T / 0.1 / max(1, shape[0] / shape[1]) ** 0.5
+        assert (turned.diagonal() > 0.5).all()
+        assert (turned.diagonal() < 1.4).all()
+        assert (turned - turned.diagonal().diag()).abs().max() < 0.15
 
 
 def test_auxiliary_labels_follow_from_the_questions() -> None:
