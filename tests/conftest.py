@@ -17,6 +17,9 @@ if not torch.cuda.is_available():
     # kernels run in Triton's interpreter then, which has to be known before anything imports Triton
     os.environ["TRITON_INTERPRET"] = "1"
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # as many workers as cores: more threads would only wait for one another
+
 
 @pytest.fixture(scope="session")
 def device() -> torch.device:

@@ -31,7 +31,9 @@ from examples.tiny_video_model.exam import (  # noqa: E402
 from examples.tiny_video_model.films import write_film  # noqa: E402
 from examples.tiny_video_model.questions import KINDS, Question  # noqa: E402
 from examples.tiny_video_model.rendering import render_film  # noqa: E402
+from floc.integrations.transformers.hooks import DecoderHooks  # noqa: E402
 from tests.cli.helpers import run  # noqa: E402
+from tests.decoding import read_with_pyav  # noqa: E402
 
 FILMS = 24
 RATIO = 1 / 8
@@ -91,15 +93,16 @@ LEAST_SHARE = 0.9
 
 def shift_axis(axis: int) -> Callable[[torch.Tensor], torch.Tensor]:
     step = torch.zeros(3, 1, 1, dtype=torch.int64)
-    step[axis] = 1
+    step[axis] = -1
     return lambda positions: positions + step
 
 
-BROKEN = {
-    "time": shift_axis(0),
-    "row": shift_axis(1),
-    "next token": lambda positions: positions.roll(-1, 2),
-    "without gaps": lambda positions: positions[:, :, :1] + torch.arange(positions.shape[2]),
+# by the change, the share of answers that it changes at least
+BROKEN: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {
+    "time": (shift_axis(0), 0.01),
+    "row": (shift_axis(1), 0.03),
+    "next token": (lambda positions: positions.roll(-1, 2), 0.1),
+    "without gaps": (lambda positions: positions[:, :, :1] + torch.arange(positions.shape[2]), 0.2),
 }
 
 
@@ -107,7 +110,8 @@ BROKEN = {
 def test_wrong_positions_change_answers(
     exams: list[Exam], trained: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """The other tests can fail: answers change if the positions of kept tokens are off by one, or those of others."""
+    """Tests of answers can fail: answers change if the positions of kept tokens are off by one, or those of others."""
+    change, share = BROKEN[name]
     examiner = Examiner(trained[0], trained[1].tokenizer)
     selections = [floc.compress(exam.tokens, ratio=RATIO) for exam in exams]
     right = [examiner.check(exam, kept) for exam, kept in zip(exams, selections, strict=True)]
@@ -117,13 +121,13 @@ def test_wrong_positions_change_answers(
     def find_broken(slices: int, kept: torch.Tensor, text: Any) -> torch.Tensor:
         positions = find(slices, kept, text).clone()
         visual = slice(decoder.start, decoder.start + kept.shape[1])
-        positions[:, :, visual] = BROKEN[name](positions[:, :, visual])
+        positions[:, :, visual] = change(positions[:, :, visual])
         return positions
 
     monkeypatch.setattr(decoder, "find_positions", find_broken)
     broken = [examiner.check(exam, kept) for exam, kept in zip(exams, selections, strict=True)]
     changed = sum(int((a != b).sum()) for a, b in zip(right, broken, strict=True))
-    assert changed >= 0.02 * sum(map(len, right))
+    assert changed >= share * sum(map(len, right))
     if name in ("next token", "without gaps"):
         counts = [
             np.stack([count_right(exam.questions, checked) for exam, checked in zip(exams, all_checked, strict=True)])
@@ -132,24 +136,58 @@ def test_wrong_positions_change_answers(
         assert estimate_interval(*counts)[1] < 0
 
 
-@pytest.mark.parametrize("ratio", ["1/8", "1/32"])
-def test_answers_in_one_call_are_those_of_generate(
-    trained: tuple[Any, Any], exams: list[Exam], examiner: Examiner, ratio: str
-) -> None:
+def ask_attached(trained: tuple[Any, Any], exam: Exam, questions: list[Question], ratio: float) -> list[bool]:
+    """Return which answers of the model are right, with a part of the tokens."""
     model, processor = trained
-    exam = exams[0]
     frames = torch.from_numpy(render_film(exam.film)).permute(0, 3, 1, 2)
     times = dict(total_num_frames=len(frames), fps=2.0, frames_indices=list(range(len(frames))))
     metadata = [transformers.video_utils.VideoMetadata(**times)]
     right = []
-    for question in exam.questions:
+    for question in questions:
         content = [{"type": "video"}, {"type": "text", "text": question.text}]
         text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
         options = dict(video_metadata=metadata, do_sample_frames=False, return_tensors="pt")
         inputs = processor(text=[text], videos=[frames], **options)
         with floc.attach(model, ratio=ratio):
             right.append(generate(model, processor, inputs) == question.answer)
-    assert examiner.check(exam, floc.compress(exam.tokens, ratio=ratio)).tolist() == right
+    return right
+
+
+@pytest.mark.parametrize("ratio", [1 / 8, 1 / 32])
+def test_answers_in_one_call_are_those_of_generate(
+    trained: tuple[Any, Any], exams: list[Exam], examiner: Examiner, ratio: float
+) -> None:
+    expected = examiner.check(exams[0], floc.compress(exams[0].tokens, ratio=ratio)).tolist()
+    assert ask_attached(trained, exams[0], exams[0].questions, ratio) == expected
+
+
+# by the mistake, how many tokens before the right one, in slices of 4 x 6 tokens
+MISTAKES = {"one slice early": 24, "one row up": 6, "one column to the left": 1}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_in_attach_changes_answers(
+    trained: tuple[Any, Any], exams: list[Exam], examiner: Examiner, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The test above fails if `floc.attach` gives kept tokens the positions of other tokens."""
+    cut_positions = DecoderHooks._cut_positions
+
+    def cut_wrongly(hooks: Any, kwargs: Any, cut: Any, *others: Any) -> torch.Tensor:
+        if cut is not None:
+            visual = (cut.columns >= start) & (cut.columns < start + 32 * 24)
+            moved = (cut.columns - MISTAKES[name]).clamp(min=start)
+            cut = cut._replace(columns=torch.where(visual, moved, cut.columns))
+        return cut_positions(hooks, kwargs, cut, *others)
+
+    start = examiner.decoder.start
+    monkeypatch.setattr(DecoderHooks, "_cut_positions", cut_wrongly)
+    for exam in exams:  # usually the first one suffices
+        asked = [question for question in exam.questions if question.kind in ("what", "where", "when", "count")]
+        numbers = [exam.questions.index(question) for question in asked]
+        expected = examiner.check(exam, floc.compress(exam.tokens, ratio=RATIO))[numbers]
+        if ask_attached(trained, exam, asked, RATIO) != expected.tolist():
+            return
+    pytest.fail("no answer changed")
 
 
 def test_attach_replay_archive_and_the_command_give_the_same_answers(
@@ -160,6 +198,7 @@ def test_attach_replay_archive_and_the_command_give_the_same_answers(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    read_with_pyav(monkeypatch)
     model, processor = trained
     questions = exams[0].questions
     video = floc.capture(model, film_path, processor=processor, ratio=RATIO)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from floc.families.processing import DEFAULT_FPS, PIXELS, VideoFacts, VideoPlan, VideoPreparer
+from tests.decoding import read_with_pyav
 from tests.integrations.transformers.processors import PARTS, apply_template, create_processor, create_turn
 
 pytest.importorskip("torchvision", reason="torchvision is not installed: pip install 'floc-video[hf]'")
@@ -205,18 +206,12 @@ def write_film(path: Path) -> Path:
 @pytest.mark.parametrize("kind", FILE_KINDS)
 def test_file_equals_the_processor(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare floc's reader with PyAV's in transformers, whose usual decoder, torchcodec, needs FFmpeg's libraries."""
-    from transformers.video_utils import load_video
-
     from floc.video import read
     from floc.video.choice import FrameChoice
 
-    def fetch_videos(self: Any, paths: list[str], sample_indices_fn: Any = None) -> list[Any]:
-        loaded = [load_video(path, backend="pyav", sample_indices_fn=sample_indices_fn) for path in paths]
-        return [list(values) for values in zip(*loaded, strict=True)]
-
     path = write_film(tmp_path / "film.mp4")
     preparer = VideoPreparer(build(kind))
-    monkeypatch.setattr(type(preparer.video_processor), "fetch_videos", fetch_videos)
+    read_with_pyav(monkeypatch)
     rate = {} if kind == "gemma4" else {"fps": 2.0}
     expected = ask_processor(kind, str(path), do_sample_frames=True, **rate)
     plans = []
