@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -186,7 +187,7 @@ def _write_report(
             bar(0.5 * number / len(right), f"{method} at {ratio}")
         subject = make_subject(film, question, answers)
     report.make(
-        load_tokens(film_path, encoder=load_encoder(f"hf:{checkpoint}", None), with_thumbnails=True),
+        load_tokens(film_path, encoder=load_encoder(f"hf:{os.path.relpath(checkpoint)}", None), with_thumbnails=True),
         METHODS,
         RATIOS,
         path,
@@ -202,9 +203,11 @@ def make_subject(film: Film, question: Question, answers: dict[tuple[str, str], 
     labels = label_tokens(film, HEIGHT, WIDTH, CELL).ravel()
     tokens = np.flatnonzero(labels == len(PLACES) + THINGS.index(question.thing or ""))
     judged = {key: (text, text == question.answer) for key, text in answers.items()}
-    verdicts = []
+    by_number: dict[int, list[str]] = {}
     for method in dict.fromkeys(method for method, _ in answers):
-        good = [ratio for ratio in RATIOS if judged.get((method, ratio), ("", False))[1]]
-        verdicts.append(f"{method} {len(good)}")
-    verdict = f"The answer is “{question.answer}”. Right at so many of {len(RATIOS)} ratios: {', '.join(verdicts)}."
+        number = sum(judged[method, ratio][1] for ratio in RATIOS if (method, ratio) in judged)
+        by_number.setdefault(number, []).append(method)
+    names = {len(RATIOS): f"all {len(RATIOS)} ratios", 0: "none"}
+    parts = [f"at {names.get(number, number)}: {', '.join(by_number[number])}" for number in sorted(by_number)[::-1]]
+    verdict = f"The answer is “{question.answer}”. Right {'; '.join(parts)}."
     return report.Subject(question.text, verdict, tokens, judged)
