@@ -251,6 +251,7 @@ def test_answers_of_the_trained_model_equal_transformers(studio: Studio) -> None
     from examples.tiny_video_model.checkpoint import CHECKPOINT, load_checkpoint
     from examples.tiny_video_model.exam import TEST_SEED
     from examples.tiny_video_model.films import make_film
+    from examples.tiny_video_model.model import PREFIX
     from examples.tiny_video_model.questions import QuestionPicker
 
     model, processor = load_checkpoint()
@@ -258,7 +259,7 @@ def test_answers_of_the_trained_model_equal_transformers(studio: Studio) -> None
     asked = [(seed, question) for seed in range(TEST_SEED, TEST_SEED + 4) for question in picker.pick(make_film(seed))]
     jobs = {
         f"{seed} {question.text}": [
-            "<|im_start|>user\n",
+            PREFIX.removesuffix("<|vision_start|>"),
             ["film", seed],
             f" {question.text}<|im_end|>\n<|im_start|>assistant\n",
         ]
