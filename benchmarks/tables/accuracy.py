@@ -1,6 +1,6 @@
 """Table "accuracy": answers of the trained tiny model about films with known content, by method and ratio.
 
-The model and the films are those of `examples/tiny_video_model`: a small model and rendered films. The table compares
+The model and the films are those of `examples/tiny_video_model`: a small model and drawn films. The table compares
 methods with each other and says nothing about Video-MME.
 """
 
@@ -146,7 +146,7 @@ def _show_methods(document: dict[str, Any]) -> str:
         "arrows, several are there by chance. A dash: the method cannot keep so few tokens. An asterisk: it ran "
         "without the attention, the question or other features that it can use. The settings of `floc` with a horizon "
         "were chosen on films of this kind, those of the other methods were not. Ordered by the accuracy at 1/16. A "
-        "model of three million parameters on rendered films, not Video-MME."
+        "model of five million parameters on drawn films, not Video-MME."
     )
     return show_rows(["method", *RATIOS], rows, note, _show_machine(document))
 
