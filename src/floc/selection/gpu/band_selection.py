@@ -96,7 +96,8 @@ def _write_keys(
     tl.store(keys + at, gain, mask=at < n)
     if tl.load(made) < depth:
         tl.debug_barrier()
-        for token in range(first, tl.minimum(first + _EACH, n)):
+        for i in range(tl.minimum(_EACH, n - first)):
+            token = first + i
             if tl.load(gains + token) < 0:
                 other = _find_representative(values, gains, token, n, cells, horizon, COLUMNS)
                 cosine = compute_cosine(rows, scale, power, token, other, dim, BLOCK)

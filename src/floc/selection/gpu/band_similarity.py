@@ -96,16 +96,19 @@ def _fill_band(
         total = multiply(a, a, a_rows, b_rows, power, power, dim, SCALED, EVEN, STEP)
     snapped = tl.maximum(snap(total, tl.load(scale + a_rows), tl.load(scale + b_rows), detail, DETAIL), 0)
 
-    # the token that the first column of the band holds for each row
+    # the token in the first column of the band for each row, and the end of the tokens that this tile stores for it
     row_start, column_start = (rows // cells - horizon) * cells, (columns // cells - horizon) * cells
-    is_near = (columns < n)[None, :] & (columns[None, :] - row_start[:, None] < width)
-    later = is_near & (columns[None, :] >= rows[:, None])
-    tl.store(values + a_rows[:, None] * width + (columns[None, :] - row_start[:, None]), snapped, mask=later)
-    tl.atomic_add(sums + rows, tl.sum(tl.where(later, snapped, 0).to(sums.dtype.element_ty), 1), mask=rows < n)
+    end = tl.minimum(row_start + width, n)
+    later = (columns[None, :] >= rows[:, None]) & (columns[None, :] < end[:, None])
+    place = (rows - first_row) * width - row_start  # 32 bits from a 64-bit base: fewer registers
+    tl.store(values + first_row.to(tl.int64) * width + (place[:, None] + columns[None, :]), snapped, mask=later)
     # the same pairs as seen from the later token
-    later = is_near & (columns[None, :] > rows[:, None])
-    tl.atomic_add(sums + columns, tl.sum(tl.where(later, snapped, 0).to(sums.dtype.element_ty), 0), mask=columns < n)
-    earlier = (columns < n)[:, None] & (columns[:, None] - row_start[None, :] < width)
-    earlier = earlier & (columns[:, None] > rows[None, :])
-    place = b_rows[:, None] * width + (rows[None, :] - column_start[:, None])
-    tl.store(values + place, tl.trans(snapped), mask=earlier)
+    earlier = (columns[:, None] > rows[None, :]) & (columns[:, None] < end[None, :])
+    place = (columns - first_column) * width - column_start
+    mirrored = tl.trans(snapped)
+    tl.store(values + first_column.to(tl.int64) * width + (place[:, None] + rows[None, :]), mirrored, mask=earlier)
+
+    kept = tl.where(later, snapped, 0).to(sums.dtype.element_ty)
+    tl.atomic_add(sums + rows, tl.sum(kept, 1), mask=rows < n)
+    kept = tl.where(columns[None, :] > rows[:, None], kept, 0)
+    tl.atomic_add(sums + columns, tl.sum(kept, 0), mask=columns < n)
