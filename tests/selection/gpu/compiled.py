@@ -31,7 +31,7 @@ from floc.selection.gpu import (
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 # all others are multiples of 16
 UNALIGNED = {"programs", "stop_count", "count", "dim", "bits", "ring_bits"} | {"n", "frames", "cells", "horizon"}
-UNALIGNED |= {"width", "owned", "depth", "tiles_each"}
+UNALIGNED |= {"width", "owned", "halo", "depth", "tiles_each"}
 
 ROWS = dict(values="*bf16", scale="*fp32", power="*fp32")
 PICKS = dict(picks="*i32", gains="*i32", counts="*i32", steps="*i32")
@@ -81,7 +81,7 @@ BAND_FILL = dict(
 BAND_ROUNDS = dict(
     BAND_SIZES,
     **dict(similarity="*i16", sums="*i32", picked_gains="*i32", rounds="*i32", covers="*i16", changes="*i64"),
-    **dict(words="*i64", histogram="*i32", stop_count="i32", owned="i32", bits="i32"),
+    **dict(words="*i64", histogram="*i32", stop_count="i32", owned="i32", halo="i32", bits="i32"),
 )
 
 

@@ -35,10 +35,16 @@ def make_band_matrix(band: Band, largest: int, seed: int) -> np.ndarray:
     return np.triu(half) + np.triu(half, 1).T
 
 
-def pick(matrix: np.ndarray, band: Band, count: int, device: torch.device, **options: object) -> BandPicks:
+def pick(
+    matrix: np.ndarray,
+    band: Band,
+    count: int,
+    device: torch.device,
+    programs: BandPrograms | None = None,
+    dtype: torch.dtype = torch.int32,
+) -> BandPicks:
     values = torch.from_numpy(pack(matrix, band)).to(device)
-    sums = values.sum(1, dtype=get_gain_type(band))
-    return pick_in_rounds(values, sums, band, count, **options)
+    return pick_in_rounds(values, values.sum(1, dtype=dtype), band, count, programs)
 
 
 def assert_greedy(picks: BandPicks, matrix: np.ndarray, band: Band, count: int) -> None:
@@ -74,24 +80,22 @@ def test_tokens_without_similarities_are_not_picked(device: torch.device) -> Non
     assert pick(np.zeros((6, 6), np.int64), band, 6, device).gains.tolist() == [-1] * 6
 
 
-def test_wide_bands_have_64_bit_gains(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide_bands_have_64_bit_gains(device: torch.device) -> None:
     band = Band(9, 4, 3)
     matrix = make_band_matrix(band, SCALE, seed=1)
-    monkeypatch.setattr("tests.selection.gpu.test_band.get_gain_type", lambda band: torch.int64)
-    assert_greedy(pick(matrix, band, 20, device), matrix, band, 20)
+    assert_greedy(pick(matrix, band, 20, device, dtype=torch.int64), matrix, band, 20)
     assert get_gain_type(Band(10, 1 << 12, 16)) == torch.int64
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (2, 2), (4, 1)], ids=str)
-def test_blocks_smaller_than_the_band(shape: tuple[int, int], device: torch.device) -> None:
+@pytest.mark.parametrize("shape", [dict(TOKENS=4, ROWS=1), dict(TOKENS=8, ROWS=2), dict(TOKENS=16, ROWS=1)], ids=str)
+def test_blocks_smaller_than_the_band(
+    shape: dict[str, int], device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Covers are raised and losses are computed in several turns."""
-    band = Band(20, 3, 4)
+    choose, band = band_rounds.choose_shape, Band(20, 3, 4)
+    monkeypatch.setattr(band_rounds, "choose_shape", lambda *sizes: choose(*sizes) | shape)
     matrix = make_band_matrix(band, SCALE, seed=5)
-    monkeypatch = pytest.MonkeyPatch()
-    chosen = band_rounds.choose_shape(band, 20, 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(band_rounds, "choose_shape", lambda *_: chosen | dict(TOKENS=4 * shape[0], ROWS=shape[1]))
-        assert_greedy(pick(matrix, band, 30, device), matrix, band, 30)
+    assert_greedy(pick(matrix, band, 30, device), matrix, band, 30)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the tests above run several programs on the GPU")

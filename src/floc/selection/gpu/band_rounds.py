@@ -64,7 +64,7 @@ def pick_in_rounds(
     owned, warps = choose_programs(band, similarity.device) if programs is None else programs
     count = triton.cdiv(band.frames, owned)
     device, shape = similarity.device, choose_shape(band, owned, warps)
-    halo = (owned + 2 * band.horizon) * band.cells
+    halo = (owned + 2 * band.horizon) * band.cells  # tokens whose covers a program keeps
     picks = BandPicks(torch.full_like(sums, -1), torch.empty(count, dtype=torch.int32, device=device))
     _pick_in_rounds[(count,)](
         similarity,
@@ -79,6 +79,7 @@ def pick_in_rounds(
         band.cells,
         band.horizon,
         owned,
+        halo,
         max(1, (band.n - 1).bit_length()),
         **shape,
         **({"launch_cooperative_grid": True} if count > 1 else {}),  # programs wait for one another
@@ -150,7 +151,7 @@ def _compute_losses(similarity, changes, count, u, exists, cells, horizon, gain,
     return lost
 
 
-@triton.jit(do_not_specialize=["stop_count", "frames", "cells", "horizon", "owned", "bits"])
+@triton.jit(do_not_specialize=["stop_count", "frames", "cells", "horizon", "owned", "halo", "bits"])
 def _pick_in_rounds(
     similarity,
     sums,
@@ -165,6 +166,7 @@ def _pick_in_rounds(
     cells,
     horizon,
     owned,
+    halo,
     bits,
     SLICES: tl.constexpr,
     CELLS: tl.constexpr,
@@ -175,7 +177,6 @@ def _pick_in_rounds(
     program = tl.program_id(0)
     first = program * owned
     last = tl.minimum(first + owned, frames)
-    halo = (owned + 2 * horizon) * cells
     covers += program.to(tl.int64) * halo
     changes += program.to(tl.int64) * halo
     own_slices, cell = first + tl.arange(0, SLICES), tl.arange(0, CELLS)
