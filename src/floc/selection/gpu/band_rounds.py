@@ -94,8 +94,8 @@ def choose_shape(band: Band, owned: int, warps: int) -> dict[str, int]:
         SLICES=slices,
         CELLS=cells,
         WORDS=triton.next_power_of_2(min(band.frames, owned + 8 * band.horizon)),
-        TOKENS=min(triton.next_power_of_2(band.width), 1024 * warps),
-        ROWS=min(32, max(2, 2048 * warps // (slices * cells))),  # limited by registers
+        TOKENS=min(triton.next_power_of_2(triton.cdiv(band.width, 2)), 512 * warps),  # most picks are not that near
+        ROWS=min(16, max(2, 2048 * warps // (slices * cells))),  # limited by registers
         num_warps=warps,
     )
 
@@ -119,33 +119,37 @@ def _list_raised(similarity, covers, changes, count, pick, slice_, first, last, 
     row = similarity + pick.to(tl.int64) * ((2 * horizon + 1) * cells)
     begin = tl.maximum(tl.maximum(slice_, first) - horizon, 0) * cells
     end = tl.minimum(tl.minimum(slice_, last - 1) + horizon + 1, frames) * cells
+    at = tl.arange(0, TOKENS)
     for start in range(begin, end, TOKENS):
-        token = start + tl.arange(0, TOKENS)
-        cover_at = covers + (token - (first - horizon) * cells)
-        new = tl.load(row + (token - (slice_ - horizon) * cells), mask=token < end, other=0)
-        old = tl.load(cover_at, mask=token < end, other=32767)
+        cover_at = covers + (start - (first - horizon) * cells) + at
+        new = tl.load(row + (start - (slice_ - horizon) * cells) + at, mask=at < end - start, other=0)
+        old = tl.load(cover_at, mask=at < end - start, other=32767)
         rises = new > old
         place = count + tl.cumsum(rises.to(tl.int32), 0) - 1
-        tl.store(changes + place, (token.to(tl.int64) << 32) | (old.to(tl.int64) << 16) | new.to(tl.int64), mask=rises)
+        raise_ = (old.to(tl.int32) << 16) | new.to(tl.int32)
+        tl.store(changes + place, ((start + at).to(tl.int64) << 32) | raise_.to(tl.int64), mask=rises)
         tl.store(cover_at, new, mask=rises)
         count += tl.sum(rises.to(tl.int32), 0)
     return count
 
 
 @triton.jit
-def _compute_losses(similarity, changes, count, u, exists, cells, horizon, gain, ROWS: tl.constexpr):
-    """[SLICES, CELLS] what the candidates `u` lose by a list of changes."""
+def _compute_losses(similarity, changes, count, own_slices, cell, exists, cells, horizon, gain, ROWS: tl.constexpr):
+    """[SLICES, CELLS] what the candidates of a program's slices lose by a list of changes."""
     width = (2 * horizon + 1) * cells
+    u = own_slices[:, None] * cells + cell[None, :]
     lost = tl.zeros(gain.shape, gain.dtype)
     for start in range(0, count, ROWS):
         at = start + tl.arange(0, ROWS)
         # after the last change: token 0 from cover 0 to cover 0, which takes nothing
         entry = tl.load(changes + at, mask=at < count, other=0)
         token, old, new = (entry >> 32).to(tl.int32), (entry >> 16).to(tl.int32) & 0xFFFF, entry.to(tl.int32) & 0xFFFF
-        column = u[None, :, :] - ((token // cells - horizon) * cells)[:, None, None]
-        is_near = exists[None, :, :] & (at < count)[:, None, None] & (column >= 0) & (column < width)
-        row = similarity + token.to(tl.int64)[:, None, None] * width
-        s = tl.load(row + column, mask=is_near, other=0).to(tl.int32)
+        slice_ = tl.where(at < count, token // cells, -1 - horizon)
+        is_near = tl.abs(slice_[:, None] - own_slices[None, :]) <= horizon
+        row = similarity + (token.to(tl.int64) * width - (slice_ - horizon) * cells)
+        mask = is_near[:, :, None] & exists[None, :, :]
+        s = tl.load(row[:, None, None] + u[None, :, :], mask=mask, other=0).to(tl.int32)
+        # similarities that were not loaded are raised to the old cover, which counts nothing
         s = tl.minimum(tl.maximum(s, old[:, None, None]), new[:, None, None]) - old[:, None, None]
         lost += tl.sum(s.to(gain.dtype), 0)
     return lost
@@ -222,7 +226,7 @@ def _pick_in_rounds(
                 left = tl.where(is_close, LOWEST, left)
                 candidate = tl.max(left, 0)
             tl.debug_barrier()
-            gain -= _compute_losses(similarity, changes, count, u, exists, cells, horizon, gain, ROWS)
+            gain -= _compute_losses(similarity, changes, count, own_slices, cell, exists, cells, horizon, gain, ROWS)
             tl.debug_barrier()  # before the list and the covers are used again
             step += 1
     # every neighbour has read the words of the round before this one
