@@ -87,7 +87,7 @@ def test_wide_bands_have_64_bit_gains(device: torch.device) -> None:
     assert get_gain_type(Band(10, 1 << 12, 16)) == torch.int64
 
 
-@pytest.mark.parametrize("shape", [dict(TOKENS=4, ROWS=1), dict(TOKENS=8, ROWS=2), dict(TOKENS=16, ROWS=1)], ids=str)
+@pytest.mark.parametrize("shape", [dict(TOKENS=4, LANES=2, ROWS=1), dict(TOKENS=8, LANES=8, ROWS=2)], ids=str)
 def test_blocks_smaller_than_the_band(
     shape: dict[str, int], device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

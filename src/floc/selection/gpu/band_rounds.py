@@ -90,11 +90,13 @@ def pick_in_rounds(
 def choose_shape(band: Band, owned: int, warps: int) -> dict[str, int]:
     """Return the constants to compile the kernel with."""
     slices, cells = triton.next_power_of_2(owned), triton.next_power_of_2(band.cells)
+    tokens = min(triton.next_power_of_2(triton.cdiv(band.width, 2)), 512 * warps)  # most picks are not that near
     return dict(
         SLICES=slices,
         CELLS=cells,
         WORDS=triton.next_power_of_2(min(band.frames, owned + 8 * band.horizon)),
-        TOKENS=min(triton.next_power_of_2(triton.cdiv(band.width, 2)), 512 * warps),  # most picks are not that near
+        TOKENS=tokens,
+        LANES=min(tokens, 32 * warps),
         ROWS=min(16, max(2, 2048 * warps // (slices * cells))),  # limited by registers
         num_warps=warps,
     )
@@ -111,7 +113,7 @@ def _wait_for_slices(words, present, stamp):
 
 
 @triton.jit
-def _list_raised(similarity, covers, changes, count, pick, slice_, first, last, frames, cells, horizon, TOKENS):
+def _list_raised(similarity, covers, changes, count, pick, slice_, first, last, frames, cells, horizon, TOKENS, LANES):
     """Raise the covers of a program's tokens by a pick, and append the raised tokens to its list of changes.
 
     Returns the new length of the list. An entry is the token, its old cover and its new cover.
@@ -119,17 +121,20 @@ def _list_raised(similarity, covers, changes, count, pick, slice_, first, last, 
     row = similarity + pick.to(tl.int64) * ((2 * horizon + 1) * cells)
     begin = tl.maximum(tl.maximum(slice_, first) - horizon, 0) * cells
     end = tl.minimum(tl.minimum(slice_, last - 1) + horizon + 1, frames) * cells
-    at = tl.arange(0, TOKENS)
+    at = (tl.arange(0, TOKENS // LANES) * LANES)[:, None] + tl.arange(0, LANES)[None, :]
     for start in range(begin, end, TOKENS):
         cover_at = covers + (start - (first - horizon) * cells) + at
         new = tl.load(row + (start - (slice_ - horizon) * cells) + at, mask=at < end - start, other=0)
         old = tl.load(cover_at, mask=at < end - start, other=32767)
         rises = new > old
-        place = count + tl.cumsum(rises.to(tl.int32), 0) - 1
+        # the list is in no order: each lane lists its own tokens together
+        number = tl.cumsum(rises.to(tl.int32), 0)
+        in_lane = tl.sum(rises.to(tl.int32), 0)
+        place = count + number - 1 + (tl.cumsum(in_lane, 0) - in_lane)[None, :]
         raise_ = (old.to(tl.int32) << 16) | new.to(tl.int32)
         tl.store(changes + place, ((start + at).to(tl.int64) << 32) | raise_.to(tl.int64), mask=rises)
         tl.store(cover_at, new, mask=rises)
-        count += tl.sum(rises.to(tl.int32), 0)
+        count += tl.sum(in_lane, 0)
     return count
 
 
@@ -176,6 +181,7 @@ def _pick_in_rounds(
     CELLS: tl.constexpr,
     WORDS: tl.constexpr,
     TOKENS: tl.constexpr,
+    LANES: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     program = tl.program_id(0)
@@ -217,7 +223,19 @@ def _pick_in_rounds(
                 is_close = (slices >= slice_ - 2 * horizon) & (slices <= slice_ + 2 * horizon)
                 if tl.max(tl.where(is_close, key, LOWEST), 0) == candidate:
                     count = _list_raised(
-                        similarity, covers, changes, count, pick, slice_, first, last, frames, cells, horizon, TOKENS
+                        similarity,
+                        covers,
+                        changes,
+                        count,
+                        pick,
+                        slice_,
+                        first,
+                        last,
+                        frames,
+                        cells,
+                        horizon,
+                        TOKENS,
+                        LANES,
                     )
                     if (slice_ >= first) & (slice_ < last):
                         tl.store(picked_gains + pick, (candidate >> bits).to(picked_gains.dtype.element_ty))
