@@ -17,9 +17,6 @@ ALLOWED_BYTES = defaultdict(
         "fill, float32 on 90": 1024,
         # the last lines of a tile, whose stores are not aligned; without spills tiles are smaller and slower
         **dict.fromkeys(["band on 80", "band on 90", "band, boxed on 90"], 1536),
-        **dict.fromkeys(
-            [f"rounds{kind} on {target}" for kind in ("", ": long video", ": wide band") for target in (80, 90)], 320
-        ),
     },
 )
 
