@@ -20,6 +20,9 @@ if __name__ == "__main__":
         for options in ({}, {"dedupe": 1}, {"block": None}):
             kept = floc.compress(tokens.to(dtype), ratio="1/4", backend="gpu", **({"block": 8} | options))
             assert len(set(kept.indices.tolist())) == 26
+        for horizon in (0, 2):
+            kept = floc.compress(tokens.to(dtype), ratio="1/4", backend="gpu", horizon=horizon)
+            assert len(set(kept.indices.tolist())) == 26
     # enough blocks for one program per block, and for two
     many = torch.randn(140, 5, 40, generator=generator, device=device)
     large = torch.randn(40, 150, 40, generator=generator, device=device)

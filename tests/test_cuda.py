@@ -27,6 +27,7 @@ OPTIONS = [
     dict(block=None),
     dict(block=2),  # so many blocks that each gets a few programs
     dict(block=2, dedupe=1),
+    dict(horizon=2, detail=3),
 ]
 GPU = torch.device("cuda", 0)
 # the most programs of a set: all of them must run at once

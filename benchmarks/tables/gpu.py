@@ -9,8 +9,6 @@ bf16 product on the same device, or the bytes of tokens and matrices at the rate
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +17,7 @@ import torch
 import floc
 from benchmarks import harness
 from benchmarks.gpu_check import check_picks, has_second_pass
+from benchmarks.gpu_timing import measure_ms, measure_rates, record_graph, time_ms
 from benchmarks.markdown import show_records, show_rows
 from benchmarks.memory import measure_growth
 from benchmarks.oracle import BlockTokens
@@ -89,7 +88,7 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
         raise Unavailable(
             "python -m benchmarks gpu --small needs a CUDA device, or TRITON_INTERPRET=1 for Triton's interpreter"
         )
-    rates = _measure_rates(device, small)
+    rates = measure_rates(device, small)
     echo(f"{rates['flops'] / 1e12:.0f} TFLOP/s in bf16, {rates['bytes_a_s'] / 1e12:.2f} TB/s")
     cases = SMALL if small else CASES
     records = []
@@ -123,7 +122,7 @@ def measure_apricot(case: GpuCase) -> dict[str, Any] | None:
     select = peer.prepare(BlockTokens(case.shape.make_tokens().reshape(-1, case.shape.dim)[:n]), n // 8)
     select()
     cpu = harness.describe_environment()["device"]["cpu"]
-    return {"ms": statistics.median(_time_ms(select) for _ in range(3)), "blocks": case.shape.n / n, "cpu": cpu}
+    return {"ms": statistics.median(time_ms(select) for _ in range(3)), "blocks": case.shape.n / n, "cpu": cpu}
 
 
 def _measure_case(case: GpuCase, device: torch.device, rates: dict[str, float], small: bool) -> dict[str, Any]:
@@ -133,7 +132,7 @@ def _measure_case(case: GpuCase, device: torch.device, rates: dict[str, float], 
         return floc.compress(tokens, **case.keep, backend="gpu", **case.options)
 
     steps = check_picks(tokens, compress(), case.sizes, case.options)
-    ms = _measure_ms(compress, small)
+    ms = measure_ms(compress, small)
     similarity, selection, bytes_, flops = _measure_stages(case, tokens, small)
     return {
         "case": case.name,
@@ -141,7 +140,7 @@ def _measure_case(case: GpuCase, device: torch.device, rates: dict[str, float], 
         "d": case.shape.dim,
         "kept": case.budget,
         "ms": ms,
-        "graph_ms": _measure_ms(_record_graph(compress), small) if device.type == "cuda" else ms,
+        "graph_ms": measure_ms(record_graph(compress), small) if device.type == "cuda" else ms,
         "similarity_ms": similarity,
         "selection_ms": selection,
         "floor_ms": 1e3 * max(flops / rates["flops"], bytes_ / rates["bytes_a_s"]),
@@ -169,9 +168,9 @@ def _measure_stages(case: GpuCase, tokens: torch.Tensor, small: bool) -> tuple[f
             part = rows.slice(start, start + sum(sets.tokens))
             similarity.fill(matrix, part, part, sets, detail)
 
-    spent = _measure_ms(fill_blocks, small)
+    spent = measure_ms(fill_blocks, small)
     if not has_second_pass(sizes, case.options):
-        total = _measure_ms(lambda: run.rank_in_blocks(flat, sizes, case.budget, detail), small)
+        total = measure_ms(lambda: run.rank_in_blocks(flat, sizes, case.budget, detail), small)
         return spent, total - spent, bytes_, flops
     windows = floc.methods.get("floc")(**case.options).plan_windows(tokens, case.budget)
     [window] = run.plan_windows(sizes, tuple(windows), case.budget, tokens.device).windows
@@ -183,68 +182,16 @@ def _measure_stages(case: GpuCase, tokens: torch.Tensor, small: bool) -> tuple[f
         matrix = torch.empty(window.second.elements, dtype=torch.int16, device=tokens.device)
         similarity.fill(matrix, candidates, candidates, window.second, detail)
 
-    spent += _measure_ms(fill_second, small)
-    total = _measure_ms(lambda: run.rank_in_two_passes(flat, sizes, windows, case.budget, detail), small)
+    spent += measure_ms(fill_second, small)
+    total = measure_ms(lambda: run.rank_in_two_passes(flat, sizes, windows, case.budget, detail), small)
     return spent, total - spent, bytes_, flops
-
-
-def _record_graph(call: Callable[[], object]) -> Callable[[], object]:
-    """Record a call as a CUDA graph; return a function that replays it."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = call()
-
-    def replay() -> object:
-        graph.replay()
-        return result
-
-    return replay
-
-
-def _measure_ms(call: Callable[[], object], small: bool) -> float:
-    """Return the median milliseconds of a call after a warm-up."""
-    call()
-    times: list[float] = []
-    started = time.perf_counter()
-    while len(times) < (2 if small else 30) and (len(times) < 5 or time.perf_counter() - started < 3):
-        times.append(_time_ms(call))
-        if small and not torch.cuda.is_available():
-            break
-    return statistics.median(times)
-
-
-def _time_ms(call: Callable[[], object]) -> float:
-    """Time one call by CUDA events, or by the clock if there is no GPU."""
-    if not torch.cuda.is_available():
-        started = time.perf_counter()
-        call()
-        return 1e3 * (time.perf_counter() - started)
-    before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    before.record()
-    call()
-    after.record()
-    torch.cuda.synchronize()
-    return before.elapsed_time(after)
-
-
-def _measure_rates(device: torch.device, small: bool) -> dict[str, float]:
-    """Return the operations a second of a large product, and the bytes a second of a large copy."""
-    side = 64 if small else 8192
-    a, b = (torch.randn(side, side, device=device).to(torch.bfloat16) for _ in range(2))
-    source = torch.randn(side, side, 2 if small else 16, device=device)
-    target = torch.empty_like(source)
-    product_ms = _measure_ms(lambda: torch.mm(a, b), small)
-    copy_ms = _measure_ms(lambda: target.copy_(source), small)
-    copied = 2 * source.numel() * source.element_size()
-    return {"flops": 2 * side**3 / (product_ms / 1e3), "bytes_a_s": copied / (copy_ms / 1e3)}
 
 
 def _measure_torch_backend(case: GpuCase, device: torch.device) -> float:
     """Return the milliseconds of the same selection by the torch backend on the same device."""
     tokens = case.make_tokens(device)
     calls = [lambda: floc.compress(tokens, **case.keep, backend="torch", **case.options)] * 3
-    return statistics.median(_time_ms(call) for call in calls)
+    return statistics.median(time_ms(call) for call in calls)
 
 
 def _show_cases(document: dict) -> str:

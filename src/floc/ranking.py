@@ -15,7 +15,7 @@ import torch
 
 from floc import blocks
 from floc.budget import find_fewest
-from floc.selection.engine import History, Solution
+from floc.selection.engine import Band, History, Solution
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +26,7 @@ class DeviceRanking:
     gains: torch.Tensor  # [P] float64
     non_finite: torch.Tensor  # [1] int32, not 0 if any token is not finite
     fetch: Callable[[], Ranking]  # copies it to the host, without a history; keeps what a CUDA graph reads alive
+    band: Band | None = None  # with a horizon: the slices within which tokens represent each other
 
 
 @dataclass(frozen=True, eq=False)

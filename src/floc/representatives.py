@@ -21,6 +21,7 @@ import torch
 
 from floc._arrays import TILE_BYTES, Array, iterate_tiles, to_numpy
 from floc.ranking import DeviceRanking, Ranking, find_nearest_place
+from floc.selection.engine import Band
 
 _SHORTEST, _LONGEST = 1e-10, 1e17  # of tokens whose squares float32 can sum
 
@@ -81,6 +82,7 @@ class NearestRepresentation(_Base):
     kept: torch.Tensor  # [K, D]
     indices: Array  # [K] int64, ascending
     source: DeviceRanking | Ranking | None = None  # where selection made groups; None: all tokens are one group
+    band: Band | None = None  # with a horizon: the slices within which tokens represent each other
 
     @cached_property
     def ranking(self) -> Ranking | None:
@@ -112,6 +114,12 @@ class NearestRepresentation(_Base):
         sizes = np.array([len(rows)]) if self.ranking is None else self.ranking.group_sizes
         indices = to_numpy(self.indices)
         represents = find_nearest_place(indices, np.arange(len(rows)))
+        if self.band is not None:
+            cosine, place = _find_nearest_in_band(rows, self.kept, indices, self.band)
+            is_similar = to_numpy(cosine) > 0
+            represents[is_similar] = to_numpy(place)[is_similar]
+            represents[indices] = np.arange(len(indices))
+            return represents, float(cosine.double().clamp_min(0).mean())
         total = 0.0
         for start, end in itertools.pairwise([0, *sizes.cumsum()]):
             first, last = np.searchsorted(indices, [start, end])
@@ -195,6 +203,24 @@ def find_nearest_of_prefixes(tokens: torch.Tensor, kept: torch.Tensor, ends: Seq
                 indices = torch.where(better, first + indices, place[at - 1, part])
             cosine[at, part], place[at, part] = values, indices
     return list(zip(cosine, place, strict=True))
+
+
+def _find_nearest_in_band(rows: torch.Tensor, kept: torch.Tensor, indices: np.ndarray, band: Band) -> Nearest:
+    """Run `find_nearest` among the kept tokens, at ascending `indices`, within the horizon; cosine 0 without any."""
+    cosine = torch.zeros(len(rows), device=rows.device)
+    place = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    kept_slice = torch.from_numpy(indices // band.cells).to(rows.device)
+    step = max(16, band.horizon)  # slices
+    for first in range(0, band.frames, step):
+        tokens = slice(first * band.cells, min(first + step, band.frames) * band.cells)
+        low, high = np.searchsorted(indices, [tokens.start - band.reach, tokens.stop + band.reach])
+        if low < high:
+            tile = normalize(rows[tokens]) @ normalize(kept[low:high]).T
+            own_slice = torch.arange(tokens.start, tokens.stop, device=rows.device) // band.cells
+            is_near = (own_slice[:, None] - kept_slice[low:high]).abs() <= band.horizon
+            cosine[tokens], place[tokens] = torch.where(is_near, tile, -2).max(1)
+            place[tokens] += low
+    return cosine, place
 
 
 def compute_cosines(tokens: torch.Tensor, kept: torch.Tensor, place: torch.Tensor) -> torch.Tensor:

@@ -126,7 +126,7 @@ class TokenGrid:
         positions = torch.stack([frame, cell // columns, cell % columns], 1)
         kept = self.tokens.reshape(-1, self.dim).index_select(0, indices)
         features = to_input_type(kept, self.numpy_dtype)
-        representation = NearestRepresentation(self.tokens, kept, indices, ranking)
+        representation = NearestRepresentation(self.tokens, kept, indices, ranking, ranking.band)
         arrays: Any = dict(indices=indices, positions=positions, order=order, gains=ranking.gains)
         if self.numpy_dtype is not None:
             arrays = {name: to_numpy(array) for name, array in arrays.items()}

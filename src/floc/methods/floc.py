@@ -120,7 +120,7 @@ class Floc:
 
     def stays_on(self, device: torch.device) -> bool:
         """Return whether all work is done on the device without waiting for it."""
-        return self.metric == "cosine" and self.horizon is None and resolve_backend(self.backend, device) == "gpu"
+        return self.metric == "cosine" and resolve_backend(self.backend, device) == "gpu"
 
     def get_stream_options(self) -> dict[str, Any] | None:
         """See `Streamable`: a stream with a budget selects in blocks and among their survivors, too."""
@@ -197,10 +197,12 @@ class _Run:
         # a selection of everything needs no second pass
         windows = self.plan_windows(count) if self.has_second_pass and count < self.grid.n else None
         if self.options.stays_on(self.grid.tokens.device):
-            from floc.selection.gpu import run
+            from floc.selection.gpu import band_selection, run
 
             tokens, detail = self.grid.tokens.reshape(-1, self.grid.dim), float(self.options.detail)
-            if windows is None:
+            if self.band is not None:
+                ranking = band_selection.rank_in_band(tokens, self.band, count, detail)
+            elif windows is None:
                 ranking = run.rank_in_blocks(tokens, self.sizes, count, detail)
             else:
                 ranking = run.rank_in_two_passes(tokens, self.sizes, windows, count, detail)

@@ -16,10 +16,22 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from floc.selection.gpu import clusters, greedy, greedy_few_programs, greedy_many_programs, similarity
+from floc.selection.engine import Band
+from floc.selection.gpu import (
+    band_rounds,
+    band_selection,
+    band_similarity,
+    clusters,
+    greedy,
+    greedy_few_programs,
+    greedy_many_programs,
+    similarity,
+)
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-UNALIGNED = {"programs", "stop_count", "count", "dim", "bits", "ring_bits"}  # all others are multiples of 16
+# all others are multiples of 16
+UNALIGNED = {"programs", "stop_count", "count", "dim", "bits", "ring_bits"} | {"n", "frames", "cells", "horizon"}
+UNALIGNED |= {"width", "owned", "halo", "depth", "tiles_each"}
 
 ROWS = dict(values="*bf16", scale="*fp32", power="*fp32")
 PICKS = dict(picks="*i32", gains="*i32", counts="*i32", steps="*i32")
@@ -59,6 +71,18 @@ FILL = dict(
 )
 HALF = dict(a="*bf16", b="*bf16", STEP=64, EVEN=True)
 BOX = "tensordesc<bf16[128,64]>"
+BAND_SIZES = dict(n="i32", frames="i32", cells="i32", horizon="i32", width="i32", dim="i32", depth="i32")
+BAND_FILL = dict(
+    BAND_SIZES,
+    **dict(a="*bf16", scale="*fp32", power="*fp32", flags="*i32", values="*i16", sums="*i32"),
+    **dict(row_box=None, column_box=None, tiles_each="i32", detail="fp32"),
+    **dict(DETAIL=2, SCALED=False, TMA=False, EVEN=True, STEP=64, ROWS=128, COLUMNS=128),
+)
+BAND_ROUNDS = dict(
+    BAND_SIZES,
+    **dict(similarity="*i16", sums="*i32", picked_gains="*i32", rounds="*i32", covers="*i16", changes="*i64"),
+    **dict(words="*i64", histogram="*i32", stop_count="i32", owned="i32", halo="i32", bits="i32"),
+)
 
 
 def describe_greedy(module: Any, sizes: tuple[int, int, int], types: dict[str, str], **flags: bool) -> tuple[Any, ...]:
@@ -67,6 +91,12 @@ def describe_greedy(module: Any, sizes: tuple[int, int, int], types: dict[str, s
     shape = module.choose_shape(*sizes)
     constants = dict(WEIGHTED=False, STOPS=False) | flags
     return kernel, {**types, **constants, **shape}, shape["num_warps"], 3
+
+
+def describe_rounds(band: Band, owned: int, warps: int) -> tuple[Any, ...]:
+    """Return kernel, arguments, warps and stages of the rounds on a band, as they are launched."""
+    shape = band_rounds.choose_shape(band, owned, warps)
+    return band_rounds._pick_in_rounds, BAND_ROUNDS | shape, warps, 3
 
 
 def greedy_kernel(module: Any) -> Any:
@@ -135,8 +165,20 @@ EVERYWHERE = {
         4,
         3,
     ),
+    "band": (band_similarity._fill_band, BAND_FILL, 8, 4),
+    "rounds": describe_rounds(Band(784, 60, 4), 1, 1),
+    "rounds: long video": describe_rounds(Band(7200, 60, 4), 7, 1),
+    "rounds: wide band": describe_rounds(Band(784, 60, 40), 3, 4),
+    "keys": (
+        band_selection._write_keys,
+        dict(BAND_SIZES, rows="*bf16", scale="*fp32", power="*fp32", values="*i16", gains="*i32", keys="*i32")
+        | dict(made="*i64", COLUMNS=1024, BLOCK=1024),
+        4,
+        3,
+    ),
 }
 MORE_ON_HOPPER = {
+    "band, boxed": (band_similarity._fill_band, BAND_FILL | dict(TMA=True, row_box=BOX, column_box=BOX), 8, 4),
     "fill, scaled": (similarity._fill, dict(FILL, **HALF, SYMMETRIC=False, DETAIL=2, SCALED=True, TMA=False), 8, 4),
     "fill, boxed": (
         similarity._fill,

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from floc.selection.gpu.greedy_steps import Picks
 from floc.selection.gpu.sets import TOKEN_CHUNK, Sets, load_matrix, load_sizes, load_starts
-from floc.selection.gpu.similarity import Rows
+from floc.selection.gpu.similarity import Rows, compute_cosine
 
 _TOKENS = tl.constexpr(TOKEN_CHUNK)  # whose representatives one program finds
 _UNROLL = tl.constexpr(16)  # picks read at a time
@@ -150,13 +150,7 @@ def _key_by_cosine(
     if needed:
         _, first, _ = load_starts(table, set_index)
         other = first + tl.load(picks + tl.load(representatives + i))
-        total = tl.zeros([BLOCK], tl.float32)
-        for start in range(0, dim, BLOCK):
-            at = start + tl.arange(0, BLOCK)
-            x = tl.load(values + i * dim + at, mask=at < dim, other=0).to(tl.float32) * tl.load(power + i)
-            y = tl.load(values + other * dim + at, mask=at < dim, other=0).to(tl.float32) * tl.load(power + other)
-            total += x * y
-        cosine = tl.sum(total, 0) * tl.load(scale + i) * tl.load(scale + other)
+        cosine = compute_cosine(values, scale, power, i, other, dim, BLOCK)
     # only a zero token has cosine 0 here; it would gain nothing, so it comes last
     cosine = tl.where(cosine > 0, cosine, 2.0)
     tl.store(keys + i, (set_index.to(tl.int64) << 32) | cosine.to(tl.int32, bitcast=True).to(tl.int64))

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from floc.selection.engine import Matrices
-from floc.selection.gpu import greedy
+from floc.selection.engine import Band, Matrices
+from floc.selection.gpu import band_selection, greedy
 from floc.selection.gpu.launch import LIMIT_BYTES, use_device
 from floc.selection.gpu.sets import Sets
 from floc.selection.objective import Similarity
@@ -21,9 +21,21 @@ class GpuEngine(TorchEngine):
             return super().estimate_bytes(n, dim, similarity) + 4 * n * n
         return (4 if weighted else 2) * n * n + 4 * n * dim  # a matrix that is not symmetric is stored twice
 
+    def estimate_band_bytes(self, band: Band, dim: int) -> int:
+        # every program keeps covers and changes of all tokens within the horizon of its own
+        return super().estimate_band_bytes(band, dim) + 10 * (2 * band.horizon + 1) * band.n
+
     def limit_survivors(self, sizes: np.ndarray, survivors: int) -> int:
         # the matrices of all blocks of a window exist together
         return max(1, int(LIMIT_BYTES / (2 * int(sizes.max())) * survivors / int(sizes.sum())))
+
+    def _pick_in_band(
+        self, tokens: torch.Tensor, band: Band, similarity: Similarity, k: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        with use_device(tokens.device):
+            selection = band_selection.select(tokens, band, k, similarity.detail)
+            keys, picks = torch.sort(selection.picks.gains, descending=True, stable=True)
+            return selection.values, picks[:k], keys[:k].clamp_min(0).long()
 
     def _select(self, matrices: Matrices, depths: Sequence[int], weights: np.ndarray | None) -> Selected:
         device = matrices[0].device

@@ -75,7 +75,7 @@ def load_candidates(gains, first_pick, program, per_program, m, stride, WIDTH: t
 
 
 @triton.jit
-def _find_bin(gain):
+def find_bin(gain):
     """Return the histogram bin of a gain; gains of 0 go to the lowest bin."""
     place = (gain.to(tl.float32).to(tl.int32, bitcast=True) >> 19) - 127 * 16
     return tl.minimum(tl.where(gain > 0, place + 1, 0), _BINS - 2)
@@ -85,7 +85,7 @@ def _find_bin(gain):
 def has_enough(histogram, stop_count, gain):
     """Return whether `stop_count` picks with larger gains were made."""
     bins = tl.arange(0, _BINS)
-    larger = tl.load(histogram + bins, mask=bins > _find_bin(gain), other=0, volatile=True)
+    larger = tl.load(histogram + bins, mask=bins > find_bin(gain), other=0, volatile=True)
     return tl.sum(larger, 0) >= stop_count
 
 
@@ -174,7 +174,7 @@ def store_picks(
         tl.store(gains + count + j, tried_gains[j].to(gains.dtype.element_ty), mask=accepted > j)
     if STOPS:
         for j in tl.static_range(TRIALS):
-            place = _find_bin(tl.minimum(tried_gains[j], highest))
+            place = find_bin(tl.minimum(tried_gains[j], highest))
             tl.atomic_add(histogram + place, 1, mask=accepted > j, sem="relaxed")
 
 

@@ -29,7 +29,7 @@ def rank_in_blocks(tokens: torch.Tensor, sizes: blocks.Counts, budget: int, deta
     """Select each block's share of the budget from [n, D] tokens; `sizes` are the [B] tokens in each block."""
     _check_sizes(tokens, sizes, budget)
     with use_device(tokens.device):
-        tokens = _convert_readable(tokens)
+        tokens = convert_readable(tokens)
         plan = plan_blocks(_to_ints(sizes), budget, LIMIT_BYTES, tokens.device)
         rows = Rows.measure(tokens)
         parts = ((rows.slice(start, start + sum(sets.tokens)), sets) for start, sets in plan.parts)
@@ -49,7 +49,7 @@ def rank_in_two_passes(
     _check_sizes(tokens, sizes, budget)
     with use_device(tokens.device):
         plan = plan_windows(_to_ints(sizes), tuple(windows), budget, tokens.device)
-        rows = Rows.measure(_convert_readable(tokens))
+        rows = Rows.measure(convert_readable(tokens))
         flat, picked = [], []
         for window in plan.windows:
             survivors = select_survivors(window.rows(rows), window, detail)
@@ -124,7 +124,7 @@ def _concatenate(parts: list[Picks]) -> tuple[torch.Tensor, torch.Tensor]:
     return (picks[0], gains[0]) if len(parts) == 1 else (torch.cat(picks), torch.cat(gains))
 
 
-def _convert_readable(tokens: torch.Tensor) -> torch.Tensor:
+def convert_readable(tokens: torch.Tensor) -> torch.Tensor:
     """Convert tokens to a contiguous tensor of a dtype that the kernels read."""
     tokens = tokens.detach().contiguous()
     if tokens.dtype in (torch.float16, torch.bfloat16, torch.float32):

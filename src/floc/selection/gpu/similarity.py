@@ -57,16 +57,31 @@ def fill(matrix: torch.Tensor, candidates: Rows, tokens: Rows, sets: Sets, detai
     """Write the similarities of every set's candidates to its tokens and, unless symmetric, their transpose."""
     a, b = candidates.values, tokens.values
     dim = a.shape[1]
-    step = 32 if a.element_size() == 4 else 64
-    aligned = (dim * a.element_size()) % 16 == 0 and a.data_ptr() % 16 == b.data_ptr() % 16 == 0
-    kind = {1.0: 0, 2.0: 1}.get(detail, 2)
-    constants = dict(SYMMETRIC=sets.symmetric, DETAIL=kind, EVEN=dim % step == 0, STEP=step)
+    step = choose_step(a)
+    constants = dict(SYMMETRIC=sets.symmetric, DETAIL=get_kind(detail), EVEN=dim % step == 0, STEP=step)
     layout = (matrix, sets.table, sets.tiles)
     for scaled in (False, True) if a.dtype != torch.float16 else (False,):
-        use_tma = aligned and not scaled and supports_tma(a.device)
-        boxes = [TensorDescriptor.from_tensor(values, [TILE, step]) if use_tma else None for values in (a, b)]
+        boxes = [None if scaled else make_box(values, TILE, step) for values in (a, b)]
+        boxes = [None, None] if None in boxes else boxes
         arguments = (*candidates, *tokens, *boxes, *layout, dim, float(min(detail, LARGEST_DETAIL)))
-        _fill[(len(sets.tiles),)](*arguments, SCALED=scaled, TMA=use_tma, **constants, num_warps=8, num_stages=4)
+        options = dict(SCALED=scaled, TMA=None not in boxes, num_warps=8, num_stages=4)
+        _fill[(len(sets.tiles),)](*arguments, **options, **constants)
+
+
+def choose_step(values: torch.Tensor) -> int:
+    """Return how many features are multiplied at a time."""
+    return 32 if values.element_size() == 4 else 64
+
+
+def get_kind(detail: float) -> int:
+    """Return the constant DETAIL of the kernels."""
+    return {1.0: 0, 2.0: 1}.get(detail, 2)
+
+
+def make_box(values: torch.Tensor, rows: int, step: int) -> TensorDescriptor | None:
+    """Describe boxes of [rows, step] values for the Tensor Memory Accelerator; None if it cannot read them."""
+    is_aligned = (values.shape[1] * values.element_size()) % 16 == 0 and values.data_ptr() % 16 == 0
+    return TensorDescriptor.from_tensor(values, [rows, step]) if is_aligned and supports_tma(values.device) else None
 
 
 @triton.jit
@@ -105,12 +120,12 @@ def _measure(values, scale, power, flags, dim, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _product(a, b, a_rows, b_rows, a_power, b_power, dim, SCALED: tl.constexpr, EVEN: tl.constexpr, STEP: tl.constexpr):
-    """[TILE, TILE] float32: rows of `a` times rows of `b`, each first multiplied by its power if SCALED."""
+def multiply(a, b, a_rows, b_rows, a_power, b_power, dim, SCALED: tl.constexpr, EVEN: tl.constexpr, STEP: tl.constexpr):
+    """[M, N] float32: M rows of `a` times N rows of `b`, each first multiplied by its power if SCALED."""
     if SCALED:
         a_factor, b_factor = tl.load(a_power + a_rows), tl.load(b_power + b_rows)
     at = tl.arange(0, STEP)
-    total = tl.zeros([_TILE, _TILE], tl.float32)
+    total = tl.zeros([a_rows.shape[0], b_rows.shape[0]], tl.float32)
     a_at = a + a_rows[:, None] * dim + at[None, :]
     b_at = b + b_rows[None, :] * dim + at[:, None]
     for start in range(0, dim, STEP):
@@ -130,12 +145,37 @@ def _product(a, b, a_rows, b_rows, a_power, b_power, dim, SCALED: tl.constexpr, 
 
 
 @triton.jit
-def _tma_product(a, b, a_first, b_first, dim, STEP: tl.constexpr):
+def multiply_boxes(a, b, a_first, b_first, dim, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr):
     """Compute the same with boxes loaded by the Tensor Memory Accelerator; rows after the last are 0."""
-    total = tl.zeros([_TILE, _TILE], tl.float32)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for start in range(0, dim, STEP):
         total = tl.dot(a.load([a_first, start]), b.load([b_first, start]).T, total, input_precision=_PRECISION)
     return total
+
+
+@triton.jit
+def compute_cosine(values, scale, power, i, j, dim, BLOCK: tl.constexpr):
+    """Return the cosine of the rows `i` and `j`."""
+    i, j = i.to(tl.int64), j.to(tl.int64)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, dim, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        x = tl.load(values + i * dim + at, mask=at < dim, other=0).to(tl.float32) * tl.load(power + i)
+        y = tl.load(values + j * dim + at, mask=at < dim, other=0).to(tl.float32) * tl.load(power + j)
+        total += x * y
+    return tl.sum(total, 0) * tl.load(scale + i) * tl.load(scale + j)
+
+
+@triton.jit
+def snap(total, a_scale, b_scale, detail, DETAIL: tl.constexpr):
+    """[M, N] int16 similarities from products of rows, and the [M] and [N] factors that scale the rows to length 1."""
+    s = total * a_scale[:, None] * b_scale[None, :]
+    s = tl.minimum(tl.maximum(s, -1.0 if DETAIL == 0 else 0.0), 1.0)
+    if DETAIL == 1:
+        s = 1 - (1 - s) * (1 - s)
+    if DETAIL == 2:
+        s = 1 - tl.exp2(tl.log2(1 - s) * detail)
+    return ((s * _SCALE + _ROUND) - _ROUND).to(tl.int16)
 
 
 @triton.jit
@@ -177,16 +217,10 @@ def _fill(
     if TMA:
         a_first = (first_candidate + first_row).to(tl.int32)
         b_first = (first_token + first_column).to(tl.int32)
-        total = _tma_product(a_box, b_box, a_first, b_first, dim, STEP)
+        total = multiply_boxes(a_box, b_box, a_first, b_first, dim, _TILE, _TILE, STEP)
     else:
-        total = _product(a, b, a_rows, b_rows, a_power, b_power, dim, SCALED, EVEN, STEP)
-    s = total * tl.load(a_scale + a_rows)[:, None] * tl.load(b_scale + b_rows)[None, :]
-    s = tl.minimum(tl.maximum(s, -1.0 if DETAIL == 0 else 0.0), 1.0)
-    if DETAIL == 1:
-        s = 1 - (1 - s) * (1 - s)
-    if DETAIL == 2:
-        s = 1 - tl.exp2(tl.log2(1 - s) * detail)
-    snapped = ((s * _SCALE + _ROUND) - _ROUND).to(tl.int16)
+        total = multiply(a, b, a_rows, b_rows, a_power, b_power, dim, SCALED, EVEN, STEP)
+    snapped = snap(total, tl.load(a_scale + a_rows), tl.load(b_scale + b_rows), detail, DETAIL)
     if SYMMETRIC and first_row == first_column:
         # sums may be rounded differently above the diagonal, so mirror the lower triangle
         snapped = tl.where(rows[:, None] >= columns[None, :], snapped, tl.trans(snapped))

@@ -76,13 +76,19 @@ class TorchEngine:
         self, job: Job, band: Band, similarity: Similarity, tick: Tick
     ) -> tuple[Choice, Raises, np.ndarray]:
         """Return the picks, the history, and the [n] int16 similarity of each token to itself."""
-        values = compute_band(job.tokens, band, similarity)
+        values, picks, gains = self._pick_in_band(job.tokens, band, similarity, min(job.budget + 1, band.n))
         tick(job.tokens.numel() * band.width / 2)
-        picks, gains = band_rounds.greedy(values, band, min(job.budget + 1, band.n))
         choice = engine.split_next_gain(picks.cpu().numpy(), gains.cpu().numpy(), job.budget)
         own = values.view(band.frames, band.cells, -1)[..., band.reach : band.reach + band.cells]
         own = own.diagonal(dim1=1, dim2=2).reshape(-1)
         return choice, band_rounds.trace_history(values, band, picks[: job.budget]), own.cpu().numpy()
+
+    def _pick_in_band(
+        self, tokens: torch.Tensor, band: Band, similarity: Similarity, k: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the [n, width] int16 similarities, and [k] int64 picks and gains."""
+        values = compute_band(tokens, band, similarity)
+        return values, *band_rounds.greedy(values, band, k)
 
     def sum_by_cluster(self, sets: TokenSets, count: int, *, unit: bool) -> tuple[torch.Tensor, np.ndarray]:
         """Sum the tokens of each of `count` clusters, which sets do not share, normalized first if `unit`.
