@@ -18,7 +18,7 @@ import numpy as np
 import floc
 from benchmarks import harness, memory
 from benchmarks.harness import Contender
-from benchmarks.oracle import BlockTokens, compute_objective, greedy_float64
+from benchmarks.oracle import BlockTokens, compute_objective, greedy_float64, sharpen
 from benchmarks.quality import normalize
 from benchmarks.registry import Echo
 from benchmarks.synthetic import Shape
@@ -115,7 +115,7 @@ def _check_objective(tokens: np.ndarray, block: BlockTokens, call: dict) -> floa
     kept = floc.compress(tokens, **call)
     picks = np.asarray(kept.indices)[kept.indices < len(block.tokens)]
     detail = call.get("detail", 1)
-    similarity = block.cosine if detail == 1 else 1 - (1 - block.cosine.clip(0, 1)) ** detail
+    similarity = sharpen(block.cosine, detail)
     best = greedy_float64(similarity, len(picks))
     share = compute_objective(similarity, picks) / compute_objective(similarity, best)
     if not share > 0.999:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from floc.selection.objective import SCALE
+from floc.selection.objective import PLAIN, SCALE
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,12 @@ class BlockTokens:
     def matrix(self) -> np.ndarray:
         """[n, n] int16 fixed point."""
         return np.rint(self.cosine.clip(-1, 1) * SCALE).astype(np.int16)
+
+
+def sharpen(cosine: np.ndarray, detail: float) -> np.ndarray:
+    """Apply `detail` to cosines: see `floc.selection.objective.Similarity`."""
+    near = cosine.clip(0, 1)
+    return cosine if detail == 1 else PLAIN * near + (1 - PLAIN) * (1 - (1 - near) ** detail)
 
 
 def compute_objective(similarity: np.ndarray, picks: np.ndarray) -> float:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import floc
 from floc.methods.floc import choose_horizon
+from tests.selection.matrices import sharpen
 from tests.test_compression import assert_same, unit
 
 BACKENDS = ["reference", "cpu", "torch"]
@@ -25,13 +26,23 @@ def check_representatives(tokens: np.ndarray, kept: floc.Kept, horizon: int, det
     itself = np.isin(np.arange(len(rows)), kept.indices)
     chosen = cosine[np.arange(len(rows)), kept.represents]
     has_one = (best > 1e-4) | itself
-    gap, least = ((1 - values[has_one].clip(-1, 1)) ** detail for values in (chosen, best))
+    gap, least = (1 - sharpen(values[has_one].clip(-1, 1), detail) for values in (chosen, best))
     np.testing.assert_allclose(gap, least, atol=2e-4)
     # a token without a similar kept token in its horizon: the kept token of the nearest index, which counts 0
     for v in np.flatnonzero(best < -1e-4):
         distance = np.abs(kept.indices - v)
         assert distance[kept.represents[v]] == distance.min()
     assert kept.coverage == pytest.approx(np.where(has_one, best, 0).mean(), abs=2e-4 if detail == 1 else 2e-3)
+
+
+@pytest.mark.parametrize("detail", [1, 2, 3, 10])
+@pytest.mark.parametrize("horizon", [None, 4])
+def test_picks_from_a_static_video_still_gain(detail: float, horizon: int | None) -> None:
+    """Cosines of 0.9996 differ enough for a quarter of the tokens."""
+    rng = np.random.default_rng(0)
+    tokens = (rng.standard_normal((1, 3, 4, 64)) + 0.02 * rng.standard_normal((24, 3, 4, 64))).astype(np.float32)
+    kept = floc.compress(tokens, ratio=1 / 4, horizon=horizon, detail=detail)
+    assert (kept.gains > 0).all()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -18,7 +18,7 @@ import floc
 from benchmarks import harness, memory
 from benchmarks.harness import Contender
 from benchmarks.markdown import RATIO_NOTE, show_environment, show_ms, show_ratio, show_records
-from benchmarks.oracle import BlockTokens, compute_objective, greedy_float64
+from benchmarks.oracle import BlockTokens, compute_objective, greedy_float64, sharpen
 from benchmarks.quality import count_tokens, normalize
 from benchmarks.registry import BenchTable, Echo
 from benchmarks.synthetic import Shape
@@ -57,7 +57,7 @@ def check_case(shape: Shape, ratio: str, options: dict[str, Any]) -> dict:
     cells = shape.height * shape.width
     cosine = BlockTokens(tokens.reshape(-1, shape.dim)).cosine.clip(0, 1)
     slices = np.arange(shape.n) // cells
-    similarity = np.where(np.abs(slices[:, None] - slices) <= horizon, 1 - (1 - cosine) ** detail, 0)
+    similarity = np.where(np.abs(slices[:, None] - slices) <= horizon, sharpen(cosine, detail), 0)
     kept = floc.compress(tokens, ratio=ratio, **options)
     best = compute_objective(similarity, greedy_float64(similarity, count))
     share = compute_objective(similarity, np.asarray(kept.indices)) / best

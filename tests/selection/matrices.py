@@ -76,3 +76,9 @@ def make_random_matrix(rng: np.random.Generator, kind: int, m: int, n: int) -> n
 def make_video_tokens(n: int, dim: int = 40, seed: int = 0) -> np.ndarray:
     """[n, dim] float32 tokens of a synthetic video, one token per frame."""
     return make_tokens(n, 1, 1, dim=dim, seed=seed, shot_frames=9, dtype=np.float32).reshape(n, dim)
+
+
+def sharpen(s: np.ndarray, detail: float) -> np.ndarray:
+    """Apply `detail` to similarities: a quarter of them stays as it is."""
+    gap = 1 - np.clip(s, 0, 1)
+    return s if detail == 1 else 1 - gap / 4 - gap**detail * 3 / 4

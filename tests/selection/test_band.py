@@ -18,6 +18,7 @@ from floc.selection.engine import Band, Job, Solution
 from floc.selection.objective import SCALE, Similarity
 from floc.selection.torch import band_rounds
 from floc.selection.torch.engine import compute_band
+from tests.selection.matrices import sharpen
 
 CPU = torch.device("cpu")
 FAST = ["cpu", "torch"]
@@ -152,7 +153,7 @@ def test_bands_equal_the_definition_to_one_unit(detail: float, frames: int, cell
     tokens = np.random.default_rng(1).standard_normal((band.n, 24)).astype(np.float32)
     unit = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
     s = (unit.astype(np.float64) @ unit.T).clip(0, 1)
-    want = pack(np.rint((1 - (1 - s) ** detail) * SCALE).astype(np.int64), band).astype(int)
+    want = pack(np.rint(sharpen(s, detail) * SCALE).astype(np.int64), band).astype(int)
     with cpu_engine._workers() as pool:
         ours = cpu_engine._compute_cosine_band(pool, tokens, band, detail, lambda _: None)
     other = compute_band(torch.from_numpy(tokens), band, Similarity("cosine", detail)).numpy()

@@ -14,7 +14,7 @@ from floc.selection.cpu import engine as cpu_engine
 from floc.selection.engine import Job, Targets
 from floc.selection.objective import SCALE, Similarity
 from floc.selection.torch.engine import compute_symmetric_matrix
-from tests.selection.matrices import make_video_tokens, normalize
+from tests.selection.matrices import make_video_tokens, normalize, sharpen
 
 CPU = torch.device("cpu")
 ENGINES = ["cpu", "torch", "reference"]
@@ -28,7 +28,7 @@ def define_matrix(tokens: np.ndarray, similarity: Similarity) -> np.ndarray:
         distance = np.linalg.norm(tokens[:, None] - tokens[None], axis=-1)
         sigma = np.median(distance[np.triu_indices(len(tokens), 1)])
         s = np.exp(-(distance**2) / (2 * sigma**2))
-    return s if similarity.detail == 1 else 1 - (1 - np.clip(s, 0, 1)) ** similarity.detail
+    return sharpen(s, similarity.detail)
 
 
 @pytest.mark.parametrize(

@@ -166,8 +166,6 @@ def build_solution(
     """
     picks, gains, next_gain = choice
     token, rank, cover = raises
-    if similarity.detail > 1:
-        picks = _replace_useless(picks, gains, History(token, rank, None), len(own), cosines)
     # a pick represents itself from its own turn on; if it was fully covered before, `raises` does not contain that
     rank = np.concatenate([rank, np.arange(len(picks))])
     by_rank = np.argsort(rank, kind="stable")
@@ -178,21 +176,3 @@ def build_solution(
     elif with_cosines:
         cosine = cosines(token, picks[rank])
     return Solution(picks, gains, next_gain, History(token, rank, cosine))
-
-
-def _replace_useless(picks: np.ndarray, gains: np.ndarray, history: History, n: int, cosines: Cosines) -> np.ndarray:
-    """Replace the picks that gain nothing by the tokens that are covered worst.
-
-    With detail > 1 all similarities near 1 round to 1. On static video the fixed-point gains are then 0 although tokens
-    still differ, and greedy would fill up with tokens of the first frames.
-    """
-    useful = 1 + int(np.count_nonzero(gains[1:] > 0))
-    if useful >= len(picks):
-        return picks
-    is_left = np.ones(n, bool)
-    is_left[picks[:useful]] = False
-    rest = np.flatnonzero(is_left)
-    cosine = cosines(rest, picks[history.representatives(n, useful)[rest]])
-    # a cosine of 0 or less belongs to a zero token, which would gain nothing either: those come last
-    worst_first = rest[np.argsort(np.where(cosine > 0, cosine, 2), kind="stable")]
-    return np.concatenate([picks[:useful], worst_first[: len(picks) - useful]])

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 SCALE = 1 << 14  # similarity 1.0 in fixed point; int16 holds [-2, 2)
 WEIGHT_SCALE = 1 << 8  # weight 1.0 in fixed point; small, so that a gain and a candidate index fit one int64
+PLAIN = 0.25  # share of the similarity on which `detail` has no effect
 LARGEST_DETAIL = 1e30  # fits float32; a larger one gives the same similarities, 0 and 1
 
 Metric = Literal["cosine", "gaussian"]
@@ -22,7 +23,9 @@ METRICS: tuple[str, ...] = get_args(Metric)
 class Similarity:
     """How to compute the similarity s of two tokens: cosine or Gaussian of the distance, then sharpened by `detail`.
 
-    With `detail` p > 1 the similarity is 1 - (1 - max(s, 0))^p, which gives poorly covered tokens more influence.
+    With `detail` p > 1 the similarity is PLAIN c + (1 - PLAIN) (1 - (1 - c)^p), where c = max(s, 0). It gives poorly
+    covered tokens more influence. Without the plain part all similarities near 1 would round to 1, so that on static
+    video most picks would gain nothing.
     """
 
     metric: Metric = "cosine"

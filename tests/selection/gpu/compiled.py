@@ -19,7 +19,6 @@ from triton.compiler import ASTSource
 from floc.selection.engine import Band
 from floc.selection.gpu import (
     band_rounds,
-    band_selection,
     band_similarity,
     clusters,
     greedy,
@@ -158,24 +157,10 @@ EVERYWHERE = {
         4,
         3,
     ),
-    "worst": (
-        clusters._key_by_cosine,
-        dict(ROWS, picks="*i32", counts="*i32", representatives="*i32", keys="*i64", table="*i64", sets="*i32")
-        | dict(stop_count="i32", count="i32", dim="i32", SETS=32, BLOCK=4096),
-        4,
-        3,
-    ),
     "band": (band_similarity._fill_band, BAND_FILL, 8, 4),
     "rounds": describe_rounds(Band(784, 60, 4), 1, 1),
     "rounds: long video": describe_rounds(Band(7200, 60, 4), 7, 1),
     "rounds: wide band": describe_rounds(Band(784, 60, 40), 3, 4),
-    "keys": (
-        band_selection._write_keys,
-        dict(BAND_SIZES, rows="*bf16", scale="*fp32", power="*fp32", values="*i16", gains="*i32", keys="*i32")
-        | dict(made="*i64", COLUMNS=1024, BLOCK=1024),
-        4,
-        3,
-    ),
 }
 MORE_ON_HOPPER = {
     "band, boxed": (band_similarity._fill_band, BAND_FILL | dict(TMA=True, row_box=BOX, column_box=BOX), 8, 4),

@@ -214,24 +214,6 @@ def test_a_target_coverage_equals_the_reference(device: torch.device) -> None:
     np.testing.assert_array_equal(got.represents.cpu(), want.represents)
 
 
-def test_picks_without_gain_are_the_worst_covered_tokens(device: torch.device) -> None:
-    """Tokens so similar that with detail all similarities are 1: those that differ most are kept, not the first."""
-    rng = np.random.default_rng(0)
-    common = rng.standard_normal(24)
-    similar = common + 1e-3 * rng.standard_normal((6, 1, 4, 24))
-    similar[2, 0, 2] = common + 4e-3 * rng.standard_normal(24)
-    similar[5, 0, 1] = common + 4e-3 * rng.standard_normal(24)
-    similar[3, 0, 0] = 0
-    tokens = torch.from_numpy(similar.astype(np.float32))
-    options = dict(horizon=1, detail=3)
-    for budget in (6, 24):
-        got = floc.compress(tokens.to(device), budget=budget, backend="gpu", **options)
-        want = floc.compress(tokens, budget=budget, backend="reference", **options)
-        np.testing.assert_array_equal(got.gains.cpu(), want.gains)
-        np.testing.assert_array_equal(got.indices.cpu(), want.indices)
-        assert got.bound == pytest.approx(want.bound)
-
-
 def test_reports_tokens_that_are_not_finite_on_first_host_access(device: torch.device) -> None:
     tokens = torch.ones(9, 2, 2, 8, device=device)
     tokens[3, 1, 0, 7] = torch.nan

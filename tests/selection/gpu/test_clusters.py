@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from floc.selection.gpu import clusters
-from floc.selection.gpu.greedy_steps import Picks
 from floc.selection.gpu.similarity import Rows
 from tests.selection.gpu.launches import MARKS, lay_out
 from tests.selection.matrices import make_matrix, normalize
@@ -94,38 +93,3 @@ def test_gathered_rows_of_extreme_lengths(device: torch.device) -> None:
         normalize(tokens.double().cpu().numpy()),
         atol=2**-11,
     )
-
-
-@pytest.mark.parametrize(
-    ("stop_count", "needed"), [(0, [True, False, True]), (9, [True, False, True]), (8, [False] * 3)]
-)
-def test_order_is_worst_covered_first(stop_count: int, needed: list[bool], device: torch.device) -> None:
-    """In complete sets it is index order."""
-    sizes, made, depths = (9, 5, 6), (3, 4, 1), (6, 4, 6)
-    tokens = [torch.rand(n, 12, device=device, generator=torch.Generator(device).manual_seed(n)) for n in sizes]
-    tokens[0][4] = 0
-    picks = [np.arange(depth) for depth in depths]
-    firsts = np.cumsum(depths) - depths
-    representatives = [first + np.arange(n) % count for first, n, count in zip(firsts, sizes, made, strict=True)]
-    _, sets = lay_out([np.zeros((n, n), np.int16) for n in sizes], depths, device, symmetric=True)
-    found = Picks(
-        to_device(device, np.concatenate(picks)),
-        torch.zeros(sum(depths), dtype=torch.int32, device=device),
-        to_device(device, np.array(made)),
-        torch.zeros(3, dtype=torch.int32, device=device),
-    )
-    got = clusters.order_worst_first(
-        Rows.measure(torch.cat(tokens)), sets, found, to_device(device, np.concatenate(representatives)), stop_count
-    )
-    want = []
-    for values, first, places, is_needed in zip(tokens, firsts, representatives, needed, strict=True):
-        unit = normalize(values.cpu().numpy())
-        cosine = (unit * unit[places - first]).sum(1)
-        cosine[places - first == np.arange(len(values))] = 1
-        cosine = np.where(cosine > 0, cosine, 2)  # a zero token is last
-        order = np.argsort(cosine, kind="stable") if is_needed else np.arange(len(values))
-        want.append(order)
-    got_by_set = np.split(got.cpu().numpy(), np.cumsum(sizes)[:-1])
-    for got_order, order, count in zip(got_by_set, want, made, strict=True):
-        # picks cover themselves fully, so their order does not matter
-        np.testing.assert_array_equal(got_order[got_order >= count], order[order >= count])

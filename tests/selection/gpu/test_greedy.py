@@ -15,7 +15,7 @@ from floc.selection.gpu import greedy, greedy_many_programs, greedy_steps
 from floc.selection.gpu.greedy import Programs
 from floc.selection.gpu.sets import Sets
 from floc.selection.objective import SCALE
-from tests.selection.gpu.launches import MARKS, PROGRAMS, lay_out, select_sets
+from tests.selection.gpu.launches import MARKS, PROGRAMS, select_sets
 from tests.selection.matrices import KINDS, make_matrix
 
 pytestmark = MARKS
@@ -107,24 +107,6 @@ def test_gains_never_rise_and_prefixes_nest(seed: int, kind: str, n: int, device
         assert sorted(picks) == list(range(n))
         assert (np.diff(gains[1:]) <= 0).all()  # the first gain does not bound the second
         np.testing.assert_array_equal(opening, picks[: n // 2])
-
-
-@pytest.mark.parametrize("programs", PROGRAMS, ids=str)
-def test_fill_up_takes_candidates_in_order(programs: Programs, device: torch.device) -> None:
-    matrices = [make_matrix("duplicates", 12, 0), make_matrix("all equal", 5, 0), make_matrix("plain", 7, 0)]
-    depths = [12, 3, 2]
-    orders = [np.random.default_rng(b).permutation(len(matrix)) for b, matrix in enumerate(matrices)]
-    memory, sets = lay_out(matrices, depths, device, symmetric=True)
-    found = greedy.greedy(memory, sets, programs=programs)
-    greedy.fill_up(found, sets, torch.from_numpy(np.concatenate(orders)).to(device, torch.int32))
-    ends = np.cumsum(depths)
-    for matrix, depth, end, order in zip(matrices, depths, ends, orders, strict=True):
-        picks, gains = reference.greedy(matrix, depth)
-        made = 1 + int((gains[1:] > 0).sum())
-        rest = [candidate for candidate in order if candidate not in picks[:made]]
-        want = [*picks[:made], *rest][:depth]
-        assert found.picks[end - depth : end].tolist() == want
-        assert found.gains[end - depth : end].tolist() == gains.tolist()
 
 
 @pytest.mark.parametrize("programs", PROGRAMS, ids=str)

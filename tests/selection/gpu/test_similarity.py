@@ -12,7 +12,7 @@ from floc.selection.gpu.sets import Sets
 from floc.selection.gpu.similarity import Rows, fill
 from floc.selection.objective import SCALE
 from tests.selection.gpu.launches import MARKS
-from tests.selection.matrices import normalize
+from tests.selection.matrices import normalize, sharpen
 
 pytestmark = MARKS
 FORMATS = [torch.float16, torch.bfloat16, torch.float32]
@@ -22,7 +22,7 @@ GUARD = 4096  # elements after the matrices, which no kernel may write
 def define_matrix(candidates: torch.Tensor, tokens: torch.Tensor, detail: float) -> np.ndarray:
     """[M, N] float64 in units of fixed point."""
     s = normalize(candidates.double().cpu().numpy()) @ normalize(tokens.double().cpu().numpy()).T
-    return SCALE * (s if detail == 1 else 1 - (1 - s.clip(0, 1)) ** detail)
+    return SCALE * sharpen(s, detail)
 
 
 def compute_matrices(

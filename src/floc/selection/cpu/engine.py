@@ -18,7 +18,7 @@ from floc._system import count_threads, single_threaded_blas
 from floc.selection import engine
 from floc.selection.cpu import greedy, matrix_tiles, rows
 from floc.selection.engine import Band, Choice, Job, Matrices, Raises, Solution, Targets, Tick, TokenSets, no_tick
-from floc.selection.objective import LARGEST_DETAIL, Similarity
+from floc.selection.objective import LARGEST_DETAIL, PLAIN, Similarity
 from floc.selection.torch.engine import Selected, TorchEngine, select_one_by_one
 
 
@@ -216,9 +216,11 @@ def _sharpen(product: np.ndarray, detail: float) -> int:
     """Apply `detail` to a tile, unless `store_tile` does it in its own pass; returns the power that is left to that."""
     if detail not in (1, 2, 3):
         np.clip(product, 0, 1, out=product)
-        np.subtract(1, product, out=product)
-        np.power(product, np.float32(min(detail, LARGEST_DETAIL)), out=product)
-        np.subtract(1, product, out=product)
+        gap = 1 - product
+        part = np.power(gap, np.float32(min(detail, LARGEST_DETAIL) - 1))
+        part *= np.float32(1 - PLAIN)
+        part += np.float32(PLAIN)
+        np.subtract(1, gap * part, out=product)
         return 1
     return int(detail)
 

@@ -16,7 +16,7 @@ from numba.extending import register_jitable
 
 from floc._arrays import iterate_tiles
 from floc.selection.engine import Band
-from floc.selection.objective import SCALE
+from floc.selection.objective import PLAIN, SCALE
 
 # Two threads at d = 3584 (OpenBLAS, AVX-512): triangles in columns of 480 take 3% longer than whole SYRKs, in columns
 # of 256 7%; rectangles of 1280 x 1280 run at 206 GFLOP/s, of 480 x 1920 at 200.
@@ -75,15 +75,17 @@ def borrow_scratch(name: str, shape: tuple[int, int]) -> np.ndarray:
 
 @register_jitable
 def _snap(row, power, out):
-    one, zero = np.float32(1), np.float32(0)
+    one, zero, plain = np.float32(1), np.float32(0), np.float32(PLAIN)
     if power == 2:
         for c in range(row.shape[0]):
             gap = one - max(min(row[c], one), zero)
-            out[c] = np.int32(np.rint((one - gap * gap) * np.float32(SCALE)))
+            part = plain + (one - plain) * gap
+            out[c] = np.int32(np.rint((one - gap * part) * np.float32(SCALE)))
     elif power == 3:
         for c in range(row.shape[0]):
             gap = one - max(min(row[c], one), zero)
-            out[c] = np.int32(np.rint((one - gap * gap * gap) * np.float32(SCALE)))
+            part = plain + (one - plain) * (gap * gap)
+            out[c] = np.int32(np.rint((one - gap * part) * np.float32(SCALE)))
     else:
         for c in range(row.shape[0]):
             out[c] = np.int32(np.rint(max(min(row[c], one), -one) * np.float32(SCALE)))
@@ -113,7 +115,7 @@ def _transpose(square, quads):
 def store_tile(tile, power, matrix, first_row, first_column, mirror):
     """Round a float32 tile of similarities to int16 in `matrix` and, with `mirror`, in its transposed place.
 
-    A `power` of 2 or 3 also turns a similarity s into 1 - (1 - max(s, 0))^power, without another pass; 1 does not.
+    A `power` of 2 or 3 also applies this `detail` (see `Similarity`) without another pass; 1 does not.
     """
     rows, columns = tile.shape
     side = 64  # a square of this side and its transpose fit the first-level cache

@@ -6,9 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from floc.selection.gpu.greedy_steps import Picks
 from floc.selection.gpu.sets import TOKEN_CHUNK, Sets, load_matrix, load_sizes, load_starts
-from floc.selection.gpu.similarity import Rows, compute_cosine
+from floc.selection.gpu.similarity import Rows
 
 _TOKENS = tl.constexpr(TOKEN_CHUNK)  # whose representatives one program finds
 _UNROLL = tl.constexpr(16)  # picks read at a time
@@ -49,22 +48,6 @@ def gather_rows(rows: Rows, places: torch.Tensor, dtype: torch.dtype) -> Rows:
     block = min(4096, triton.next_power_of_2(dim))
     _gather_rows[(n,)](*rows[:3], places, values, scale, dim, BLOCK=block, num_warps=4)
     return Rows(values, scale, torch.ones_like(scale), torch.zeros(2, dtype=torch.int32, device=places.device))
-
-
-def order_worst_first(
-    rows: Rows, sets: Sets, picks: Picks, representatives: torch.Tensor, stop_count: int
-) -> torch.Tensor:
-    """[tokens of all sets] int32: the tokens of each incomplete set, the worst covered first.
-
-    No set is incomplete once all sets together have `stop_count` picks; 0: each needs its own depth.
-    """
-    n, dim = rows.values.shape
-    keys = torch.empty(n, dtype=torch.int64, device=representatives.device)
-    arrays = (*rows[:3], picks.picks, picks.counts, representatives, keys, sets.table, sets.set_of_token)
-    widths = dict(SETS=triton.next_power_of_2(len(sets)), BLOCK=min(4096, triton.next_power_of_2(dim)))
-    _key_by_cosine[(n,)](*arrays, stop_count, len(sets), dim, **widths, num_warps=4)
-    order = torch.sort(keys, stable=True).indices
-    return (order - sets.first_of_token).to(torch.int32)
 
 
 @triton.jit
@@ -119,38 +102,3 @@ def _gather_rows(values, scale, power, places, out, out_scale, dim, BLOCK: tl.co
         x = tl.load(values + row * dim + at, mask=at < dim, other=0).to(tl.float32)
         tl.store(out + i * dim + at, (x * factor * near).to(out.dtype.element_ty), mask=at < dim)
     tl.store(out_scale + i, tl.where(near > 0, inverse / tl.where(near > 0, near, 1.0), 0.0))
-
-
-@triton.jit
-def _key_by_cosine(
-    values,
-    scale,
-    power,
-    picks,
-    counts,
-    representatives,
-    keys,
-    table,
-    sets,
-    stop_count,
-    count,
-    dim,
-    SETS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Write a key that sorts tokens by set, then by the cosine to their representative; by index if not needed."""
-    i = tl.program_id(0).to(tl.int64)
-    set_index = tl.load(sets + i)
-    _, _, depth = load_sizes(table, set_index)
-    needed = tl.load(counts + set_index) < depth
-    if stop_count > 0:
-        others = tl.arange(0, SETS)
-        needed = needed & (tl.sum(tl.load(counts + others, mask=others < count, other=0), 0) < stop_count)
-    cosine = 0.0
-    if needed:
-        _, first, _ = load_starts(table, set_index)
-        other = first + tl.load(picks + tl.load(representatives + i))
-        cosine = compute_cosine(values, scale, power, i, other, dim, BLOCK)
-    # only a zero token has cosine 0 here; it would gain nothing, so it comes last
-    cosine = tl.where(cosine > 0, cosine, 2.0)
-    tl.store(keys + i, (set_index.to(tl.int64) << 32) | cosine.to(tl.int32, bitcast=True).to(tl.int64))

@@ -80,12 +80,10 @@ def greedy(
     return picks
 
 
-def fill_up(picks: Picks, sets: Sets, order: torch.Tensor | None = None) -> None:
-    """Fill the picks that gain nothing with the remaining candidates, by index or in `order` [all candidates] int32."""
+def fill_up(picks: Picks, sets: Sets) -> None:
+    """Fill the picks that gain nothing with the remaining candidates, by index."""
     marks = torch.zeros(sum(sets.candidates), dtype=torch.int8, device=picks.picks.device)
-    candidates = picks.picks if order is None else order  # without an order the kernel does not read it
-    arguments = (*picks[:3], marks, candidates, sets.table)
-    _fill_up[(len(sets),)](*arguments, ORDERED=order is not None, BLOCK=1024, num_warps=4)
+    _fill_up[(len(sets),)](*picks[:3], marks, sets.table, BLOCK=1024, num_warps=4)
 
 
 def _choose_programs(sets: Sets) -> Programs:
@@ -146,7 +144,7 @@ def _pick_first(current_gains, picks, gains, table, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _fill_up(picks, gains, counts, marks, order, table, ORDERED: tl.constexpr, BLOCK: tl.constexpr):
+def _fill_up(picks, gains, counts, marks, table, BLOCK: tl.constexpr):
     set_index = tl.program_id(0)
     m, _, depth = load_sizes(table, set_index)
     m, depth = m.to(tl.int32), depth.to(tl.int32)
@@ -154,7 +152,6 @@ def _fill_up(picks, gains, counts, marks, order, table, ORDERED: tl.constexpr, B
     picks += first_pick
     gains += first_pick
     marks += first_candidate
-    order += first_candidate
     count = tl.load(counts + set_index)
     at = tl.arange(0, BLOCK)
     if count < depth:
@@ -164,9 +161,7 @@ def _fill_up(picks, gains, counts, marks, order, table, ORDERED: tl.constexpr, B
         tl.debug_barrier()
         for start in range(0, m, BLOCK):
             candidate = start + at
-            if ORDERED:
-                candidate = tl.load(order + start + at, mask=start + at < m, other=0)
-            free = (start + at < m) & (tl.load(marks + candidate, mask=start + at < m, other=1) == 0)
+            free = (candidate < m) & (tl.load(marks + candidate, mask=candidate < m, other=1) == 0)
             place = count + tl.cumsum(free.to(tl.int32), 0) - 1
             tl.store(picks + place, candidate, mask=free & (place < depth))
             tl.store(gains + place, tl.zeros([BLOCK], gains.dtype.element_ty), mask=free & (place < depth))

@@ -72,11 +72,7 @@ def _run_first_pass(rows: Rows, sets: Sets, detail: float, stop_count: int = 0) 
     matrix = torch.empty(sets.elements, dtype=torch.int16, device=sets.device)
     similarity.fill(matrix, rows, rows, sets, detail)
     picked = greedy.greedy(matrix, sets, stop_count=stop_count)
-    later = None
-    if detail > 1:  # gains end while tokens still differ: see floc.selection.engine
-        by = clusters.find_representatives(matrix, sets, picked.picks, picked.counts)
-        later = clusters.order_worst_first(rows, sets, picked, by, stop_count)
-    greedy.fill_up(picked, sets, later)
+    greedy.fill_up(picked, sets)
     return picked, matrix
 
 

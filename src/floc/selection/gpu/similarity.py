@@ -16,11 +16,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from floc.selection.gpu.launch import is_interpreted, supports_tma
 from floc.selection.gpu.sets import TILE, Sets, load_matrix, load_sizes, load_starts, load_transpose
-from floc.selection.objective import LARGEST_DETAIL, SCALE
+from floc.selection.objective import LARGEST_DETAIL, PLAIN, SCALE
 
 _LARGEST = tl.constexpr(3.4028234663852886e38)  # float32
 _PRECISION = tl.constexpr("tf32x3")  # of products of float32; ignored for other formats
 _SCALE = tl.constexpr(float(SCALE))
+_PLAIN = tl.constexpr(PLAIN)
 _TILE = tl.constexpr(TILE)
 # adding and subtracting it rounds a float32 below 2**22 to the nearest integer, halves to even
 _ROUND = tl.constexpr(1.5 * 2**23)
@@ -75,7 +76,7 @@ def choose_step(values: torch.Tensor) -> int:
 
 def get_kind(detail: float) -> int:
     """Return the constant DETAIL of the kernels."""
-    return {1.0: 0, 2.0: 1}.get(detail, 2)
+    return {1.0: 0, 2.0: 1, 3.0: 2}.get(detail, 3)
 
 
 def make_box(values: torch.Tensor, rows: int, step: int) -> TensorDescriptor | None:
@@ -154,27 +155,16 @@ def multiply_boxes(a, b, a_first, b_first, dim, ROWS: tl.constexpr, COLUMNS: tl.
 
 
 @triton.jit
-def compute_cosine(values, scale, power, i, j, dim, BLOCK: tl.constexpr):
-    """Return the cosine of the rows `i` and `j`."""
-    i, j = i.to(tl.int64), j.to(tl.int64)
-    total = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, dim, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        x = tl.load(values + i * dim + at, mask=at < dim, other=0).to(tl.float32) * tl.load(power + i)
-        y = tl.load(values + j * dim + at, mask=at < dim, other=0).to(tl.float32) * tl.load(power + j)
-        total += x * y
-    return tl.sum(total, 0) * tl.load(scale + i) * tl.load(scale + j)
-
-
-@triton.jit
 def snap(total, a_scale, b_scale, detail, DETAIL: tl.constexpr):
     """[M, N] int16 similarities from products of rows, and the [M] and [N] factors that scale the rows to length 1."""
     s = total * a_scale[:, None] * b_scale[None, :]
     s = tl.minimum(tl.maximum(s, -1.0 if DETAIL == 0 else 0.0), 1.0)
     if DETAIL == 1:
-        s = 1 - (1 - s) * (1 - s)
+        s = 1 - (1 - s) * (_PLAIN + (1 - _PLAIN) * (1 - s))
     if DETAIL == 2:
-        s = 1 - tl.exp2(tl.log2(1 - s) * detail)
+        s = 1 - (1 - s) * (_PLAIN + (1 - _PLAIN) * ((1 - s) * (1 - s)))
+    if DETAIL == 3:
+        s = 1 - (1 - s) * (_PLAIN + (1 - _PLAIN) * tl.exp2(tl.log2(1 - s) * (detail - 1)))
     return ((s * _SCALE + _ROUND) - _ROUND).to(tl.int16)
 
 

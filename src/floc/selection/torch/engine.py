@@ -26,7 +26,7 @@ from floc.selection.engine import (
     TokenSets,
     no_tick,
 )
-from floc.selection.objective import SCALE, Similarity
+from floc.selection.objective import PLAIN, SCALE, Similarity
 from floc.selection.torch import band_rounds, greedy
 
 Selected = tuple[torch.Tensor, torch.Tensor]  # int64 picks and gains of all sets, concatenated
@@ -301,9 +301,7 @@ def compute_band(tokens: torch.Tensor, band: Band, similarity: Similarity) -> to
             # [count, cells, D] and [count, later, D]: each slice with itself and the `horizon` slices after it
             left = rows.as_strided((count, cells, dim), (cells * dim, dim, 1))
             right = rows.as_strided((count, cells + band.reach, dim), (cells * dim, dim, 1))
-            s = torch.bmm(left, right.mT).clamp_(0, 1)
-            if similarity.detail != 1:
-                s = 1 - (1 - s) ** similarity.detail
+            s = _sharpen(torch.bmm(left, right.mT).clamp_(0, 1), similarity.detail)
             snapped = (s * SCALE).round().to(torch.int16).view(count, cells, horizon + 1, cells)
             values[first : first + count, :, horizon:] = snapped
     own = values[:, :, horizon]  # [T, cells, cells]
@@ -330,10 +328,17 @@ def _compute_matrix(
             # if more than half of the pairs coincide, sigma is 0 and only coinciding tokens are similar
             s = torch.exp(squares * (-0.5 / max((sigma / longest) ** 2, 1e-30)))
         s = s.clamp(-1, 1)
-        if similarity.detail != 1:
-            s = 1 - (1 - s.clamp_min(0)) ** similarity.detail
+        s = _sharpen(s, similarity.detail)
         matrix[part] = (s * SCALE).round().to(torch.int16)
     return matrix
+
+
+def _sharpen(s: torch.Tensor, detail: float) -> torch.Tensor:
+    """Apply `detail` to similarities of at most 1; see `Similarity`."""
+    if detail == 1:
+        return s
+    gap = 1 - s.clamp_min(0)
+    return 1 - gap * (PLAIN + (1 - PLAIN) * gap ** (detail - 1))
 
 
 def _square_distances(cosine: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
