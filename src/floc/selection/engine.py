@@ -5,7 +5,7 @@ after every step. With that history one run holds the result for every smaller b
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,11 +30,19 @@ class Job:
     """One set of tokens to select from."""
 
     tokens: torch.Tensor  # [n, D]
-    budget: int  # 1 <= budget <= n
+    budget: int  # 1 <= budget <= n - first
+    # within a horizon only:
+    given: np.ndarray = field(
+        default_factory=lambda: np.zeros(0, np.int64)
+    )  # [G] int64 tokens below `first`, kept already
+    first: int = 0  # the tokens before it are to be represented, but cannot be picked
 
     def __post_init__(self) -> None:
-        if self.tokens.ndim != 2 or not 1 <= self.budget <= len(self.tokens):
-            raise ValueError(f"cannot select {self.budget} of tokens of shape {list(self.tokens.shape)}")
+        if self.tokens.ndim != 2 or not 1 <= self.budget <= len(self.tokens) - self.first:
+            raise ValueError(
+                f"cannot select {self.budget} of tokens of shape {list(self.tokens.shape)} from {self.first} on"
+            )
+        check_indices("given", self.given, (len(self.given),), self.first)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +106,7 @@ class History(NamedTuple):
 
 @dataclass(frozen=True)
 class Solution:
-    """The picks from one set, as indices into the set."""
+    """The picks from one set, as indices into the set; first the tokens that were given, with a gain of 0."""
 
     picks: np.ndarray  # [k] int64, in the order they were made
     gains: np.ndarray  # [k] int64 fixed point; float64 after `scale`
@@ -157,17 +165,26 @@ def split_next_gain(picks: np.ndarray, gains: np.ndarray, budget: int) -> Choice
 
 
 def build_solution(
-    choice: Choice, raises: Raises, own: np.ndarray, similarity: Similarity, cosines: Cosines, *, with_cosines: bool
+    choice: Choice,
+    raises: Raises,
+    own: np.ndarray,
+    similarity: Similarity,
+    cosines: Cosines,
+    *,
+    with_cosines: bool,
+    job: Job,
 ) -> "Solution":
-    """Build the solution for greedy's picks from one set; all engines share it.
+    """Build the solution for greedy's picks from the set of a job; all engines share it.
 
     `own` is [n] int16, the similarity of each token to itself. `with_cosines` says whether the history needs cosines;
     those that can be read off the matrix are always included.
     """
     picks, gains, next_gain = choice
     token, rank, cover = raises
+    picks, gains = np.append(job.given, picks), np.append(np.zeros_like(job.given), gains)
     if similarity.detail > 1:
-        picks = _replace_useless(picks, gains, History(token, rank, None), len(own), cosines)
+        useful = max(1, len(job.given) + int(np.count_nonzero(gains > 0)))
+        picks = _replace_useless(picks, useful, job.first, History(token, rank, None), len(own), cosines)
     # a pick represents itself from its own turn on; if it was fully covered before, `raises` does not contain that
     rank = np.concatenate([rank, np.arange(len(picks))])
     by_rank = np.argsort(rank, kind="stable")
@@ -180,16 +197,17 @@ def build_solution(
     return Solution(picks, gains, next_gain, History(token, rank, cosine))
 
 
-def _replace_useless(picks: np.ndarray, gains: np.ndarray, history: History, n: int, cosines: Cosines) -> np.ndarray:
-    """Replace the picks that gain nothing by the tokens that are covered worst.
+def _replace_useless(
+    picks: np.ndarray, useful: int, first: int, history: History, n: int, cosines: Cosines
+) -> np.ndarray:
+    """Replace the picks that gain nothing, all but the `useful` first ones, by the tokens that are covered worst.
 
     With detail > 1 all similarities near 1 round to 1. On static video the fixed-point gains are then 0 although tokens
     still differ, and greedy would fill up with tokens of the first frames.
     """
-    useful = 1 + int(np.count_nonzero(gains[1:] > 0))
     if useful >= len(picks):
         return picks
-    is_left = np.ones(n, bool)
+    is_left = np.arange(n) >= first
     is_left[picks[:useful]] = False
     rest = np.flatnonzero(is_left)
     cosine = cosines(rest, picks[history.representatives(n, useful)[rest]])

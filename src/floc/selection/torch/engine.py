@@ -56,13 +56,15 @@ class TorchEngine:
                     return self._compute_cosines(tokens, i, tokens, j)
 
                 tick(job.tokens.numel() * len(job.tokens) / 2)
-                solution = engine.build_solution(choice, raises, own, similarity, cosines, with_cosines=with_cosines)
+                solution = engine.build_solution(
+                    choice, raises, own, similarity, cosines, with_cosines=with_cosines, job=job
+                )
                 yield replace(solution, sigma=sigma)
 
     def solve_band(
         self, job: Job, band: Band, similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick
     ) -> Solution:
-        """Select from a whole video; tokens represent only those at most `band.horizon` slices away."""
+        """Select from consecutive slices; tokens represent only those at most `band.horizon` slices away."""
         if similarity.metric != "cosine" or len(job.tokens) != band.n:
             raise ValueError(f"cannot select from {len(job.tokens)} tokens in {band} by {similarity}")
         choice, raises, own = self._select_in_band(job, band, similarity, tick)
@@ -70,7 +72,7 @@ class TorchEngine:
         def cosines(i: np.ndarray, j: np.ndarray) -> np.ndarray:
             return self._compute_cosines(job.tokens, i, job.tokens, j)
 
-        return engine.build_solution(choice, raises, own, similarity, cosines, with_cosines=with_cosines)
+        return engine.build_solution(choice, raises, own, similarity, cosines, with_cosines=with_cosines, job=job)
 
     def _select_in_band(
         self, job: Job, band: Band, similarity: Similarity, tick: Tick
@@ -78,11 +80,14 @@ class TorchEngine:
         """Return the picks, the history, and the [n] int16 similarity of each token to itself."""
         values = compute_band(job.tokens, band, similarity)
         tick(job.tokens.numel() * band.width / 2)
-        picks, gains = band_rounds.greedy(values, band, min(job.budget + 1, band.n))
+        given = torch.from_numpy(job.given).to(values.device)
+        depth = min(job.budget + 1, band.n - job.first)
+        picks, gains = band_rounds.greedy(values, band, depth, given, job.first)
         choice = engine.split_next_gain(picks.cpu().numpy(), gains.cpu().numpy(), job.budget)
         own = values.view(band.frames, band.cells, -1)[..., band.reach : band.reach + band.cells]
         own = own.diagonal(dim1=1, dim2=2).reshape(-1)
-        return choice, band_rounds.trace_history(values, band, picks[: job.budget]), own.cpu().numpy()
+        made = torch.cat([given, picks[: job.budget]])
+        return choice, band_rounds.trace_history(values, band, made), own.cpu().numpy()
 
     def sum_by_cluster(self, sets: TokenSets, count: int, *, unit: bool) -> tuple[torch.Tensor, np.ndarray]:
         """Sum the tokens of each of `count` clusters, which sets do not share, normalized first if `unit`.
@@ -222,8 +227,11 @@ class ReferenceEngine(TorchEngine):
         whole = compute_symmetric_matrix(job.tokens, similarity)[0].cpu().numpy()
         matrix = reference.limit_to_horizon(whole, band.cells, band.horizon).astype(np.int16)
         tick(job.tokens.numel() * band.width / 2)
-        choice = engine.split_next_gain(*reference.greedy(matrix, min(job.budget + 1, band.n)), job.budget)
-        token, rank, cover = self._trace_history(torch.from_numpy(matrix), choice[0])
+        covered = matrix[job.given].max(0, initial=0)
+        gained = np.maximum(matrix[job.first :] - covered, 0)  # [candidates, n], beyond what is covered already
+        picks, gains = reference.greedy(gained, min(job.budget + 1, len(gained)))
+        choice = engine.split_next_gain(job.first + picks, gains, job.budget)
+        token, rank, cover = self._trace_history(torch.from_numpy(matrix), np.append(job.given, choice[0]))
         rises = cover > 0  # a pick represents no token that it does not resemble
         return choice, (token[rises], rank[rises], cover[rises]), matrix.diagonal()
 
