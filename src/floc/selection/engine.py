@@ -86,6 +86,17 @@ class Band:
         return 2 * self.reach + self.cells
 
 
+class Reach(NamedTuple):
+    """A limit to the frames between a candidate and a target that it represents; targets belong to candidates."""
+
+    frames: np.ndarray  # [M] int64, of the candidates
+    horizon: int  # frames
+
+    def split(self, part: slice) -> "Reach":
+        """Return the limit for some of the candidates."""
+        return Reach(self.frames[part], self.horizon)
+
+
 class History(NamedTuple):
     """The changes of representatives: when pick number `rank` was made, it became the representative of `token`."""
 

@@ -20,6 +20,7 @@ from floc.selection.engine import (
     Job,
     Matrices,
     Raises,
+    Reach,
     Solution,
     Targets,
     Tick,
@@ -115,16 +116,19 @@ class TorchEngine:
         similarity: Similarity,
         *,
         sigma: float | None = None,
+        reach: Reach | None = None,
         with_history: bool = True,
         tick: Tick = no_tick,
     ) -> Solution:
-        """Select from [M, D] candidates those that cover the targets best.
+        """Select from [M, D] candidates those that cover the targets best, with `reach` only those that are near them.
 
         The tokens of the history are the targets. `with_history` also finds the picks closest to each target.
         """
         if not 1 <= budget <= len(candidates):
             raise ValueError(f"cannot select {budget} of {len(candidates)} candidates")
         matrix = self._compute_weighted_matrix(candidates, targets, similarity, sigma, tick)
+        if reach is not None:
+            _limit_to_reach(matrix, reach)
         [(picks, gains, next_gain)] = self._select_budgets([matrix], [budget], targets.weights)
         if not with_history:
             return Solution(picks, gains, next_gain, None, sigma)
@@ -336,6 +340,14 @@ def _compute_matrix(
             s = 1 - (1 - s.clamp_min(0)) ** similarity.detail
         matrix[part] = (s * SCALE).round().to(torch.int16)
     return matrix
+
+
+def _limit_to_reach(matrix: torch.Tensor, reach: Reach) -> None:
+    """Set the similarities of candidates and targets that are too far apart, and negative ones, to 0."""
+    frames = torch.from_numpy(reach.frames).to(matrix.device)
+    for part in iterate_tiles(len(matrix), 16 * len(matrix)):
+        is_far = (frames[part, None] - frames).abs() > reach.horizon
+        matrix[part] = matrix[part].clamp_min(0).masked_fill(is_far, 0)
 
 
 def _square_distances(cosine: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
