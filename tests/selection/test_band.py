@@ -223,3 +223,28 @@ def test_given_tokens_come_before_the_first_candidate() -> None:
         Job(torch.ones(6, 2), 1, np.array([3]), first=3)
     with pytest.raises(ValueError, match="from 4 on"):
         Job(torch.ones(6, 2), 3, first=4)
+
+
+@pytest.mark.parametrize("detail", [1, 2])
+@pytest.mark.parametrize("backend", ["reference", *FAST])
+def test_picks_behind_the_stop_are_made_but_not_returned(backend: str, detail: float) -> None:
+    band, tokens = Band(20, 3, 2), make_signs(60, seed=4, dim=64)
+    given = np.array([2, 17])
+    whole, part = (
+        create_engine(backend, CPU).solve_band(
+            Job(torch.from_numpy(tokens), 20, given, 18, stop), band, Similarity("cosine", detail), with_cosines=True
+        )
+        for stop in (None, 40)
+    )
+    is_returned = whole.picks < 40
+    assert 5 < is_returned.sum() < 20
+    np.testing.assert_array_equal(part.picks, whole.picks[is_returned])
+    np.testing.assert_array_equal(part.gains, whole.gains[is_returned])
+    # the history is that of the returned picks alone
+    last = part.history.representatives(60, len(part.picks))
+    cosine = tokens @ tokens[part.picks].T / 64
+    is_far = abs(np.arange(60)[:, None] // 3 - part.picks // 3) > 2
+    cosine[is_far] = 0
+    has_one = cosine.max(1) > 0
+    np.testing.assert_array_equal(last >= 0, has_one)
+    np.testing.assert_allclose(cosine[np.arange(60), last][has_one], cosine.max(1)[has_one], atol=1e-6)

@@ -36,6 +36,7 @@ class Job:
         default_factory=lambda: np.zeros(0, np.int64)
     )  # [G] int64 tokens below `first`, kept already
     first: int = 0  # the tokens before it are to be represented, but cannot be picked
+    stop: int | None = None  # picks from this token on are made, but not returned
 
     def __post_init__(self) -> None:
         if self.tokens.ndim != 2 or not 1 <= self.budget <= len(self.tokens) - self.first:
@@ -43,6 +44,18 @@ class Job:
                 f"cannot select {self.budget} of tokens of shape {list(self.tokens.shape)} from {self.first} on"
             )
         check_indices("given", self.given, (len(self.given),), self.first)
+
+    def list_returned(self, picks: torch.Tensor) -> torch.Tensor:
+        """Return the given tokens, and those of the picks that are returned."""
+        picks = picks[: self.budget]
+        returned = picks if self.stop is None else picks[picks < self.stop]
+        return torch.cat([torch.from_numpy(self.given).to(picks.device), returned])
+
+    def split_choice(self, picks: np.ndarray, gains: np.ndarray) -> "Choice":
+        """Split off the gain that follows the budget, and drop the picks that are not returned."""
+        picks, gains, next_gain = split_next_gain(picks, gains, self.budget)
+        is_returned = picks < (len(self.tokens) if self.stop is None else self.stop)
+        return picks[is_returned], gains[is_returned], next_gain
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +208,9 @@ def build_solution(
     picks, gains = np.append(job.given, picks), np.append(np.zeros_like(job.given), gains)
     if similarity.detail > 1:
         useful = max(1, len(job.given) + int(np.count_nonzero(gains > 0)))
-        picks = _replace_useless(picks, useful, job.first, History(token, rank, None), len(own), cosines)
+        candidates = np.zeros(len(own), bool)
+        candidates[job.first : job.stop] = True
+        picks = _replace_useless(picks, useful, candidates, History(token, rank, None), cosines)
     # a pick represents itself from its own turn on; if it was fully covered before, `raises` does not contain that
     rank = np.concatenate([rank, np.arange(len(picks))])
     by_rank = np.argsort(rank, kind="stable")
@@ -209,7 +224,7 @@ def build_solution(
 
 
 def _replace_useless(
-    picks: np.ndarray, useful: int, first: int, history: History, n: int, cosines: Cosines
+    picks: np.ndarray, useful: int, candidates: np.ndarray, history: History, cosines: Cosines
 ) -> np.ndarray:
     """Replace the picks that gain nothing, all but the `useful` first ones, by the tokens that are covered worst.
 
@@ -218,10 +233,10 @@ def _replace_useless(
     """
     if useful >= len(picks):
         return picks
-    is_left = np.arange(n) >= first
+    is_left = candidates.copy()
     is_left[picks[:useful]] = False
     rest = np.flatnonzero(is_left)
-    cosine = cosines(rest, picks[history.representatives(n, useful)[rest]])
+    cosine = cosines(rest, picks[history.representatives(len(candidates), useful)[rest]])
     # a cosine of 0 or less belongs to a zero token, which would gain nothing either: those come last
     worst_first = rest[np.argsort(np.where(cosine > 0, cosine, 2), kind="stable")]
     return np.concatenate([picks[:useful], worst_first[: len(picks) - useful]])

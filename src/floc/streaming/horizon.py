@@ -71,22 +71,18 @@ class HorizonPast:
         given = self._list_kept(start, cells) - start
         count = min(stop - first, STORED * self.budget.count(stop - first))
         depth = count if not block.after else math.ceil(_DEEPER * count * (len(compared) - first) / (stop - first))
+        frames: Any = dict(given=given, first=first, stop=stop if block.after else None)
         while True:
             depth = min(depth, len(compared) - first)
-            solution = selector.select_within(
-                self.horizon, compared, cells, depth, with_cosines=True, given=given, first=first
-            )
-            is_own = (np.arange(len(solution.picks)) >= len(given)) & (solution.picks < stop)
-            own = np.flatnonzero(is_own)[:count]
-            if len(own) == count:
+            solution = selector.select_within(self.horizon, compared, cells, depth, with_cosines=True, **frames)
+            if len(solution.picks) >= len(given) + count:
                 break
             depth *= 2
+        own, picks = slice(len(given), len(given) + count), start + solution.picks
         assert solution.history is not None
         token, rank, cosine = solution.history
         assert cosine is not None
-        remains = np.arange(len(solution.picks)) < len(given)
-        remains[own] = True
-        entries, picks = remains[rank], start + solution.picks
+        entries = rank < own.stop
         times = block.times[block.before : len(block.times) - block.after]
         changes = start + token[entries], picks[rank[entries]], cosine[entries]
         return _StoredPicks(picks[own], solution.gains[own], *changes, times)
@@ -157,7 +153,8 @@ class HorizonPast:
         require(is_falling, f"the gains of {name} must not rise, and be from 0 to {2 * total}")
         lengths = {len(stored.token), len(stored.pick), len(stored.cosine)}
         require(len(lengths) == 1, f"the history of {name} must have as many tokens as picks and cosines")
-        is_known = is_within(stored.token, total) and is_within(stored.pick, total)
+        known = (saved.frames + saved.waiting) * saved.cells
+        is_known = is_within(stored.token, known) and is_within(stored.pick, total)
         require(is_known, f"the history of {name} names other tokens")
         require((abs(stored.cosine) <= 1.001).all(), f"the cosines in the history of {name} must be in [-1, 1]")
 

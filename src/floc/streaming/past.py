@@ -61,12 +61,13 @@ class Selector(NamedTuple):
         with_cosines: bool,
         given: np.ndarray = _NO_TOKENS,
         first: int = 0,
+        stop: int | None = None,
     ) -> Solution:
-        """Select from [n, D] tokens of consecutive frames with a horizon; for `given` and `first` see `Job`."""
+        """Select from [n, D] tokens of consecutive frames; for `given`, `first` and `stop` see `Job`."""
         frames = len(tokens) // cells
-        if horizon >= frames - 1 and first == 0:  # as `floc.compress` does
+        if horizon >= frames - 1 and first == 0 and stop is None:  # as `floc.compress` does
             return self.select(tokens, count, with_cosines=with_cosines)
-        job, band = Job(tokens, count, given, first), Band(frames, cells, min(horizon, frames - 1))
+        job, band = Job(tokens, count, given, first, stop), Band(frames, cells, min(horizon, frames - 1))
         return self.engine.solve_band(job, band, self.similarity, with_cosines=with_cosines)
 
 

@@ -55,10 +55,12 @@ class CpuEngine(TorchEngine):
         source = rows.view_bits(job.tokens)
         with _workers() as pool:
             values = _compute_cosine_band(pool, source, band, similarity.detail, tick)
-        depth = min(job.budget + 1, band.n - job.first)
-        picks, gains, raises = greedy.band_greedy(values, band, depth, job.budget, job.given, job.first)
+        depth, traced = min(job.budget + 1, band.n - job.first), job.budget if job.first == 0 else 0
+        picks, gains, raises = greedy.band_greedy(values, band, depth, traced, job.given, job.first)
+        if job.first > 0 or job.stop is not None:
+            raises = greedy.trace_band(values, band, job.list_returned(torch.from_numpy(picks)).numpy())
         own = values[np.arange(band.n), band.reach + np.arange(band.n) % band.cells]
-        return engine.split_next_gain(picks, gains, job.budget), raises, own
+        return job.split_choice(picks, gains), raises, own
 
     def _sum_by_cluster(self, sets: TokenSets, count: int, unit: bool) -> tuple[torch.Tensor, np.ndarray]:
         sums = np.zeros((count, sets[0][0].shape[1]), np.float32)

@@ -84,11 +84,10 @@ class TorchEngine:
         given = torch.from_numpy(job.given).to(values.device)
         depth = min(job.budget + 1, band.n - job.first)
         picks, gains = band_rounds.greedy(values, band, depth, given, job.first)
-        choice = engine.split_next_gain(picks.cpu().numpy(), gains.cpu().numpy(), job.budget)
+        choice = job.split_choice(picks.cpu().numpy(), gains.cpu().numpy())
         own = values.view(band.frames, band.cells, -1)[..., band.reach : band.reach + band.cells]
         own = own.diagonal(dim1=1, dim2=2).reshape(-1)
-        made = torch.cat([given, picks[: job.budget]])
-        return choice, band_rounds.trace_history(values, band, made), own.cpu().numpy()
+        return choice, band_rounds.trace_history(values, band, job.list_returned(picks)), own.cpu().numpy()
 
     def sum_by_cluster(self, sets: TokenSets, count: int, *, unit: bool) -> tuple[torch.Tensor, np.ndarray]:
         """Sum the tokens of each of `count` clusters, which sets do not share, normalized first if `unit`.
@@ -234,7 +233,7 @@ class ReferenceEngine(TorchEngine):
         covered = matrix[job.given].max(0, initial=0)
         gained = np.maximum(matrix[job.first :] - covered, 0)  # [candidates, n], beyond what is covered already
         picks, gains = reference.greedy(gained, min(job.budget + 1, len(gained)))
-        choice = engine.split_next_gain(job.first + picks, gains, job.budget)
+        choice = job.split_choice(job.first + picks, gains)
         token, rank, cover = self._trace_history(torch.from_numpy(matrix), np.append(job.given, choice[0]))
         rises = cover > 0  # a pick represents no token that it does not resemble
         return choice, (token[rises], rank[rises], cover[rises]), matrix.diagonal()
