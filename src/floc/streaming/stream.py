@@ -3,10 +3,14 @@
 With a `ratio` blocks are compressed one after another, and the number of kept tokens grows with the video. The result
 is exactly that of `floc.compress` with `dedupe=1` on the same frames and blocks.
 
+With a ratio and a `horizon` blocks do not cut: see `floc.streaming.horizon`.
+
 With a `budget` memory is bounded. Every block contributes a few survivors, fewer the longer the past is, and whenever
 there are too many, a selection among all of them keeps the budget. A survivor carries the sum of the normalized tokens
 it represents, which goes to its representative when it is dropped. So the past keeps its weight (see
-`floc.second_pass`); only `half_life_s` makes it decay.
+`floc.second_pass`); only `half_life_s` makes it decay. A `horizon` limits who represents whom in a block, and among
+survivors when their number is reduced. Then ever less of the past is kept, and the horizon grows, as "auto" does for
+smaller ratios. What has decayed no longer counts, so with a half-life the horizon stops growing.
 """
 
 import itertools
@@ -113,8 +117,7 @@ class Stream:
         dedupe, detail, size = float(DEDUPE if dedupe is None else dedupe), float(detail), self._budget
         half_life_s = half_life_s and float(half_life_s)
         frames = self._check_horizon(horizon, block, metric)
-        replaces_block = frames is not None and budget is None
-        kept_block = None if replaces_block else block if by_scene else int(block)
+        kept_block = None if frames is not None and budget is None else block if by_scene else int(block)
         settings: dict[str, Any] = dict(ratio=size.ratio and str(size.ratio), budget=size.budget)
         settings |= dict(block=kept_block, dedupe=None if budget is None else dedupe)
         settings |= dict(detail=detail, metric=metric, half_life_s=half_life_s, horizon=frames)

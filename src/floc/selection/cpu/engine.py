@@ -58,7 +58,7 @@ class CpuEngine(TorchEngine):
         depth, traced = min(job.budget + 1, band.n - job.first), job.budget if job.first == 0 else 0
         picks, gains, raises = greedy.band_greedy(values, band, depth, traced, job.given, job.first)
         if job.first > 0 or job.stop is not None:
-            raises = greedy.trace_band(values, band, job.list_returned(torch.from_numpy(picks)).numpy())
+            raises = greedy.trace_history(values, job.list_returned(torch.from_numpy(picks)).numpy(), band.cells)
         own = values[np.arange(band.n), band.reach + np.arange(band.n) % band.cells]
         return job.split_choice(picks, gains), raises, own
 

@@ -56,7 +56,7 @@ def band_greedy(
 ) -> tuple[np.ndarray, np.ndarray, Raises]:
     """Pick `k` tokens from a symmetric band of less than MAX_INT32_TOKENS columns; also trace the first `traced` picks.
 
-    For `given` and `first` see `Job`; the history does not contain what was given.
+    For `given` and `first` see `Job`; with these nothing is traced.
 
     >>> band_greedy(np.array([[0, 9, 9], [9, 9, 0], [0, 5, 0]], np.int16), Band(3, 1, 1), k=2, traced=2)[0].tolist()
     [0, 2]
@@ -70,15 +70,9 @@ def band_greedy(
     return picks[before:], gains[before:], (token[:length], rank[:length], cover[:length])
 
 
-def trace_band(similarity: np.ndarray, band: Band, picks: np.ndarray) -> Raises:
-    """List every time a pick raised a token's cover above 0, as `trace_history` does for a whole matrix."""
-    token, rank, cover, length = _trace_band(similarity, band.cells, picks)
-    return token[:length], rank[:length], cover[:length]
-
-
-def trace_history(similarity: np.ndarray, picks: np.ndarray) -> Raises:
-    """List every time a pick raised a token's cover: [E] int64 tokens, [E] int64 ranks of picks, [E] int16 covers."""
-    token, rank, cover, length = _trace_history(similarity, picks)
+def trace_history(similarity: np.ndarray, picks: np.ndarray, cells: int = 0) -> Raises:
+    """List every time a pick raised a token's cover; `cells` is that of a band, or 0 for a whole matrix."""
+    token, rank, cover, length = _trace_history(similarity, picks, cells)
     return token[:length], rank[:length], cover[:length]
 
 
@@ -90,15 +84,18 @@ def find_closest(similarity: np.ndarray, picks: np.ndarray, count: int) -> np.nd
 
 
 @nb.njit(nogil=True, cache=True)
-def _trace_history(similarity, picks):
+def _trace_history(similarity, picks, cells):
     """Return token, rank and cover arrays, and their filled length."""
-    n = similarity.shape[1]
-    covered = np.full(n, -32768, np.int16)
-    raised, old, new = np.empty(n, np.int64), np.empty(n, np.int16), np.empty(n, np.int16)
+    width, n = similarity.shape[1], max(similarity.shape[0], similarity.shape[1])
+    reach = (width - cells) // 2 if cells else 0
+    covered = np.zeros(n + 2 * reach, np.int16) if cells else np.full(width, -32768, np.int16)
+    raised, old, new = np.empty(width, np.int64), np.empty(width, np.int16), np.empty(width, np.int16)
     token, rank, cover = np.empty(2 * n, np.int64), np.empty(2 * n, np.int64), np.empty(2 * n, np.int16)
     length = 0
     for r in range(picks.shape[0]):
-        count = _raise_cover(covered, similarity[picks[r]], raised, old, new)
+        start = picks[r] // cells * cells if cells else 0
+        count = _raise_cover(covered[start : start + width], similarity[picks[r]], raised, old, new)
+        raised[:count] += start - reach
         token, rank, cover = _append_history(token, rank, cover, length, r, raised[:count], new)
         length += count
     return token, rank, cover, length
@@ -345,24 +342,6 @@ def _sum_rows(similarity, out):
 
 
 @nb.njit(nogil=True, cache=True)
-def _trace_band(similarity, cells, picks):
-    """Return token, rank and cover of the history, and their filled length."""
-    n, width = similarity.shape
-    reach = (width - cells) // 2
-    covered = np.zeros(n + 2 * reach, np.int16)
-    raised, old, new = np.empty(width, np.int64), np.empty(width, np.int16), np.empty(width, np.int16)
-    token, rank, cover = np.empty(2 * n, np.int64), np.empty(2 * n, np.int64), np.empty(2 * n, np.int16)
-    length = 0
-    for r in range(picks.shape[0]):
-        start = picks[r] // cells * cells
-        count = _raise_cover(covered[start : start + width], similarity[picks[r]], raised, old, new)
-        raised[:count] += start - reach
-        token, rank, cover = _append_history(token, rank, cover, length, r, raised[:count], new)
-        length += count
-    return token, rank, cover, length
-
-
-@nb.njit(nogil=True, cache=True)
 def _band_greedy(similarity, cells, gain, given, candidates, traced, picks, gains):
     """Fill `picks` after the `given` ones, and `gains`; return token, rank and cover of the history, and their length.
 
@@ -377,9 +356,8 @@ def _band_greedy(similarity, cells, gain, given, candidates, traced, picks, gain
     raised, old, new = np.empty(width, np.int64), np.empty(width, np.int16), np.empty(width, np.int16)
     token, rank, cover = np.empty(2 * n, np.int64), np.empty(2 * n, np.int64), np.empty(2 * n, np.int16)
     length = 0
-    for step in range(given):
-        start = picks[step] // cells * cells
-        _raise_cover(covered[start : start + width], similarity[picks[step]], raised, old, new)
+    for u in picks[:given]:
+        _raise_cover(covered[u // cells * cells : u // cells * cells + width], similarity[u], raised, old, new)
     inner[:candidates] = -1
     for u in range(candidates, n if given > 0 else 0):
         around_u = covered[u // cells * cells : u // cells * cells + width]
