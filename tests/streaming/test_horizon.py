@@ -271,6 +271,15 @@ def test_the_horizon_of_a_budget_grows_until_the_past_decays() -> None:
     )
 
 
+def test_a_block_is_selected_from_with_the_horizon() -> None:
+    tokens = make_tokens(32, 2, 3, dim=16, dtype=np.float32)
+    stream = floc.Stream(budget=24, horizon=2)  # a block stores 1.25 times its share
+    stream.push(tokens)
+    want = floc.compress(tokens, budget=30, horizon=2)
+    assert sorted(stream._past.tensors()["index"].tolist()) == want.indices.tolist()
+    assert want.indices.tolist() != floc.compress(tokens, budget=30, block=None).indices.tolist()
+
+
 def test_a_budget_with_a_horizon_covers_the_video() -> None:
     tokens = make_tokens(600, 3, 4, dim=32, dtype=np.float32)
     kept, want = (push_all(floc.Stream(budget=200, horizon=horizon), tokens) for horizon in (4, None))
