@@ -9,8 +9,10 @@ import torch
 import floc
 from examples.synthetic import make_tokens
 from floc import second_pass
-from floc.selection import backends
-from floc.selection.objective import Similarity
+from floc.selection import backends, reference
+from floc.selection.engine import Reach
+from floc.selection.objective import SCALE, WEIGHT_SCALE, Similarity
+from tests.selection.matrices import sharpen
 
 
 def test_every_set_has_a_survivor() -> None:
@@ -60,3 +62,26 @@ def test_windows_lose_little_coverage(monkeypatch: pytest.MonkeyPatch) -> None:
     windows = floc.compress(tokens, ratio=1 / 16).coverage
     assert paper < windows < together
     assert (windows - paper) / (together - paper) > 0.3
+
+
+@pytest.mark.parametrize("horizon", [0, 3, 100])
+def test_survivors_represent_each_other_within_reach_only(horizon: int) -> None:
+    """The picks are those of plain greedy on a matrix that is 0 beyond the reach."""
+    rng = np.random.default_rng(horizon)
+    tokens = rng.standard_normal((40, 8)).astype(np.float32)
+    frames = np.sort(rng.integers(0, 20, 40))
+    sums = torch.from_numpy(tokens / np.linalg.norm(tokens, axis=1, keepdims=True))
+    engine, similarity = backends.create_engine("torch", sums.device), Similarity("cosine", 2)
+    reach = Reach(frames, horizon)
+    selection = second_pass.select_survivors(engine, similarity, torch.from_numpy(tokens), sums, 12, reach)
+    cosine = (sums @ sums.T).clamp(0, 1)
+    matrix = np.rint(sharpen(cosine.numpy(), 2) * SCALE).astype(np.int16)
+    matrix[abs(frames[:, None] - frames) > horizon] = 0
+    np.testing.assert_array_equal(selection.picks, reference.greedy(matrix, 12, np.full(40, WEIGHT_SCALE))[0])
+    for token, place in enumerate(selection.representatives):
+        distance = abs(frames[selection.picks] - frames[token])
+        near = distance <= horizon
+        if near.any() and matrix[selection.picks[near], token].max() > 0:
+            assert matrix[selection.picks[place], token] == matrix[selection.picks[near], token].max()
+        elif not near.any():
+            assert distance[place] == distance.min()

@@ -20,8 +20,8 @@ import torch
 
 from floc import blocks
 from floc._arrays import to_numpy
-from floc.ranking import Ranking, find_improvements
-from floc.selection.engine import History, Solution, Targets, Tick
+from floc.ranking import Ranking, find_improvements, find_nearest_place
+from floc.selection.engine import History, Reach, Solution, Targets, Tick
 from floc.selection.objective import SCALE, WEIGHT_SCALE, Similarity
 from floc.selection.torch.engine import TorchEngine
 from floc.tokens import TokenGrid
@@ -174,12 +174,17 @@ class SurvivorSelection(NamedTuple):
 
 
 def select_survivors(
-    engine: TorchEngine, similarity: Similarity, survivors: torch.Tensor, sums: torch.Tensor, count: int
+    engine: TorchEngine,
+    similarity: Similarity,
+    survivors: torch.Tensor,
+    sums: torch.Tensor,
+    count: int,
+    reach: Reach | None = None,
 ) -> SurvivorSelection:
     """Select `count` of a stream's survivors; many of them in windows of consecutive survivors, merged by gain.
 
     Takes [M, D or more] tokens, of which the first D features are compared, and the [M, D] sums of the normalized
-    tokens that each represents.
+    tokens that each represents. A survivor that resembles none within reach is represented by the nearest in time.
     """
     total, dim = sums.shape
     norms = torch.linalg.vector_norm(sums, dim=1)
@@ -192,7 +197,9 @@ def select_survivors(
     for window in windows:
         candidates = survivors[window, :dim].contiguous()
         targets = Targets(directions[window], lengths[window], weights[window])
-        solutions.append(engine.solve_weighted(candidates, targets, min(count, len(candidates)), similarity))
+        near = None if reach is None else reach.split(window)
+        budget = min(count, len(candidates))
+        solutions.append(engine.solve_weighted(candidates, targets, budget, similarity, reach=near))
     group, rank = merge_survivors([solution.gains for solution in solutions], count)
     picks, gains = np.empty(count, np.int64), np.empty(count)
     representatives = np.empty(total, np.int64)
@@ -203,4 +210,8 @@ def select_survivors(
         gains[members] = solution.gains[rank[members]] / (SCALE * scale)
         ranks = solution.history.representatives(window.stop - window.start, len(members))
         representatives[window] = members[ranks]
+    if reach is not None:
+        frames, by_frame = reach.frames, np.argsort(reach.frames[picks], kind="stable")
+        is_far = abs(frames[picks[representatives]] - frames) > reach.horizon
+        representatives[is_far] = by_frame[find_nearest_place(frames[picks[by_frame]], frames[is_far])]
     return SurvivorSelection(picks, gains, representatives, (directions, lengths))

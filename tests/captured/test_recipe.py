@@ -35,10 +35,13 @@ def test_rejects_blocks_by_first_frames(starts: list[int] | tuple[int, ...]) -> 
         ({"budget": 9, "method": "divprune"}, False),
         ({"budget": 9, "options": {"block": None}}, False),
         ({"budget": 9, "options": {"metric": "gaussian"}}, False),
+        ({"budget": 9, "options": {"horizon": "auto"}}, True),
+        ({"ratio": 1 / 8, "options": {"horizon": 3}}, True),
+        ({"coverage": 0.9, "options": {"horizon": 3}}, False),
     ],
 )
 def test_streaming_options(given: dict[str, Any], streams: bool) -> None:
     options = Recipe(**given).get_stream_options()
     assert (options is not None) == streams
     if options is not None:
-        floc.Stream(budget=9, **options)
+        floc.Stream(ratio=given.get("ratio"), budget=given.get("budget"), **options)

@@ -79,6 +79,6 @@ def make_video_tokens(n: int, dim: int = 40, seed: int = 0) -> np.ndarray:
 
 
 def sharpen(s: np.ndarray, detail: float) -> np.ndarray:
-    """Apply `detail` to similarities: a quarter of them stays as it is."""
+    """Apply `detail` to similarities: an eighth of them stays as it is."""
     gap = 1 - np.clip(s, 0, 1)
-    return s if detail == 1 else 1 - gap / 4 - gap**detail * 3 / 4
+    return s if detail == 1 else 1 - gap / 8 - gap**detail * 7 / 8

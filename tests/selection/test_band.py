@@ -176,3 +176,76 @@ def test_wide_bands_have_64_bit_gains(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rejects_a_band_of_other_tokens(backend: str) -> None:
     with pytest.raises(ValueError, match="cannot select from 12 tokens in Band"):
         solve(backend, make_signs(12), Band(5, 2, 1), 3)
+
+
+@pytest.mark.parametrize("detail", [1, 2, 2.5])
+@pytest.mark.parametrize(("frames", "cells", "horizon"), [(2, 1, 0), (9, 3, 1), (40, 2, 4), (12, 5, 30)])
+def test_continues_from_tokens_that_were_picked_before(detail: float, frames: int, cells: int, horizon: int) -> None:
+    """The gains are those of one greedy that made the given picks first, and then passed over the earlier tokens."""
+    band, rng = Band(frames, cells, horizon), np.random.default_rng(frames)
+    tokens = make_signs(band.n, seed=frames)
+    tokens[-1] = 0
+    first = band.n // 3 // cells * cells + 1  # within a slice, too
+    given = rng.permutation(first)[: max(1, first // 3)]
+    similarity = Similarity("cosine", detail)
+    matrix = compute_band(torch.from_numpy(tokens), band, similarity).numpy()
+    whole = np.zeros((band.n, band.n), np.int64)
+    for v, u in itertools.product(range(band.n), repeat=2):
+        column = u - (v // cells - horizon) * cells
+        if 0 <= column < band.width:
+            whole[v, u] = matrix[v, column]
+    covered = whole[given].max(0)
+    k = max(1, (band.n - first) // 2)
+    want: list[int] = []
+    want_gains = []
+    for _ in range(k):
+        gains = {u: int(np.maximum(whole[u] - covered, 0).sum()) for u in range(first, band.n) if u not in want}
+        want.append(max(gains, key=lambda u: (gains[u], -u)))
+        want_gains.append(gains[want[-1]])
+        covered = np.maximum(covered, whole[want[-1]])
+    job = Job(torch.from_numpy(tokens), k, given, first)
+    for backend in ("reference", *FAST):
+        solution = create_engine(backend, CPU).solve_band(job, band, similarity, with_cosines=True)
+        np.testing.assert_array_equal(solution.picks[: len(given)], given)
+        np.testing.assert_array_equal(solution.gains, [0] * len(given) + want_gains)
+        useful = len(given) + np.count_nonzero(want_gains)
+        np.testing.assert_array_equal(solution.picks[:useful], [*given, *want][:useful])
+        assert len(np.unique(solution.picks)) == len(given) + k
+        assert solution.picks[len(given) :].min() >= first
+        best = whole[solution.picks].max(0)
+        last = solution.history.representatives(band.n, len(solution.picks))
+        assert ((last >= 0) | (best == 0)).all()
+        rows = whole[solution.picks[last], np.arange(band.n)]
+        np.testing.assert_array_equal(rows[last >= 0], best[last >= 0])
+
+
+def test_given_tokens_come_before_the_first_candidate() -> None:
+    with pytest.raises(ValueError, match="given must be in"):
+        Job(torch.ones(6, 2), 1, np.array([3]), first=3)
+    with pytest.raises(ValueError, match="from 4 on"):
+        Job(torch.ones(6, 2), 3, first=4)
+
+
+@pytest.mark.parametrize("detail", [1, 2])
+@pytest.mark.parametrize("backend", ["reference", *FAST])
+def test_picks_behind_the_stop_are_made_but_not_returned(backend: str, detail: float) -> None:
+    band, tokens = Band(20, 3, 2), make_signs(60, seed=4, dim=64)
+    given = np.array([2, 17])
+    whole, part = (
+        create_engine(backend, CPU).solve_band(
+            Job(torch.from_numpy(tokens), 20, given, 18, stop), band, Similarity("cosine", detail), with_cosines=True
+        )
+        for stop in (None, 40)
+    )
+    is_returned = whole.picks < 40
+    assert 5 < is_returned.sum() < 20
+    np.testing.assert_array_equal(part.picks, whole.picks[is_returned])
+    np.testing.assert_array_equal(part.gains, whole.gains[is_returned])
+    # the history is that of the returned picks alone
+    last = part.history.representatives(60, len(part.picks))
+    cosine = tokens @ tokens[part.picks].T / 64
+    is_far = abs(np.arange(60)[:, None] // 3 - part.picks // 3) > 2
+    cosine[is_far] = 0
+    has_one = cosine.max(1) > 0
+    np.testing.assert_array_equal(last >= 0, has_one)
+    np.testing.assert_allclose(cosine[np.arange(60), last][has_one], cosine.max(1)[has_one], atol=1e-6)

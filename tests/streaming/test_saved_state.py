@@ -23,11 +23,13 @@ from examples.synthetic import make_tokens
 STREAMS: dict[str, dict[str, Any]] = {
     "ratio": {"ratio": "1/5", "block": 4},
     "ratio by scenes": {"ratio": "1/5", "block": "scene"},
+    "ratio with a horizon": {"ratio": "1/5", "horizon": 1},
     "budget": {"budget": 7, "block": 4},
+    "budget with a horizon": {"budget": 7, "block": 4, "horizon": 1},
     "budget that decays": {"budget": 7, "block": 4, "half_life_s": 3.0},
     "budget by scenes": {"budget": 7, "block": "scene", "dim": 5},
 }
-FRAMES = {4: 22, "scene": 75}
+FRAMES = {4: 22, "scene": 75, None: 75}
 NESTED: Any = []
 for _ in range(50):
     NESTED = [NESTED]
@@ -39,7 +41,7 @@ ODD += [[], [1], [0.5, 0.5], [None], [[]], ["x"] * 3, {}, {"a": 1}, NESTED]
 def save_stream(name: str, path: Path, frames: int | None = None, *, timed: bool = True) -> None:
     options = STREAMS[name]
     stream = floc.Stream(**options)
-    count = FRAMES[options["block"]] if frames is None else frames
+    count = FRAMES[options.get("block")] if frames is None else frames
     tokens = make_tokens(max(1, count), 2, 2, dim=8)[:count]
     if count:
         stream.push(tokens, time_s=np.arange(count) * 0.5 if timed else None)

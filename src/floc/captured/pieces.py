@@ -1,8 +1,9 @@
 """Select tokens while a video is being encoded, piece by piece, and join the pieces.
 
 A video of up to `PIECE_TOKENS` tokens is one piece, and the result equals `floc.compress`. A longer video with a
-budget goes through a `floc.Stream`, if the method supports it, which selects from the whole video in memory for about
-twice the budget. Otherwise each piece is compressed alone, with its share of the budget, or at the ratio or coverage.
+budget or a horizon goes through a `floc.Stream`, if the method supports it, which selects from the whole video in
+memory for about twice what is kept. Otherwise each piece is compressed alone, with its share of the budget, or at the
+ratio or coverage.
 """
 
 import math
@@ -112,11 +113,14 @@ def create_selector(
 ) -> StreamSelector | PieceSelector:
     """Create the selector for a video with these first frames and `planned` slices, 0 if unknown."""
     _, rows, columns, dim = encoded.tokens.shape
-    is_short = 0 < planned * rows * columns <= PIECE_TOKENS
-    options = None if is_short else recipe.get_stream_options()
+    tokens = planned * rows * columns
+    options = None if 0 < tokens <= PIECE_TOKENS else recipe.get_stream_options()
     if options is None:
         return PieceSelector(recipe, model, planned)
-    return StreamSelector(recipe, model, Stream(budget=recipe.budget, dim=dim, **options), dim)
+    ratio, budget = recipe.ratio, recipe.budget
+    if budget is not None and tokens and "horizon" in options:
+        ratio, budget = f"{min(budget, tokens)}/{tokens}", None  # more like one selection than a budget without an end
+    return StreamSelector(recipe, model, Stream(ratio=ratio, budget=budget, dim=dim, **options), dim)
 
 
 def count_piece_frames(cells: int, planned: int) -> int:

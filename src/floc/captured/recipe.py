@@ -50,9 +50,9 @@ class Recipe:
     def get_stream_options(self) -> dict[str, Any] | None:
         """Return the options of a `floc.Stream` that selects with this recipe, or None if no stream can."""
         method = methods.make(self.method, dict(self.options))
-        if self.budget is None or not isinstance(method, methods.Streamable):
+        if self.coverage is not None or not isinstance(method, methods.Streamable):
             return None
-        return method.get_stream_options()
+        return method.get_stream_options(by_ratio=self.budget is None)
 
     def count(self, tokens: int) -> int:
         """Return how many of `tokens` tokens to keep, for a ratio or a budget."""

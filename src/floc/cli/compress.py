@@ -33,7 +33,7 @@ def compress(
     method: str = options.METHOD_NAME,
     block: str | None = options.BLOCK,
     dedupe: float | None = option("N", "Survivors per kept token; 1: no second pass. (floc: 2)", METHOD),
-    horizon: str | None = option("N", "Frames to a representative at most, or auto. (floc: none)", METHOD),
+    horizon: str | None = options.HORIZON,
     detail: float | None = option("P", "Weight of badly covered tokens; 1: none. (floc: 2)", METHOD),
     metric: Metric | None = option("NAME", "cosine or gaussian. (floc: cosine)", METHOD),
     backend: Backend | None = option("NAME", "auto, cpu, gpu, torch or reference. (floc: auto)", METHOD),

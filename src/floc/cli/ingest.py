@@ -34,6 +34,7 @@ def ingest(
     coverage: float | None = options.COVERAGE,
     method: str = options.METHOD_NAME,
     block: str | None = options.BLOCK,
+    horizon: str | None = options.HORIZON,
     encoder: str | None = options.ENCODER,
     fps: str | None = options.FPS,
     max_frames: str | None = options.MAX_FRAMES,
@@ -53,6 +54,8 @@ def ingest(
     options.parse_budget(ratio, None, coverage, names="--ratio or --coverage")
     spec = floc.methods.parse(method)
     method_options = {"method": spec.method, **spec.options, **options.parse_block(block)}
+    if (frames := options.parse_horizon(horizon)) is not None:
+        method_options["horizon"] = frames
     reading = {"encoder": encoder or "auto", "fps": options.parse_fps(fps), "device": device}
     reading["max_frames"] = options.parse_limit(max_frames)
     settings: dict[str, Any] = {"ratio": ratio, "coverage": coverage, **method_options, **reading}

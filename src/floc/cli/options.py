@@ -63,6 +63,7 @@ METHOD_NAME = option(
     "NAME", "A method, with options: longvu:threshold=0.8.", METHOD, default="floc", complete=complete_method
 )
 BLOCK = option("FRAMES", "Frames per block, 'scene' or 'none'. (floc: 32)", METHOD)
+HORIZON = option("N", "Frames to a representative at most, or auto. (floc: none)", METHOD)
 FPS = option("N", "Frames per second, or 'all'. (default: 1; for a model, its processor's)", VIDEO)
 MAX_FRAMES = option(
     "N", "Read at most N frames, evenly spaced, or 'all'. (default: 7200; for a model, its processor's)", VIDEO

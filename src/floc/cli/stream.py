@@ -27,6 +27,7 @@ Seconds = float | None
 @command(
     "floc stream rtsp://camera/main --budget 4096 --state camera.state",
     "floc stream recording.ts --follow --ratio 1/32 --segment 60 -o segments",
+    "floc stream /dev/video0 --ratio 1/32 --horizon auto --state camera.state",
 )
 def stream(
     source: str = typer.Argument(help="A video, a camera (/dev/video0), or an rtsp:// or http:// address."),
@@ -35,6 +36,7 @@ def stream(
     budget: int | None = option("N", "Number of tokens to keep of the whole video, in bounded memory.", BUDGET),
     half_life: Seconds = option("SECONDS", "With --budget: halve the weight of the past. (default: never)", BUDGET),
     block: str | None = options.BLOCK,
+    horizon: str | None = options.HORIZON,
     encoder: str | None = options.ENCODER,
     fps: str | None = options.FPS,
     segment: float = option("SECONDS", "Write a segment this often.", default=300),
@@ -59,8 +61,9 @@ def stream(
     rate, _ = encoders.base.resolve_sampling(options.parse_fps(fps), None)
     stream_options: dict[str, Any] = {"fps": rate, "segment_s": segment, "folder": output}
     stream_options |= options.parse_block(block)
-    if half_life is not None:
-        stream_options["half_life_s"] = half_life
+    for name, value in (("half_life_s", half_life), ("horizon", options.parse_horizon(horizon))):
+        if value is not None:
+            stream_options[name] = value
     live.check_source(source, follow=follow)
     options.check_folder(output)
     if state is not None:

@@ -35,8 +35,8 @@ class CoverageSearch(Method, Protocol):
 class Streamable(Method, Protocol):
     """A method that `floc.Stream` can run on a few frames at a time, in bounded memory."""
 
-    def get_stream_options(self) -> dict[str, Any] | None:
-        """Return the options of an equivalent `floc.Stream`, or None if there is none."""
+    def get_stream_options(self, *, by_ratio: bool) -> dict[str, Any] | None:
+        """Return the options of an equivalent `floc.Stream` with a ratio or a budget, or None if there is none."""
 
 
 @runtime_checkable

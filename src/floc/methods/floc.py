@@ -51,6 +51,14 @@ def choose_horizon(n: int, count: int) -> int:
     return max(LEAST_HORIZON, (n + 4 * count) // (8 * count))  # rounds half up
 
 
+def check_horizon(horizon: object) -> None:
+    """Raise ValueError unless a horizon is a number of frames, at least 0, or "auto"."""
+    is_auto = isinstance(horizon, str) and horizon == "auto"
+    if not is_auto and not (is_int(horizon) and int(horizon) >= 0):  # type: ignore[call-overload]  # a number
+        allowed = "a whole number of frames, at least 0, 'auto', or None for no limit"
+        raise ValueError(f"horizon must be {allowed}; got {shorten(horizon)}")
+
+
 @register(
     "floc",
     "Cho et al., FLoC, ICLR 2026, with a second pass and detail beyond it",
@@ -81,10 +89,7 @@ class Floc:
             self._check_horizon()
 
     def _check_horizon(self) -> None:
-        is_auto = isinstance(self.horizon, str) and self.horizon == "auto"
-        if not is_auto and not (is_int(self.horizon) and int(self.horizon) >= 0):  # type: ignore[arg-type]  # a number
-            allowed = "a whole number of frames, at least 0, 'auto', or None for no limit"
-            raise ValueError(f"horizon must be {allowed}; got {shorten(self.horizon)}")
+        check_horizon(self.horizon)
         if (self.block, self.dedupe) not in ((Floc.block, Floc.dedupe), (None, 1)):
             given = f"block={shorten(self.block)}, dedupe={shorten(self.dedupe)}"
             raise ValueError(f"horizon={shorten(self.horizon)} replaces block and dedupe; remove these, got {given}")
@@ -122,9 +127,11 @@ class Floc:
         """Return whether all work is done on the device without waiting for it."""
         return self.metric == "cosine" and resolve_backend(self.backend, device) == "gpu"
 
-    def get_stream_options(self) -> dict[str, Any] | None:
+    def get_stream_options(self, *, by_ratio: bool) -> dict[str, Any] | None:
         """See `Streamable`: a stream with a budget selects in blocks and among their survivors, too."""
-        if self.metric != "cosine" or self.dedupe == 1 or self.horizon is not None:
+        if self.horizon is not None:
+            return {name: getattr(self, name) for name in ("horizon", "detail", "backend")}
+        if by_ratio or self.metric != "cosine" or self.dedupe == 1:
             return None
         if not (is_positive_int(self.block) or self.block == "scene"):
             return None

@@ -5,7 +5,7 @@ after every step. With that history one run holds the result for every smaller b
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,11 +30,32 @@ class Job:
     """One set of tokens to select from."""
 
     tokens: torch.Tensor  # [n, D]
-    budget: int  # 1 <= budget <= n
+    budget: int  # 1 <= budget <= n - first
+    # within a horizon only:
+    given: np.ndarray = field(
+        default_factory=lambda: np.zeros(0, np.int64)
+    )  # [G] int64 tokens below `first`, kept already
+    first: int = 0  # the tokens before it are to be represented, but cannot be picked
+    stop: int | None = None  # picks from this token on are made, but not returned
 
     def __post_init__(self) -> None:
-        if self.tokens.ndim != 2 or not 1 <= self.budget <= len(self.tokens):
-            raise ValueError(f"cannot select {self.budget} of tokens of shape {list(self.tokens.shape)}")
+        if self.tokens.ndim != 2 or not 1 <= self.budget <= len(self.tokens) - self.first:
+            raise ValueError(
+                f"cannot select {self.budget} of tokens of shape {list(self.tokens.shape)} from {self.first} on"
+            )
+        check_indices("given", self.given, (len(self.given),), self.first)
+
+    def list_returned(self, picks: torch.Tensor) -> torch.Tensor:
+        """Return the given tokens, and those of the picks that are returned."""
+        picks = picks[: self.budget]
+        returned = picks if self.stop is None else picks[picks < self.stop]
+        return torch.cat([torch.from_numpy(self.given).to(picks.device), returned])
+
+    def split_choice(self, picks: np.ndarray, gains: np.ndarray) -> "Choice":
+        """Split off the gain that follows the budget, and drop the picks that are not returned."""
+        picks, gains, next_gain = split_next_gain(picks, gains, self.budget)
+        is_returned = picks < (len(self.tokens) if self.stop is None else self.stop)
+        return picks[is_returned], gains[is_returned], next_gain
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +99,17 @@ class Band:
         return 2 * self.reach + self.cells
 
 
+class Reach(NamedTuple):
+    """A limit to the frames between a candidate and a target that it represents; targets belong to candidates."""
+
+    frames: np.ndarray  # [M] int64, of the candidates
+    horizon: int  # frames
+
+    def split(self, part: slice) -> "Reach":
+        """Return the limit for some of the candidates."""
+        return Reach(self.frames[part], self.horizon)
+
+
 class History(NamedTuple):
     """The changes of representatives: when pick number `rank` was made, it became the representative of `token`."""
 
@@ -98,7 +130,7 @@ class History(NamedTuple):
 
 @dataclass(frozen=True)
 class Solution:
-    """The picks from one set, as indices into the set."""
+    """The picks from one set, as indices into the set; first the tokens that were given, with a gain of 0."""
 
     picks: np.ndarray  # [k] int64, in the order they were made
     gains: np.ndarray  # [k] int64 fixed point; float64 after `scale`
@@ -157,15 +189,23 @@ def split_next_gain(picks: np.ndarray, gains: np.ndarray, budget: int) -> Choice
 
 
 def build_solution(
-    choice: Choice, raises: Raises, own: np.ndarray, similarity: Similarity, cosines: Cosines, *, with_cosines: bool
+    choice: Choice,
+    raises: Raises,
+    own: np.ndarray,
+    similarity: Similarity,
+    cosines: Cosines,
+    *,
+    with_cosines: bool,
+    job: Job,
 ) -> "Solution":
-    """Build the solution for greedy's picks from one set; all engines share it.
+    """Build the solution for greedy's picks from the set of a job; all engines share it.
 
     `own` is [n] int16, the similarity of each token to itself. `with_cosines` says whether the history needs cosines;
     those that can be read off the matrix are always included.
     """
     picks, gains, next_gain = choice
     token, rank, cover = raises
+    picks, gains = np.append(job.given, picks), np.append(np.zeros_like(job.given), gains)
     # a pick represents itself from its own turn on; if it was fully covered before, `raises` does not contain that
     rank = np.concatenate([rank, np.arange(len(picks))])
     by_rank = np.argsort(rank, kind="stable")

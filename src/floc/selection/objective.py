@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 SCALE = 1 << 14  # similarity 1.0 in fixed point; int16 holds [-2, 2)
 WEIGHT_SCALE = 1 << 8  # weight 1.0 in fixed point; small, so that a gain and a candidate index fit one int64
-PLAIN = 0.25  # share of the similarity on which `detail` has no effect
+PLAIN = 0.125  # share of the similarity on which `detail` has no effect
 LARGEST_DETAIL = 1e30  # fits float32; a larger one gives the same similarities, 0 and 1
 
 Metric = Literal["cosine", "gaussian"]

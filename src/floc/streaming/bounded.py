@@ -12,8 +12,11 @@ from floc._checked_file import LARGEST, CheckedFile, Fields
 from floc._checks import require
 from floc._system import release_memory
 from floc.kept import Kept
+from floc.methods.floc import choose_horizon
+from floc.ranking import find_nearest_place
 from floc.representatives import SummedRepresentation
 from floc.second_pass import select_survivors
+from floc.selection.engine import Reach
 from floc.selection.objective import SCALE
 from floc.streaming.past import SavedStream, Selector, StreamBlock, is_within
 
@@ -55,9 +58,10 @@ class _SurvivorBuffer:
 class BoundedPast:
     """Stores survivors, which another selection reduces to the budget whenever there are too many."""
 
-    def __init__(self, budget: int, dedupe: float, half_life_s: float | None) -> None:
+    def __init__(self, budget: int, dedupe: float, half_life_s: float | None, horizon: int | None = None) -> None:
         self.budget = budget
         self.dedupe, self.half_life_s = dedupe, half_life_s
+        self.horizon = horizon  # of a block; it grows when the past is reduced
         self.most = math.ceil(ROOM * budget)  # survivors that are stored before a reduction
         self.buffer: _SurvivorBuffer | None = None
         self.frames = self.reductions = 0
@@ -75,7 +79,8 @@ class BoundedPast:
             self.buffer = _SurvivorBuffer(new, self._limit())
         else:
             if self.buffer.count + len(new["index"]) > self.most and self.buffer.count > self.budget:
-                survivors, self.bar = _reduce(selector, self.buffer.view(), self.budget)
+                held = self.buffer.view()
+                survivors, self.bar = _reduce(selector, held, self.budget, self._get_reach(held, block.cells))
                 self.buffer.replace(survivors)
                 self.reductions += 1
             self.buffer.add(new)
@@ -97,10 +102,16 @@ class BoundedPast:
         n, decay = len(flat), self._compute_decay(block)
         part = n / (self.counted * decay + n)  # of all tokens, less what has decayed
         share, most = (math.ceil(min(n, factor * self.budget * part)) for factor in (1, self.dedupe))
-        solution = selector.select(compared, most, with_cosines=False)
+        if self.horizon is None:
+            solution = selector.select(compared, most, with_cosines=False)
+        else:
+            solution = selector.select_within(self.horizon, compared, block.cells, most, with_cosines=False)
         assert solution.history is not None
         count = max(share, int(np.count_nonzero(solution.gains / SCALE > self.bar * decay)))
         cluster = solution.history.representatives(n, count)
+        by_index = np.argsort(solution.picks[:count])
+        nearest = find_nearest_place(solution.picks[:count][by_index], np.flatnonzero(cluster < 0))
+        cluster[cluster < 0] = by_index[nearest]  # what resembles no survivor within the horizon
         directions, lengths = selector.engine.sum_by_cluster([(compared, cluster)], count, unit=True)
         picks = solution.picks[:count]
         sums = directions.to(flat.device) * torch.from_numpy(lengths).to(flat.device, torch.float32)[:, None]
@@ -129,7 +140,8 @@ class BoundedPast:
         held = self.buffer.view()
         index = held["index"].numpy()
         count = min(self.budget, len(index))
-        selection = select_survivors(*selector[:2], held["features"], held["sums"], count)
+        reach = self._get_reach(held, cells[0] * cells[1])
+        selection = select_survivors(*selector[:2], held["features"], held["sums"], count, reach)
         picked = index[selection.picks]
         places = selection.picks[np.argsort(picked)]
         kept = take_rows(held["features"], places)
@@ -137,6 +149,14 @@ class BoundedPast:
         representation = SummedRepresentation(*selection.targets, self.counted, selector.crop(kept))
         fields = dict(times_s=convert_like(features, held["time_s"].numpy()[places]), representation=representation)
         return Kept.from_host(features, picked, selection.gains, shape, nested=True, **fields)
+
+    def _get_reach(self, held: Survivors, cells: int) -> Reach | None:
+        """Return how far apart survivors may represent each other: the horizon, or more if less of the past is kept."""
+        if self.horizon is None:
+            return None
+        return Reach(
+            held["index"].numpy() // cells, max(self.horizon, choose_horizon(round(self.counted), self.budget))
+        )
 
     def _copy_with(self, selector: Selector, block: StreamBlock) -> "BoundedPast":
         """Return a copy of the past with one more block, without a reduction."""
@@ -195,9 +215,9 @@ class BoundedPast:
         self.buffer = _SurvivorBuffer(held, self._limit())
 
 
-def _reduce(selector: Selector, held: Survivors, count: int) -> tuple[Survivors, float]:
+def _reduce(selector: Selector, held: Survivors, count: int, reach: Reach | None) -> tuple[Survivors, float]:
     """Select `count` survivors, add the sums of the others to their representatives', return also the smallest gain."""
-    selection = select_survivors(*selector[:2], held["features"], held["sums"], count)
+    selection = select_survivors(*selector[:2], held["features"], held["sums"], count, reach)
     representatives = torch.from_numpy(selection.representatives).to(held["sums"].device)
     sums = held["sums"].new_zeros(count, held["sums"].shape[1]).index_add(0, representatives, held["sums"])
     by_index = np.argsort(held["index"].numpy()[selection.picks])

@@ -13,20 +13,27 @@ from floc._checks import require
 from floc.scenes import LONGEST, SHORTEST
 from floc.streaming.past import SavedStream
 
+LEAST_BLOCK, BLOCK_HORIZONS = 32, 8  # frames of a block with a horizon: at least so many, and so many horizons
+LEAST_CAPACITY = 64
 RECENT = 1024  # frames whose breaks the median is taken over
 
 
 class EvenCutter:
     """Cuts blocks of a fixed number of frames."""
 
+    context = 0  # frames before and behind a block that are selected from with it
+    before = 0  # the first waiting frames, if these belong to the block before
+
     def __init__(self, frames: int) -> None:
+        self.block: int | None = frames  # None: blocks differ
         self.capacity = frames  # frames that may wait for the end of their block
+        self.least_capacity = frames  # frames for which memory is allocated at first
 
     def observe(self, waiting: torch.Tensor) -> None:
         """Look at the waiting frames, [t, H, W, D], the last of which is new."""
 
     def find_block(self, waiting: int) -> int:
-        """Return how many of the waiting frames form a complete block; 0 if none do yet."""
+        """Return how many of the waiting frames form a complete block, with those around it; 0 if none do yet."""
         return self.capacity if waiting == self.capacity else 0
 
     def discard(self, frames: int) -> None:
@@ -44,6 +51,34 @@ class EvenCutter:
         """Restore a saved state; raise ValueError if no stream can have it."""
 
 
+class HorizonCutter(EvenCutter):
+    """Cuts blocks of a fixed number of frames, which wait until the frames in twice their horizon are known.
+
+    A pick changes the gains of tokens at most twice the horizon away. The waiting frames start with as many of the
+    block before.
+    """
+
+    def __init__(self, horizon: int) -> None:
+        super().__init__(max(LEAST_BLOCK, BLOCK_HORIZONS * horizon))
+        self.context = 2 * horizon
+        self.capacity += 2 * self.context
+        self.least_capacity = min(self.capacity, LEAST_CAPACITY)
+
+    def find_block(self, waiting: int) -> int:
+        assert self.block is not None
+        frames = self.before + self.block + self.context
+        return frames if waiting >= frames else 0
+
+    def discard(self, frames: int) -> None:
+        self.before = self.context
+
+    def split_rest(self, waiting: int) -> list[int]:
+        return [waiting] if waiting > self.before else []
+
+    def restore(self, metadata: Fields, saved: SavedStream) -> None:
+        self.before = saved.before
+
+
 class SceneCutter(EvenCutter):
     """Cuts blocks that follow scenes, a few frames after a scene has ended.
 
@@ -53,6 +88,7 @@ class SceneCutter(EvenCutter):
 
     def __init__(self, dim: int | None = None) -> None:
         super().__init__(LONGEST)
+        self.block = None
         self.dim = dim  # number of features to compare, the first ones; None: all
         self.frames = self.cells = 0
         # differences of each waiting frame to the previous one and to the last but one

@@ -15,7 +15,7 @@ from floc.ranking import Ranking
 from floc.representatives import RankedRepresentation
 from floc.selection.engine import History, Solution
 from floc.selection.objective import SCALE
-from floc.streaming.past import SavedStream, Selector, StreamBlock, is_within
+from floc.streaming.past import SavedStream, Selector, StreamBlock, concatenate_columns, is_within, read_columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,26 +66,22 @@ class GrowingPast:
         if not self.blocks:
             return {}
         rows = [(b.solution.picks, b.solution.gains, b.times, *(b.solution.history or ())) for b in self.blocks]
-        columns: Any = dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True))
-        tensors = {name: torch.from_numpy(np.concatenate(parts)) for name, parts in columns.items()}
-        tensors |= {f"{name}.lengths": torch.tensor([len(part) for part in parts]) for name, parts in columns.items()}
-        return {**tensors, "features": torch.cat([block.features for block in self.blocks])}
+        columns: Any = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
+        return {**concatenate_columns(columns), "features": torch.cat([block.features for block in self.blocks])}
 
     def restore(self, file: CheckedFile, metadata: Fields, saved: SavedStream) -> None:
         if saved.frames == 0:
             metadata.numbers("next_gains", 0)
             return
-        count = len(file.tensor("picks.lengths", (None,), torch.int64))
-        next_gains = metadata.numbers("next_gains", count, 0)
-        columns = {name: _read_column(file, name, dtype, count) for name, dtype in _COLUMNS.items()}
-        times = np.concatenate(columns["block_times"])
+        blocks = read_columns(file, _COLUMNS)
+        next_gains = metadata.numbers("next_gains", len(blocks), 0)
+        times = np.concatenate([block["block_times"] for block in blocks])
         require(len(times) == saved.frames, f"its blocks have {len(times)} frames, not {saved.frames}")
-        require((np.diff(times) > 0).all() and times[0] == saved.first_s, "block_times must ascend from the first time")
-        require(saved.waiting > 0 or times[-1] == saved.last_s, "block_times must end at the last time")
-        saved.require_order("block_times", times)
-        features = saved.read_features(file, sum(map(len, columns["picks"]))).split([*map(len, columns["picks"])])
-        for i in range(count):
-            picks, gains, block_times, *history = (parts[i] for parts in columns.values())
+        saved.require_times("block_times", times)
+        counts = [len(block["picks"]) for block in blocks]
+        features = saved.read_features(file, sum(counts)).split(counts)
+        for i, block in enumerate(blocks):
+            picks, gains, block_times, *history = block.values()
             frames = saved.block or max(1, len(block_times))
             require(len(block_times) == frames, f"block {i} must have {frames} frames, got {len(block_times)}")
             solution = Solution(picks, gains, next_gains[i], History(*history))
@@ -96,14 +92,6 @@ class GrowingPast:
 # the arrays of a block, by the names under which they are saved; the last three are its history
 _COLUMNS = {"picks": torch.int64, "gains": torch.float64, "block_times": torch.float64}
 _COLUMNS |= {"token": torch.int64, "rank": torch.int64, "cosine": torch.float64}
-
-
-def _read_column(file: CheckedFile, name: str, dtype: torch.dtype, blocks: int) -> list[np.ndarray]:
-    """Read the array of all blocks, and split it into those of each."""
-    lengths = file.tensor(f"{name}.lengths", (blocks,), torch.int64).tolist()
-    require(min(lengths, default=1) >= 0, f"tensor {name}.lengths must not be negative")
-    values = file.tensor(name, (sum(lengths),), dtype).numpy()
-    return np.split(values, np.cumsum(lengths)[:-1])
 
 
 def _check_solution(name: str, solution: Solution, n: int, budget: Budget) -> None:

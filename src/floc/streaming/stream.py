@@ -3,10 +3,14 @@
 With a `ratio` blocks are compressed one after another, and the number of kept tokens grows with the video. The result
 is exactly that of `floc.compress` with `dedupe=1` on the same frames and blocks.
 
+With a ratio and a `horizon` blocks do not cut: see `floc.streaming.horizon`.
+
 With a `budget` memory is bounded. Every block contributes a few survivors, fewer the longer the past is, and whenever
 there are too many, a selection among all of them keeps the budget. A survivor carries the sum of the normalized tokens
 it represents, which goes to its representative when it is dropped. So the past keeps its weight (see
-`floc.second_pass`); only `half_life_s` makes it decay.
+`floc.second_pass`); only `half_life_s` makes it decay. A `horizon` limits who represents whom in a block, and among
+survivors when their number is reduced. Then ever less of the past is kept, and the horizon grows, as "auto" does for
+smaller ratios. What has decayed no longer counts, so with a half-life the horizon stops growing.
 """
 
 import itertools
@@ -37,16 +41,20 @@ from floc._checks import (
 from floc._system import check_memory, restore_interrupts
 from floc.budget import Budget
 from floc.kept import Kept
+from floc.methods.floc import LEAST_HORIZON, Horizon, check_horizon, choose_horizon
 from floc.selection.backends import BACKENDS, create_engine
+from floc.selection.engine import Band
 from floc.selection.objective import METRICS, Metric, Similarity
 from floc.selection.torch.engine import TorchEngine
 from floc.streaming.bounded import DEDUPE, BoundedPast
-from floc.streaming.cutting import EvenCutter, SceneCutter
+from floc.streaming.cutting import EvenCutter, HorizonCutter, SceneCutter
 from floc.streaming.growing import GrowingPast
+from floc.streaming.horizon import HorizonPast
 from floc.streaming.past import SavedStream, Selector, StreamBlock, require_float32_range
 from floc.tokens import TokenGrid
 
 FORMAT = 2
+BLOCK = 32  # frames
 LONGEST_S = 1e300  # a longer half-life is none
 _NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
 _TIME = "time_s must be a finite number of seconds; for several frames, one per frame"
@@ -60,11 +68,12 @@ class Stream:
         *,
         ratio: float | str | None = None,
         budget: int | None = None,
-        block: int | Literal["scene"] = 32,
+        block: int | Literal["scene"] = BLOCK,
         dedupe: float | None = None,
         detail: float = 2,
         metric: Metric = "cosine",
         half_life_s: float | None = None,
+        horizon: Horizon = None,
         dim: int | None = None,
         backend: str = "auto",
     ) -> None:
@@ -78,6 +87,10 @@ class Stream:
         detail: How much more badly covered tokens weigh (2); 1 turns it off.
         metric: "cosine"; with a ratio also "gaussian".
         half_life_s: With a budget: seconds after which the past weighs half; None: it does not decay.
+        horizon: Frames between a token and its representative at most; None is no limit. With a ratio it replaces
+            `block`; "auto" is 1 / (8 ratio), at least 4. With a budget ever less of the past is kept, so the horizon
+            grows to 1 / (8 r), where r is the budget's share of all tokens so far, less those that `half_life_s` has
+            let decay; "auto" starts at 4.
         dim: Number of features to compare, the first ones; the others are kept with them. None: all.
         backend: As in `floc.compress`.
         """
@@ -103,24 +116,44 @@ class Stream:
             raise ValueError(f"half_life_s must be a number of seconds above 0, or None; got {shorten(half_life_s)}")
         dedupe, detail, size = float(DEDUPE if dedupe is None else dedupe), float(detail), self._budget
         half_life_s = half_life_s and float(half_life_s)
+        frames = self._check_horizon(horizon, block, metric)
+        kept_block = None if frames is not None and budget is None else block if by_scene else int(block)
         settings: dict[str, Any] = dict(ratio=size.ratio and str(size.ratio), budget=size.budget)
-        settings |= dict(block=block if by_scene else int(block), dedupe=None if budget is None else dedupe)
-        settings |= dict(detail=detail, metric=metric, half_life_s=half_life_s)
+        settings |= dict(block=kept_block, dedupe=None if budget is None else dedupe)
+        settings |= dict(detail=detail, metric=metric, half_life_s=half_life_s, horizon=frames)
         self._settings = settings | dict(dim=dim and int(dim), backend=backend)
         self._similarity = Similarity(metric, detail)
         self._engine: TorchEngine | None = None
         self._cutter = SceneCutter(dim) if by_scene else EvenCutter(int(block))
-        self._waiting: torch.Tensor | None = None  # [capacity, H, W, D], for frames that do not form a block yet
+        # [capacity, H, W, D], for frames that do not form a block yet, and with a horizon for those before them
+        self._waiting: torch.Tensor | None = None
         self._times: list[float] = []  # of the waiting frames
         self._numpy_dtype: np.dtype | None = None
-        self._frames = 0  # in complete blocks
+        self._frames = 0  # that wait no more
         self._first_s = self._last_s = 0.0
         self._is_timed = False  # whether the caller gives times
         self._is_closed = False
         self.note: dict[str, Any] = {}  # JSON-serialisable data of the caller, saved with the stream
-        self._past: GrowingPast | BoundedPast = GrowingPast(self._budget)
+        self._past: GrowingPast | BoundedPast | HorizonPast = GrowingPast(self._budget)
         if size.budget is not None:
-            self._past = BoundedPast(size.budget, dedupe, half_life_s)
+            self._past = BoundedPast(size.budget, dedupe, half_life_s, frames)
+        elif frames is not None:
+            self._cutter, self._past = HorizonCutter(frames), HorizonPast(self._budget, frames)
+
+    def _check_horizon(self, horizon: Horizon, block: object, metric: str) -> int | None:
+        """Check the horizon, and return it in frames."""
+        if horizon is None:
+            return None
+        check_horizon(horizon)
+        if metric != "cosine":
+            raise ValueError(f"horizon needs metric='cosine', got {metric!r}; remove one of them")
+        ratio = self._budget.ratio
+        if ratio is not None and block != BLOCK:
+            given = f"horizon={shorten(horizon)} replaces block of a stream with a ratio"
+            raise ValueError(f"{given}; remove it, got block={shorten(block)}")
+        if horizon == "auto":
+            return LEAST_HORIZON if ratio is None else choose_horizon(ratio.denominator, ratio.numerator)
+        return int(horizon)
 
     def __repr__(self) -> str:
         return f"Stream({self._budget}, {self.frames} frames so far)"
@@ -154,14 +187,18 @@ class Stream:
         frames = self._check_frames(tokens)
         times = self._check_times(time_s, len(frames))
         if self._waiting is None:
-            self._waiting = self._allocate(frames)
+            self._waiting = self._allocate(frames, self._cutter.least_capacity)
             self._numpy_dtype = tokens.dtype if isinstance(tokens, np.ndarray) else None
         if not self.frames:
             self._first_s, self._is_timed = times[0], time_s is not None
-        if len(self._times) == len(self._waiting):  # the selection from this block failed before, for lack of memory
+        if len(self._times) == self._cutter.capacity:  # the selection failed before, for lack of memory
             self._complete_blocks()
         for frame, time in zip(frames, times, strict=True):
             place = len(self._times)
+            if place == len(self._waiting):
+                larger = self._allocate(self._waiting, min(2 * place, self._cutter.capacity))
+                copy_rows(larger, 0, self._waiting)
+                self._waiting = larger
             copy_rows(self._waiting, place, frame[None])
             if len(frames) == 1:  # after the copy, when it is in the cache; without a time it does not count yet
                 TokenGrid(self._waiting[place : place + 1]).require_finite()
@@ -249,24 +286,32 @@ class Stream:
         if not self._is_timed and total:
             counted = np.array_equal(times, np.arange(frames, total)) and self.span_s == (0, total - 1)
             require(counted, "times of frames without a time must be their numbers")
-        block = None if isinstance(self._settings["block"], str) else capacity
-        end_s = float(times[0]) if len(times) else math.nextafter(self._last_s, math.inf)
-        span, dtype = (*self.span_s, end_s), waiting.dtype
-        saved = SavedStream(frames, block, len(times), rows * columns, dim, compared, dtype, device, *span)
+        before = self._cutter.context if frames else 0
+        require(len(times) >= before, f"{len(times)} frames wait, at least {before} must")
+        end_s = float(times[before]) if len(times) > before else math.nextafter(self._last_s, math.inf)
+        sizes = (frames, self._cutter.block, len(times), rows * columns, dim, compared)
+        saved = SavedStream(*sizes, waiting.dtype, device, *self.span_s, end_s, before)
         self._past.restore(file, past, saved)
         self._cutter.restore(cutter, saved)
         self._numpy_dtype = _read_numpy_dtype(metadata, waiting.dtype)
-        self._waiting = self._allocate(waiting.to(device))
+        self._waiting = self._allocate(waiting.to(device), max(len(times), self._cutter.least_capacity))
         self._waiting[: len(times)] = waiting
         self._times, self._frames = times.tolist(), frames
 
-    def _allocate(self, frames: torch.Tensor) -> torch.Tensor:
+    def _allocate(self, frames: torch.Tensor, capacity: int) -> torch.Tensor:
         """Allocate memory for waiting frames; raise MemoryError if a block of them could not be selected from."""
-        engine, capacity = create_engine(self._settings["backend"], frames.device), self._cutter.capacity
-        n, dim = capacity * frames.shape[1] * frames.shape[2], frames.shape[3]
-        needed = engine.estimate_bytes(n, self._settings["dim"] or dim, self._similarity)
+        engine, horizon = create_engine(self._settings["backend"], frames.device), self._settings["horizon"]
+        cells, dim = frames.shape[1] * frames.shape[2], frames.shape[3]
+        n, compared = capacity * cells, self._settings["dim"] or dim
+        needed, remedy = (
+            engine.estimate_bytes(n, compared, self._similarity),
+            f"block= with fewer than {capacity} frames",
+        )
+        if isinstance(self._past, HorizonPast):
+            needed = engine.estimate_band_bytes(Band(capacity, cells, min(horizon, capacity)), compared)
+            remedy = f"a horizon below {horizon}, or smaller frames"
         needed += n * dim * frames.element_size()
-        check_memory(n, needed, frames.device, f"block= with fewer than {capacity} frames")
+        check_memory(n, needed, frames.device, remedy)
         self._engine = engine
         return frames.new_empty(capacity, *frames.shape[1:])
 
@@ -274,16 +319,17 @@ class Stream:
         """Move waiting frames that form a block to the past."""
         assert self._waiting is not None
         while frames := self._cutter.find_block(len(self._times)):
-            self._past.add(self._get_selector(), self._get_block(slice(0, frames)))
+            self._past.add(self._get_selector(), self._get_block(slice(0, frames), after=self._cutter.context))
+            frames -= 2 * self._cutter.context  # what is around the end of the block is needed for the next one
             left = len(self._times) - frames
             copy_rows(self._waiting, 0, self._waiting[frames : frames + left].clone())
             self._times = self._times[frames:]
             self._cutter.discard(frames)
             self._frames += frames
 
-    def _get_block(self, frames: slice) -> StreamBlock:
+    def _get_block(self, frames: slice, after: int = 0) -> StreamBlock:
         assert self._waiting is not None
-        return StreamBlock(self._waiting[frames], np.array(self._times[frames]))
+        return StreamBlock(self._waiting[frames], np.array(self._times[frames]), self._cutter.before, after)
 
     def _get_selector(self) -> Selector:
         assert self._engine is not None

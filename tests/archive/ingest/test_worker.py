@@ -63,6 +63,24 @@ def test_pieces_do_not_depend_on_spans(small_pieces, worker: Worker, film: Path,
     assert len(runs[0]) == 5
 
 
+def test_pieces_with_a_horizon_are_nearly_as_good_as_the_whole(small_pieces, worker: Worker, film: Path) -> None:
+    options = IngestOptions("pixels", ratio="1/4", method_options={"horizon": 1, "detail": 1})
+    worker = Worker(options, worker.job.store)
+    ledger = record_events(worker, collect_events(worker, *find_videos([film])))
+    (video,) = ledger.store.videos()
+    tokens = load_tokens(film, encoder="pixels").tokens
+    whole = floc.compress(tokens, ratio="1/4", horizon=1, detail=1)
+    flat = torch.nn.functional.normalize(torch.as_tensor(tokens).float().flatten(0, 2), dim=1)
+    frame = torch.arange(len(flat)) // (tokens.shape[1] * tokens.shape[2])
+
+    def measure_objective(indices: torch.Tensor) -> float:
+        is_far = (frame[:, None] - frame[indices]).abs() > 1
+        return float((flat @ flat[indices].T).masked_fill(is_far, 0).amax(1).clamp(min=0).sum())
+
+    opened = ledger.store.open(video.id)
+    assert measure_objective(opened.indices) > 0.99 * measure_objective(torch.as_tensor(whole.indices))
+
+
 @pytest.mark.parametrize("fps", [0.3, 0.7, 1.1, 1.3, 10.0])
 def test_every_frame_of_every_span_is_ingested(small_pieces, worker: Worker, film: Path, fps: float) -> None:
     """Also at rates that have no exact float, and if the video has fewer frames than the rate asks for."""

@@ -114,6 +114,34 @@ def test_long_video_with_a_budget_equals_a_stream(kind: str, block: Any, models,
         assert bare(**without_pixels(example.inputs)).logits.isfinite().all()
 
 
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.parametrize("size", [{"ratio": "1/4"}, {"budget": 31}])
+@pytest.mark.parametrize("horizon", [1, "auto"])
+def test_long_video_with_a_horizon_is_not_cut_into_pieces(
+    kind: str, size: Any, horizon: Any, models, monkeypatch
+) -> None:
+    bare, example = models[kind, "sdpa"], create_prompt(kind, slices=70)
+    everything = floc.capture(bare, example.inputs, ratio=1)
+    tokens = everything.features.view(*everything.shape, -1)
+    whole = floc.capture(bare, example.inputs, **size, horizon=horizon)  # up to 65,536 tokens, as `floc.compress`
+    want = floc.compress(tokens, **size, horizon=horizon)
+    assert whole.indices.tolist() == want.indices.tolist()
+    monkeypatch.setattr(pieces, "PIECE_TOKENS", 64)
+    video = floc.capture(bare, example.inputs, **size, horizon=horizon)
+    ratio = size.get("ratio", f"31/{everything.n}")
+    stream = floc.Stream(ratio=ratio, horizon=horizon)
+    stream.push(tokens)
+    expected = stream.close()
+    assert video.indices.tolist() == expected.indices.tolist()
+    assert video.order.tolist() == expected.order.tolist()
+    assert len(video) == len(whole)
+    assert video.made["settings"]["horizon"] == whole.made["settings"]["horizon"]
+    assert video.made["coverage"] == pytest.approx(want.coverage, abs=0.02)
+    for actual, each in zip((video.features, *video.deep), (everything.features, *everything.deep), strict=True):
+        assert torch.equal(actual, each[video.indices])
+    assert len(video.at(budget=5)) == 5
+
+
 def test_video_shorter_than_announced_keeps_its_budget() -> None:
     class ShortList(list):  # type: ignore[type-arg]
         """Frames whose length is longer than their iterator."""

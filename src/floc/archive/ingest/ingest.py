@@ -50,7 +50,7 @@ def ingest(
         store: a folder, or a URI that Lance supports; created if it does not exist.
         encoder: as in `floc.encoders.get`.
         ratio, coverage: exactly one, as in `floc.compress`; applied to each piece of a few minutes.
-        method, **options: as in `floc.compress`.
+        method, **options: as in `floc.compress`; a horizon ends at the borders of pieces.
         fps, max_frames: frames per second and limit on the frames, or "all". Default: 1 and all; for the encoder of a
             model, those of its processor.
         device: device of the encoders, such as "cuda:1"; None for all GPUs, or the CPU if there are none.

@@ -49,7 +49,7 @@ def capture(
 
         video = floc.capture(model, "talk.mp4", processor=processor, ratio=1/8)
 
-    At most one piece of the video's tokens is in memory; for a long video with a budget, about twice the budget.
+    At most one piece of the video's tokens is in memory; of a long video with a budget or horizon, twice what is kept.
 
     Args:
         inputs: a video file; or frames from `floc.video.read`; or the inputs that the model's processor returns for

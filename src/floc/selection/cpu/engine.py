@@ -39,7 +39,7 @@ class CpuEngine(TorchEngine):
             for job in jobs:
                 source = rows.view_bits(job.tokens)
                 matrix = _compute_cosine_matrix(pool, source, similarity.detail, tick)
-                current = pool.submit(_solve_set, matrix, source, job.budget, similarity, with_cosines)
+                current = pool.submit(_solve_set, matrix, source, job, similarity, with_cosines)
                 del matrix  # the task holds the only reference, and frees the matrix when it is done
                 if previous is not None:
                     yield previous.result()
@@ -55,9 +55,12 @@ class CpuEngine(TorchEngine):
         source = rows.view_bits(job.tokens)
         with _workers() as pool:
             values = _compute_cosine_band(pool, source, band, similarity.detail, tick)
-        picks, gains, raises = greedy.band_greedy(values, band, min(job.budget + 1, band.n), traced=job.budget)
+        depth, traced = min(job.budget + 1, band.n - job.first), job.budget if job.first == 0 else 0
+        picks, gains, raises = greedy.band_greedy(values, band, depth, traced, job.given, job.first)
+        if job.first > 0 or job.stop is not None:
+            raises = greedy.trace_history(values, job.list_returned(torch.from_numpy(picks)).numpy(), band.cells)
         own = values[np.arange(band.n), band.reach + np.arange(band.n) % band.cells]
-        return engine.split_next_gain(picks, gains, job.budget), raises, own
+        return job.split_choice(picks, gains), raises, own
 
     def _sum_by_cluster(self, sets: TokenSets, count: int, unit: bool) -> tuple[torch.Tensor, np.ndarray]:
         sums = np.zeros((count, sets[0][0].shape[1]), np.float32)
@@ -226,13 +229,14 @@ def _sharpen(product: np.ndarray, detail: float) -> int:
 
 
 def _solve_set(
-    matrix: np.ndarray, source: np.ndarray, budget: int, similarity: Similarity, with_cosines: bool
+    matrix: np.ndarray, source: np.ndarray, job: Job, similarity: Similarity, with_cosines: bool
 ) -> Solution:
     def cosines(i: np.ndarray, j: np.ndarray) -> np.ndarray:
         out = np.empty(len(i))
         rows.compute_cosines(source, i, source, j, out)
         return out
 
-    picks, gains, raises = greedy.symmetric_greedy(matrix, min(budget + 1, len(matrix)), traced=budget)
-    choice = engine.split_next_gain(picks, gains, budget)
-    return engine.build_solution(choice, raises, matrix.diagonal(), similarity, cosines, with_cosines=with_cosines)
+    picks, gains, raises = greedy.symmetric_greedy(matrix, min(job.budget + 1, len(matrix)), traced=job.budget)
+    choice = engine.split_next_gain(picks, gains, job.budget)
+    own = matrix.diagonal()
+    return engine.build_solution(choice, raises, own, similarity, cosines, with_cosines=with_cosines, job=job)

@@ -51,22 +51,28 @@ def symmetric_greedy(similarity: np.ndarray, k: int, traced: int) -> tuple[np.nd
     return picks, gains, (token[:length], rank[:length], cover[:length])
 
 
-def band_greedy(similarity: np.ndarray, band: Band, k: int, traced: int) -> tuple[np.ndarray, np.ndarray, Raises]:
+def band_greedy(
+    similarity: np.ndarray, band: Band, k: int, traced: int, given: np.ndarray | None = None, first: int = 0
+) -> tuple[np.ndarray, np.ndarray, Raises]:
     """Pick `k` tokens from a symmetric band of less than MAX_INT32_TOKENS columns; also trace the first `traced` picks.
+
+    For `given` and `first` see `Job`; with these nothing is traced.
 
     >>> band_greedy(np.array([[0, 9, 9], [9, 9, 0], [0, 5, 0]], np.int16), Band(3, 1, 1), k=2, traced=2)[0].tolist()
     [0, 2]
     """
-    picks, gains = np.empty(k, np.int64), np.empty(k, np.int64)
+    given = np.zeros(0, np.int64) if given is None else given
+    before = len(given)
+    picks, gains = np.append(given, np.empty(k, np.int64)), np.empty(before + k, np.int64)
     gain = np.zeros(band.n + 2 * band.reach, np.int32)
     _sum_rows(similarity, gain[band.reach :])
-    token, rank, cover, length = _band_greedy(similarity, band.cells, gain, traced, picks, gains)
-    return picks, gains, (token[:length], rank[:length], cover[:length])
+    token, rank, cover, length = _band_greedy(similarity, band.cells, gain, before, first, traced, picks, gains)
+    return picks[before:], gains[before:], (token[:length], rank[:length], cover[:length])
 
 
-def trace_history(similarity: np.ndarray, picks: np.ndarray) -> Raises:
-    """List every time a pick raised a token's cover: [E] int64 tokens, [E] int64 ranks of picks, [E] int16 covers."""
-    token, rank, cover, length = _trace_history(similarity, picks)
+def trace_history(similarity: np.ndarray, picks: np.ndarray, cells: int = 0) -> Raises:
+    """List every time a pick raised a token's cover; `cells` is that of a band, or 0 for a whole matrix."""
+    token, rank, cover, length = _trace_history(similarity, picks, cells)
     return token[:length], rank[:length], cover[:length]
 
 
@@ -78,15 +84,18 @@ def find_closest(similarity: np.ndarray, picks: np.ndarray, count: int) -> np.nd
 
 
 @nb.njit(nogil=True, cache=True)
-def _trace_history(similarity, picks):
+def _trace_history(similarity, picks, cells):
     """Return token, rank and cover arrays, and their filled length."""
-    n = similarity.shape[1]
-    covered = np.full(n, -32768, np.int16)
-    raised, old, new = np.empty(n, np.int64), np.empty(n, np.int16), np.empty(n, np.int16)
+    width, n = similarity.shape[1], max(similarity.shape[0], similarity.shape[1])
+    reach = (width - cells) // 2 if cells else 0
+    covered = np.zeros(n + 2 * reach, np.int16) if cells else np.full(width, -32768, np.int16)
+    raised, old, new = np.empty(width, np.int64), np.empty(width, np.int16), np.empty(width, np.int16)
     token, rank, cover = np.empty(2 * n, np.int64), np.empty(2 * n, np.int64), np.empty(2 * n, np.int16)
     length = 0
     for r in range(picks.shape[0]):
-        count = _raise_cover(covered, similarity[picks[r]], raised, old, new)
+        start = picks[r] // cells * cells if cells else 0
+        count = _raise_cover(covered[start : start + width], similarity[picks[r]], raised, old, new)
+        raised[:count] += start - reach
         token, rank, cover = _append_history(token, rank, cover, length, r, raised[:count], new)
         length += count
     return token, rank, cover, length
@@ -333,9 +342,10 @@ def _sum_rows(similarity, out):
 
 
 @nb.njit(nogil=True, cache=True)
-def _band_greedy(similarity, cells, gain, traced, picks, gains):
-    """Fill `picks` and `gains`; return token, rank and cover of the history, and their filled length.
+def _band_greedy(similarity, cells, gain, given, candidates, traced, picks, gains):
+    """Fill `picks` after the `given` ones, and `gains`; return token, rank and cover of the history, and their length.
 
+    Only tokens from number `candidates` on are picked.
     `gain` has `reach` entries before the first token and after the last one, which stay 0 or less: the band is 0 there.
     """
     n, width = similarity.shape
@@ -343,13 +353,20 @@ def _band_greedy(similarity, cells, gain, traced, picks, gains):
     around = 2 * (reach // cells)
     inner = gain[reach : reach + n]
     covered = np.zeros(n + 2 * reach, np.int16)
+    raised, old, new = np.empty(width, np.int64), np.empty(width, np.int16), np.empty(width, np.int16)
+    token, rank, cover = np.empty(2 * n, np.int64), np.empty(2 * n, np.int64), np.empty(2 * n, np.int16)
+    length = 0
+    for u in picks[:given]:
+        _raise_cover(covered[u // cells * cells : u // cells * cells + width], similarity[u], raised, old, new)
+    inner[:candidates] = -1
+    for u in range(candidates, n if given > 0 else 0):
+        around_u = covered[u // cells * cells : u // cells * cells + width]
+        inner[u] = _covered_sum(similarity[u], around_u, None) - _covered_sum(around_u, around_u, None)
     best, best_gain = np.empty(frames, np.int64), np.empty(frames, np.int32)
     for t in range(frames):
         best[t] = t * cells + _find_first_maximum(inner[t * cells : (t + 1) * cells])
         best_gain[t] = inner[best[t]]
-    raised, old, new = np.empty(width, np.int64), np.empty(width, np.int16), np.empty(width, np.int16)
-    token, rank, cover = np.empty(2 * n, np.int64), np.empty(2 * n, np.int64), np.empty(2 * n, np.int16)
-    length = step = 0
+    step = given
     while step < picks.shape[0]:
         t = _find_first_maximum(best_gain)
         u = best[t]
@@ -376,7 +393,7 @@ def _band_greedy(similarity, cells, gain, traced, picks, gains):
                 best[s] = s * cells + _find_first_maximum(inner[s * cells : (s + 1) * cells])
                 best_gain[s] = inner[best[s]]
         step += 1
-    for u in range(n):  # what is left gains nothing
+    for u in range(candidates, n):  # what is left gains nothing
         if step < picks.shape[0] and inner[u] == 0:
             picks[step], gains[step] = u, 0
             step += 1

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from floc.selection.engine import Band, Matrices
+from floc.selection.engine import Band, Job, Matrices
 from floc.selection.gpu import band_selection, greedy
 from floc.selection.gpu.launch import LIMIT_BYTES, use_device
 from floc.selection.gpu.sets import Sets
@@ -30,12 +30,15 @@ class GpuEngine(TorchEngine):
         return max(1, int(LIMIT_BYTES / (2 * int(sizes.max())) * survivors / int(sizes.sum())))
 
     def _pick_in_band(
-        self, tokens: torch.Tensor, band: Band, similarity: Similarity, k: int
+        self, job: Job, band: Band, similarity: Similarity
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        with use_device(tokens.device):
-            selection = band_selection.select(tokens, band, k, similarity.detail)
+        if job.first or len(job.given):  # a part of a stream
+            return super()._pick_in_band(job, band, similarity)
+        depth = min(job.budget + 1, band.n)
+        with use_device(job.tokens.device):
+            selection = band_selection.select(job.tokens, band, depth, similarity.detail)
             keys, picks = torch.sort(selection.picks.gains, descending=True, stable=True)
-            return selection.values, picks[:k], keys[:k].clamp_min(0).long()
+            return selection.values, picks[:depth], keys[:depth].clamp_min(0).long()
 
     def _select(self, matrices: Matrices, depths: Sequence[int], weights: np.ndarray | None) -> Selected:
         device = matrices[0].device

@@ -19,9 +19,16 @@ from floc.selection.engine import Band, Raises
 CHECK = 16  # rounds between two checks whether enough picks were made
 
 
-def greedy(similarity: torch.Tensor, band: Band, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pick `k` tokens from a symmetric band, [n, width] int16 of at least 0; returns [k] int64 picks and gains."""
-    rounds = _Rounds(similarity, band)
+def greedy(
+    similarity: torch.Tensor, band: Band, k: int, given: torch.Tensor | None = None, first: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pick `k` tokens from a symmetric band, [n, width] int16 of at least 0; returns [k] int64 picks and gains.
+
+    For `given` and `first` see `Job`.
+    """
+    rounds = _Rounds(similarity, band, first)
+    if given is not None and len(given):
+        rounds.cover_by(given)
     while True:
         for _ in range(CHECK):
             rounds.run()
@@ -32,8 +39,9 @@ def greedy(similarity: torch.Tensor, band: Band, k: int) -> tuple[torch.Tensor, 
 class _Rounds:
     """The state of a selection. Padded arrays have `reach` entries before the first token and after the last one."""
 
-    def __init__(self, similarity: torch.Tensor, band: Band) -> None:
+    def __init__(self, similarity: torch.Tensor, band: Band, first: int) -> None:
         self.similarity, self.band = similarity, band
+        self.first = first  # earlier tokens are no candidates
         n, device = band.n, similarity.device
         self.bits = max(1, (n - 1).bit_length())
         self.index = torch.arange(n, device=device)
@@ -47,6 +55,16 @@ class _Rounds:
         self.offsets = torch.arange(band.width, device=device)
         self.starts = torch.arange(band.frames, device=device) * band.cells  # of each slice's row, in padded arrays
         self.slots = _count_slots(band)
+
+    def cover_by(self, given: torch.Tensor) -> None:
+        """Cover the tokens around those that were picked before, and compute all gains again."""
+        places = (given // self.band.cells * self.band.cells)[:, None] + self.offsets
+        self.cover.scatter_reduce_(0, places.view(-1), self.similarity[given].view(-1), "amax")
+        self.target = self.cover.clone()
+        around = self.cover.unfold(0, self.band.width, self.band.cells)  # [T, width]
+        for part in iterate_tiles(self.band.n, 8 * self.band.width):
+            rises = self.similarity[part] - around[self.index[part] // self.band.cells]
+            self.gain[self.band.reach + self.index[part]] = rises.clamp_(min=0).sum(1, dtype=torch.int64)
 
     def run(self) -> None:
         """Pick all local maxima, then lower the gains of what they cover."""
@@ -66,7 +84,8 @@ class _Rounds:
 
     def _compute_keys(self) -> torch.Tensor:
         gain = self.gain[self.band.reach : self.band.reach + self.band.n]
-        return torch.where(self.picked < 0, (gain << self.bits) | self.complement, -1)
+        is_candidate = (self.picked < 0) & (self.index >= self.first)
+        return torch.where(is_candidate, (gain << self.bits) | self.complement, -1)
 
     def _raise_cover(self) -> None:
         """Raise the cover of some of the tokens whose target is higher, and lower the gains accordingly."""
@@ -97,7 +116,7 @@ class _Rounds:
 
     def sort_picks(self, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the first k picks of sequential greedy: by gain, then by index. What was not picked gains nothing."""
-        keys = torch.where(self.picked < 0, self.complement, self.picked).topk(k).values
+        keys = torch.where(self.picked < 0, self.complement, self.picked)[self.first :].topk(k).values
         return (1 << self.bits) - 1 - (keys & ((1 << self.bits) - 1)), keys >> self.bits
 
 

@@ -20,6 +20,7 @@ from floc.selection.engine import (
     Job,
     Matrices,
     Raises,
+    Reach,
     Solution,
     Targets,
     Tick,
@@ -56,13 +57,15 @@ class TorchEngine:
                     return self._compute_cosines(tokens, i, tokens, j)
 
                 tick(job.tokens.numel() * len(job.tokens) / 2)
-                solution = engine.build_solution(choice, raises, own, similarity, cosines, with_cosines=with_cosines)
+                solution = engine.build_solution(
+                    choice, raises, own, similarity, cosines, with_cosines=with_cosines, job=job
+                )
                 yield replace(solution, sigma=sigma)
 
     def solve_band(
         self, job: Job, band: Band, similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick
     ) -> Solution:
-        """Select from a whole video; tokens represent only those at most `band.horizon` slices away."""
+        """Select from consecutive slices; tokens represent only those at most `band.horizon` slices away."""
         if similarity.metric != "cosine" or len(job.tokens) != band.n:
             raise ValueError(f"cannot select from {len(job.tokens)} tokens in {band} by {similarity}")
         choice, raises, own = self._select_in_band(job, band, similarity, tick)
@@ -70,25 +73,27 @@ class TorchEngine:
         def cosines(i: np.ndarray, j: np.ndarray) -> np.ndarray:
             return self._compute_cosines(job.tokens, i, job.tokens, j)
 
-        return engine.build_solution(choice, raises, own, similarity, cosines, with_cosines=with_cosines)
+        return engine.build_solution(choice, raises, own, similarity, cosines, with_cosines=with_cosines, job=job)
 
     def _select_in_band(
         self, job: Job, band: Band, similarity: Similarity, tick: Tick
     ) -> tuple[Choice, Raises, np.ndarray]:
         """Return the picks, the history, and the [n] int16 similarity of each token to itself."""
-        values, picks, gains = self._pick_in_band(job.tokens, band, similarity, min(job.budget + 1, band.n))
+        values, picks, gains = self._pick_in_band(job, band, similarity)
         tick(job.tokens.numel() * band.width / 2)
-        choice = engine.split_next_gain(picks.cpu().numpy(), gains.cpu().numpy(), job.budget)
+        choice = job.split_choice(picks.cpu().numpy(), gains.cpu().numpy())
         own = values.view(band.frames, band.cells, -1)[..., band.reach : band.reach + band.cells]
         own = own.diagonal(dim1=1, dim2=2).reshape(-1)
-        return choice, band_rounds.trace_history(values, band, picks[: job.budget]), own.cpu().numpy()
+        return choice, band_rounds.trace_history(values, band, job.list_returned(picks)), own.cpu().numpy()
 
     def _pick_in_band(
-        self, tokens: torch.Tensor, band: Band, similarity: Similarity, k: int
+        self, job: Job, band: Band, similarity: Similarity
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the [n, width] int16 similarities, and [k] int64 picks and gains."""
-        values = compute_band(tokens, band, similarity)
-        return values, *band_rounds.greedy(values, band, k)
+        """Return the [n, width] int16 similarities, and int64 picks and gains, one more than the budget if possible."""
+        values = compute_band(job.tokens, band, similarity)
+        given = torch.from_numpy(job.given).to(values.device)
+        depth = min(job.budget + 1, band.n - job.first)
+        return values, *band_rounds.greedy(values, band, depth, given, job.first)
 
     def sum_by_cluster(self, sets: TokenSets, count: int, *, unit: bool) -> tuple[torch.Tensor, np.ndarray]:
         """Sum the tokens of each of `count` clusters, which sets do not share, normalized first if `unit`.
@@ -116,16 +121,19 @@ class TorchEngine:
         similarity: Similarity,
         *,
         sigma: float | None = None,
+        reach: Reach | None = None,
         with_history: bool = True,
         tick: Tick = no_tick,
     ) -> Solution:
-        """Select from [M, D] candidates those that cover the targets best.
+        """Select from [M, D] candidates those that cover the targets best, with `reach` only those that are near them.
 
         The tokens of the history are the targets. `with_history` also finds the picks closest to each target.
         """
         if not 1 <= budget <= len(candidates):
             raise ValueError(f"cannot select {budget} of {len(candidates)} candidates")
         matrix = self._compute_weighted_matrix(candidates, targets, similarity, sigma, tick)
+        if reach is not None:
+            _limit_to_reach(matrix, reach)
         [(picks, gains, next_gain)] = self._select_budgets([matrix], [budget], targets.weights)
         if not with_history:
             return Solution(picks, gains, next_gain, None, sigma)
@@ -228,8 +236,11 @@ class ReferenceEngine(TorchEngine):
         whole = compute_symmetric_matrix(job.tokens, similarity)[0].cpu().numpy()
         matrix = reference.limit_to_horizon(whole, band.cells, band.horizon).astype(np.int16)
         tick(job.tokens.numel() * band.width / 2)
-        choice = engine.split_next_gain(*reference.greedy(matrix, min(job.budget + 1, band.n)), job.budget)
-        token, rank, cover = self._trace_history(torch.from_numpy(matrix), choice[0])
+        covered = matrix[job.given].max(0, initial=0)
+        gained = np.maximum(matrix[job.first :] - covered, 0)  # [candidates, n], beyond what is covered already
+        picks, gains = reference.greedy(gained, min(job.budget + 1, len(gained)))
+        choice = job.split_choice(job.first + picks, gains)
+        token, rank, cover = self._trace_history(torch.from_numpy(matrix), np.append(job.given, choice[0]))
         rises = cover > 0  # a pick represents no token that it does not resemble
         return choice, (token[rises], rank[rises], cover[rises]), matrix.diagonal()
 
@@ -339,6 +350,14 @@ def _sharpen(s: torch.Tensor, detail: float) -> torch.Tensor:
         return s
     gap = 1 - s.clamp_min(0)
     return 1 - gap * (PLAIN + (1 - PLAIN) * gap ** (detail - 1))
+
+
+def _limit_to_reach(matrix: torch.Tensor, reach: Reach) -> None:
+    """Set the similarities of candidates and targets that are too far apart, and negative ones, to 0."""
+    frames = torch.from_numpy(reach.frames).to(matrix.device)
+    for part in iterate_tiles(len(matrix), 16 * len(matrix)):
+        is_far = (frames[part, None] - frames).abs() > reach.horizon
+        matrix[part] = matrix[part].clamp_min(0).masked_fill(is_far, 0)
 
 
 def _square_distances(cosine: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
