@@ -71,8 +71,8 @@ def test_horizon_runs_small(run_small):
 def test_horizon_does_not_time_wrong_picks(monkeypatch):
     correct = greedy.band_greedy
 
-    def reverse(matrix, band, k, traced):
-        picks, gains, raises = correct(matrix, band, k, traced)
+    def reverse(matrix, band, k, traced, *start):
+        picks, gains, raises = correct(matrix, band, k, traced, *start)
         return picks[::-1].copy(), gains[::-1].copy(), raises
 
     monkeypatch.setattr(greedy, "band_greedy", reverse)
