@@ -6,6 +6,7 @@ header, and `Fields` gives each value of the JSON metadata a type and a range. A
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +44,7 @@ class Fields:
     def number(self, name: str, least: float = -1e15, most: float = 1e15) -> float:
         """Return a finite number within [least, most]."""
         value: Any = self.values.get(name)
+        least, most = max(least, -sys.float_info.max), min(most, sys.float_info.max)
         is_valid = isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
         return float(value) if is_valid else self._fail(name, f"a number from {least:g} to {most:g}")
 
