@@ -44,7 +44,8 @@ class Fields:
     def number(self, name: str, least: float = -1e15, most: float = 1e15) -> float:
         """Return a finite number within [least, most]."""
         value: Any = self.values.get(name)
-        least, most = max(least, -sys.float_info.max), min(most, sys.float_info.max)
+        if type(value) is int and abs(value) > sys.float_info.max:
+            self._fail(name, "a number that fits a float")
         is_valid = isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
         return float(value) if is_valid else self._fail(name, f"a number from {least:g} to {most:g}")
 
