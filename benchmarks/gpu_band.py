@@ -193,8 +193,8 @@ def time_stages(tokens: torch.Tensor, case: Case) -> dict[str, Any]:
 
 
 def time_calls(tokens: torch.Tensor, case: Case) -> dict[str, Any]:
-    """Return the milliseconds of whole calls, plain and as a graph, within a horizon and by default."""
-    options: dict[str, dict[str, Any]] = {"horizon": {"horizon": "auto", "detail": DETAIL}, "default": {}}
+    """Return the milliseconds of whole calls, plain and as a graph, within a horizon and with a second pass."""
+    options: dict[str, dict[str, Any]] = {"horizon": {}, "second pass": {"dedupe": 2, "detail": 2}}
     times = {}
     for name, given in options.items():
 

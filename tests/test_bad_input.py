@@ -129,7 +129,7 @@ def test_accepts_any_type_of_number(options: dict) -> None:
         (dict(detail=0), "detail must be"),
         (dict(detail="2"), "detail must be"),
         (dict(blocks=32), "unknown option of method 'floc', 'blocks'; did you mean 'block'"),
-        (dict(spatial_threshold=0.5), "choose one of: block, dedupe, detail, metric, backend, horizon, progress"),
+        (dict(spatial_threshold=0.5), "choose one of: horizon, detail, block, dedupe, metric, backend, progress"),
         *(
             (dict(horizon=value), "horizon must be a whole number of frames.*got")
             for value in (-1, 2.5, True, "x", [4])
@@ -137,7 +137,7 @@ def test_accepts_any_type_of_number(options: dict) -> None:
         (dict(horizon=float("nan")), "horizon must be a whole number of frames.*got nan"),
         (dict(horizon=4, block=32), "horizon=4 replaces block and dedupe; remove block=32"),
         (dict(horizon="auto", dedupe=1), "horizon='auto' replaces block and dedupe; remove dedupe=1"),
-        (dict(horizon=4, metric="gaussian"), "horizon needs metric='cosine', got 'gaussian'"),
+        (dict(horizon=4, metric="gaussian"), "horizon=4 excludes blocks and other metrics; got.*metric='gaussian'"),
         (dict(horizon=4, method="floc-paper"), "unknown option of method 'floc-paper', 'horizon'"),
     ],
 )
@@ -150,13 +150,13 @@ def test_rejects_a_set_that_does_not_fit_in_memory(monkeypatch: pytest.MonkeyPat
     wide = np.broadcast_to(GOOD[:1], (20_000, 2, 3, 8))  # a view
     monkeypatch.setattr(_system, "available_bytes", lambda device: 2 << 30)
     with pytest.raises(MemoryError, match=r"needs 26\.\d GiB, but only 2\.0 GiB are free; pass block=32"):
-        floc.compress(wide, ratio=1 / 8, block=None)
+        floc.compress(wide, ratio=1 / 8, horizon=None)
     assert len(floc.compress(wide[:4000], ratio=1)) == 24_000  # keeping all needs no matrix of all tokens
     monkeypatch.setattr(_system, "available_bytes", lambda device: 200 << 20)
     with pytest.raises(
         MemoryError, match=r"selecting from 12000 tokens.*200.0 MiB are free; pass dedupe=1, which has no"
     ):
-        floc.compress(wide, ratio=1 / 4)
+        floc.compress(wide, ratio=1 / 4, block=32, dedupe=2)
 
 
 def test_rejects_a_band_that_does_not_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

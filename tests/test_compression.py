@@ -18,16 +18,15 @@ from tests.selection.matrices import snap
 WAYS = {
     "default": {},
     "paper": dict(method="floc-paper"),
-    "second pass": dict(detail=1),
-    "detail": dict(dedupe=1),
-    "whole": dict(block=None),
-    "gaussian": dict(metric="gaussian"),
-    "gaussian blocks": dict(metric="gaussian", dedupe=1, detail=1),
-    "short blocks": dict(block=3, dedupe=1),
-    "scenes": dict(block="scene", dedupe=1),
+    "second pass": dict(block=32, dedupe=2, detail=1),
+    "detail": dict(block=32),
+    "whole": dict(horizon=None),
+    "gaussian": dict(metric="gaussian", dedupe=2),
+    "gaussian blocks": dict(metric="gaussian", detail=1),
+    "short blocks": dict(block=3),
+    "scenes": dict(block="scene"),
     "fractions": dict(dedupe=1.5, detail=1.5),
-    "horizon": dict(horizon=3),
-    "horizon auto": dict(horizon="auto", detail=3),
+    "horizon": dict(horizon=3, detail=2),
 }
 each_way = pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
 NESTED = ["indices", "positions", "order", "gains", "represents", "features"]
@@ -144,7 +143,7 @@ def test_no_smaller_budget_reaches_the_coverage(seed: int, metric: str) -> None:
 
 def test_coverage_of_one_keeps_all_distinct_tokens(tokens: np.ndarray) -> None:
     twice = np.concatenate([tokens[:20], tokens[:20]])
-    kept = floc.compress(twice, coverage=1.0, block=None, detail=1)
+    kept = floc.compress(twice, coverage=1.0, horizon=None, detail=1)
     assert len(kept) == 240
 
 
@@ -204,10 +203,10 @@ def test_indices_equal_those_of_compress_in_windows(
     tokens: np.ndarray, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("floc.second_pass.SURVIVORS_TOGETHER", 150)
-    method = floc.methods.make("floc", {"backend": backend})
+    method = floc.methods.make("floc", {"dedupe": 2, "backend": backend})
     assert len(method.plan_windows(torch.from_numpy(tokens), 105)) > 1
     named = method.select_indices(TokenGrid.from_array(tokens), 105)
-    assert named.tolist() == floc.compress(tokens, budget=105, backend=backend).indices.tolist()
+    assert named.tolist() == floc.compress(tokens, budget=105, dedupe=2, backend=backend).indices.tolist()
 
 
 def test_frames_without_rows(tokens: np.ndarray) -> None:
@@ -305,8 +304,8 @@ def test_second_pass_removes_what_blocks_repeat() -> None:
     """Two blocks of the same four things: one pass keeps each twice, two passes keep each once."""
     things = np.eye(4, dtype=np.float32)
     tokens = np.tile(things[None], (64, 1, 1))
-    one = floc.compress(tokens, budget=4, dedupe=1)
-    two = floc.compress(tokens, budget=4)
+    one = floc.compress(tokens, budget=4, block=32)
+    two = floc.compress(tokens, budget=4, block=32, dedupe=2)
     assert one.coverage == pytest.approx(0.5)
     assert two.coverage == pytest.approx(1.0)
 
@@ -316,7 +315,7 @@ def test_second_pass_gains_most_of_what_the_whole_video_gains(ratio: int) -> Non
     tokens = make_tokens(160, 5, 6, dim=64, seed=3, shot_frames=25)
     plain, second, whole = (
         floc.compress(tokens, ratio=1 / ratio, detail=1, **options)
-        for options in (dict(dedupe=1), dict(dedupe=2), dict(block=None))
+        for options in (dict(block=32), dict(dedupe=2), dict(horizon=None))
     )
     assert (second.coverage - plain.coverage) / (whole.coverage - plain.coverage) >= 0.65
 
@@ -327,7 +326,7 @@ def test_detail_raises_the_worst_coverage(tokens: np.ndarray) -> None:
     def worst(kept: floc.Kept) -> float:
         return float(np.quantile((rows @ rows[kept.indices].T).max(1), 0.02))
 
-    plain, detailed = (floc.compress(tokens, ratio=1 / 32, detail=d, block=None) for d in (1, 3))
+    plain, detailed = (floc.compress(tokens, ratio=1 / 32, detail=d, horizon=None) for d in (1, 3))
     assert worst(detailed) > worst(plain)
 
 
@@ -344,7 +343,7 @@ def test_progress_goes_to_one(tokens: np.ndarray) -> None:
 def test_settings_are_recorded(tokens: np.ndarray) -> None:
     kept = floc.compress(tokens, ratio=1 / 8, block=16)
     assert kept.method == "floc"
-    assert kept.settings == dict(block=16, dedupe=2, detail=2, metric="cosine", backend="cpu", horizon=None)
+    assert kept.settings == dict(horizon=None, detail=3, block=16, dedupe=1, metric="cosine", backend="cpu")
     assert kept.seconds > 0
     assert kept.ratio == 1 / 8
     assert "105 of 840" in repr(kept)

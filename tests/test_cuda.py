@@ -24,9 +24,9 @@ FORMATS = [torch.float16, torch.bfloat16, torch.float32]
 OPTIONS = [
     dict(),
     dict(method="floc-paper"),
-    dict(block=None),
+    dict(horizon=None),
     dict(block=2),  # so many blocks that each gets a few programs
-    dict(block=2, dedupe=1),
+    dict(block=2),
     dict(horizon=2, detail=3),
 ]
 GPU = torch.device("cuda", 0)
@@ -213,7 +213,7 @@ def test_reports_tokens_that_are_not_finite_on_first_host_access(tokens: np.ndar
         _ = kept.coverage
 
 
-@pytest.mark.parametrize("options", [dict(), dict(dedupe=1), dict(method="floc-paper")], ids=str)
+@pytest.mark.parametrize("options", [dict(), dict(dedupe=2), dict(method="floc-paper")], ids=str)
 def test_long_video_equals_cpu(options: dict) -> None:
     """Blocks of 1,920 tokens, the usual size."""
     made = torch.from_numpy(make_tokens(80, 6, 10, dim=256, seed=4)).to(torch.bfloat16)

@@ -84,7 +84,7 @@ def test_backends_agree_and_orders_are_nested(shape, horizon, detail, seed, data
 @pytest.mark.parametrize("horizon", [69, 70, 10**6, "auto"])
 def test_a_horizon_longer_than_the_video_is_no_limit(tokens, horizon, detail) -> None:
     budget = 1 if horizon == "auto" else 100  # 840 / 8 frames
-    want = floc.compress(tokens, budget=budget, block=None, dedupe=1, detail=detail)
+    want = floc.compress(tokens, budget=budget, horizon=None, detail=detail)
     kept = floc.compress(tokens, budget=budget, horizon=horizon, detail=detail)
     assert_same(kept, want)
     assert kept.settings == want.settings
@@ -137,9 +137,9 @@ def test_keeps_what_happens_again() -> None:
     tokens[:, 0, 0] = 1
     tokens[[10, 50], 0] = np.eye(8)[3]
     assert {10, 50} <= set(floc.compress(tokens, budget=16, horizon=4).indices.tolist())
-    assert not {10, 50} <= set(floc.compress(tokens, budget=2, block=None).indices.tolist())
+    assert not {10, 50} <= set(floc.compress(tokens, budget=2, horizon=None).indices.tolist())
 
 
 def test_the_method_rejects_blocks_that_are_not_the_default() -> None:
-    with pytest.raises(ValueError, match="horizon=4 replaces block and dedupe"):
+    with pytest.raises(ValueError, match="horizon=4 excludes blocks and other metrics"):
         floc.methods.get("floc")(block=8, horizon=4)

@@ -29,7 +29,7 @@ def test_bound_holds_against_brute_force(seed: int, centred: bool, k: int) -> No
     tokens = np.random.default_rng(seed).standard_normal((5, 2, 4)) + (0 if centred else 1)
     if centred:
         tokens -= tokens.mean((0, 1))
-    kept = floc.compress(tokens, budget=k, block=None, detail=1)
+    kept = floc.compress(tokens, budget=k, horizon=None, detail=1)
     similarity = snap(cosine_matrix(tokens))
     best = max(value(similarity, np.array(s)) for s in itertools.combinations(range(10), k))
     reached = kept.gains.sum() * SCALE
@@ -47,7 +47,7 @@ def test_bound_holds_against_brute_force_in_blocks(seed: int, k: int, centred: b
     tokens = np.random.default_rng(seed).standard_normal((4, 3, 4)) + (0 if centred else 0.7)
     if centred:
         tokens -= tokens.reshape(2, 6, 4).mean(1).repeat(2, 0)[:, None]
-    kept = floc.compress(tokens, budget=k, block=2, dedupe=1, detail=1)
+    kept = floc.compress(tokens, budget=k, block=2, detail=1)
     within = [snap(cosine_matrix(tokens[:2])), snap(cosine_matrix(tokens[2:]))]
 
     def total(first: tuple[int, ...], second: tuple[int, ...]) -> int:
@@ -64,9 +64,9 @@ def test_bound_holds_against_brute_force_in_blocks(seed: int, k: int, centred: b
 
 @pytest.mark.parametrize("k", [2, 5, 9, 30])
 def test_bound_is_the_tightest_that_the_gains_prove(tokens: np.ndarray, k: int) -> None:
-    gains = floc.compress(tokens, budget=k + 1, block=None).gains
+    gains = floc.compress(tokens, budget=k + 1, horizon=None).gains
     limits = [gains[:i].sum() + k * gains[i] for i in range(1, k + 1)]
-    assert floc.compress(tokens, budget=k, block=None).bound == pytest.approx(gains[:k].sum() / min(limits))
+    assert floc.compress(tokens, budget=k, horizon=None).bound == pytest.approx(gains[:k].sum() / min(limits))
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(-10, 10)), min_size=1, max_size=40))

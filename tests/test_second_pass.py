@@ -37,7 +37,7 @@ def test_heirs_are_the_closest_picks_of_their_window(monkeypatch: pytest.MonkeyP
 def test_windows_keep_their_own_representatives(options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = make_tokens(256, 2, 3, dim=32, seed=2, dtype=np.float32)
     monkeypatch.setattr(second_pass, "SURVIVORS_TOGETHER", 200)
-    whole = floc.compress(tokens, ratio=1 / 8, **options)  # 384 survivors in eight blocks: two windows
+    whole = floc.compress(tokens, ratio=1 / 8, dedupe=2, **options)  # 384 survivors in eight blocks: two windows
     assert len(whole) == 192
     assert whole.represents.max() < 192
     rows = tokens.reshape(-1, 32) / np.linalg.norm(tokens.reshape(-1, 32), axis=1, keepdims=True)
@@ -48,7 +48,7 @@ def test_windows_keep_their_own_representatives(options: dict, monkeypatch: pyte
     crossing = [b for b in range(7) if set(apart[b]) & set(apart[b + 1])]
     assert len(crossing) < 7
     assert (
-        floc.compress(tokens, ratio=1 / 8, **options).at(budget=40).indices.tolist()
+        floc.compress(tokens, ratio=1 / 8, dedupe=2, **options).at(budget=40).indices.tolist()
         == whole.at(budget=40).indices.tolist()
     )
     assert 0 < whole.bound <= 1
@@ -56,10 +56,10 @@ def test_windows_keep_their_own_representatives(options: dict, monkeypatch: pyte
 
 def test_windows_lose_little_coverage(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = make_tokens(512, 3, 4, dim=48, seed=5, dtype=np.float32)
-    together = floc.compress(tokens, ratio=1 / 16).coverage
-    paper = floc.compress(tokens, ratio=1 / 16, dedupe=1).coverage
+    together = floc.compress(tokens, ratio=1 / 16, dedupe=2).coverage
+    paper = floc.compress(tokens, ratio=1 / 16, block=32).coverage
     monkeypatch.setattr(second_pass, "SURVIVORS_TOGETHER", 200)
-    windows = floc.compress(tokens, ratio=1 / 16).coverage
+    windows = floc.compress(tokens, ratio=1 / 16, dedupe=2).coverage
     assert paper < windows < together
     assert (windows - paper) / (together - paper) > 0.3
 

@@ -46,7 +46,7 @@ class GpuCase:
     def sizes(self) -> tuple[int, ...]:
         """Tokens in each block."""
         frames, cells = self.shape.frames, self.shape.height * self.shape.width
-        block = self.options.get("block", 32) or frames
+        block = self.options.get("block") or frames
         return tuple(cells * min(block, frames - start) for start in range(0, frames, block))
 
     def make_tokens(self, device: torch.device) -> torch.Tensor:
@@ -54,15 +54,16 @@ class GpuCase:
         return torch.from_numpy(self.shape.make_tokens()).to(device, torch.bfloat16)
 
 
-PAPER = {"dedupe": 1, "detail": 1}
-WHOLE = {**PAPER, "block": None}
+PAPER = {"block": 32, "detail": 1}
+WHOLE = {"horizon": None, "detail": 1}
+SECOND_PASS = {"block": 32, "dedupe": 2, "detail": 2}
 EIGHTH, THIRTY_SECOND = {"ratio": "1/8"}, {"ratio": "1/32"}
 USUAL, TINY = Shape(784, 6, 10, 3584), Shape(12, 2, 3, 32)
 LARGE_BLOCKS, LONG = Shape(256, 9, 15, 3584), Shape(7200, 6, 10, 3584)
 CASES = (
     GpuCase("floc-paper, 1/8", USUAL, EIGHTH, PAPER),
-    GpuCase("floc, 1/8", USUAL, EIGHTH),
-    GpuCase("floc, 1/32", USUAL, THIRTY_SECOND),
+    GpuCase("dedupe=2, detail=2, 1/8", USUAL, EIGHTH, SECOND_PASS),
+    GpuCase("dedupe=2, detail=2, 1/32", USUAL, THIRTY_SECOND, SECOND_PASS),
     GpuCase("floc-paper, 8 blocks of 4,320 tokens, 1/8", LARGE_BLOCKS, EIGHTH, PAPER),
     GpuCase("floc-paper, 7,200 frames", LONG, {"budget": 24_576}, PAPER),
     GpuCase("floc-paper, block=None, 1/8", USUAL, EIGHTH, WHOLE),
@@ -70,7 +71,7 @@ CASES = (
 )
 SMALL = (
     GpuCase("floc-paper, 1/8", TINY, EIGHTH, {**PAPER, "block": 4}),
-    GpuCase("floc, 1/8", TINY, EIGHTH, {"block": 4}),
+    GpuCase("dedupe=2, detail=2, 1/8", TINY, EIGHTH, {**SECOND_PASS, "block": 4}),
     GpuCase("floc-paper, block=None, 1/8", TINY, EIGHTH, WHOLE),
 )
 

@@ -27,10 +27,10 @@ from floc.methods.floc import choose_horizon
 from floc.selection import reference
 from floc.selection.objective import SCALE
 
-PRODUCT, DEFAULT = "product of the band alone", "floc, no horizon"
+PRODUCT, SECOND_PASS = "product of the band alone", "dedupe=2, detail=2"
 OURS: dict[str, dict[str, Any]] = {
-    "horizon='auto', detail=2": {"horizon": "auto"},
-    "horizon='auto', detail=3": {"horizon": "auto", "detail": 3},
+    "floc": {},
+    "floc, detail=1": {"detail": 1},
 }
 RATIOS = ("1/8", "1/32")
 LONGER = 10  # times as long a video
@@ -53,7 +53,7 @@ def run(small: bool, echo: Echo) -> dict:
 def check_case(shape: Shape, ratio: str, options: dict[str, Any]) -> dict:
     """Raise unless the picks are plain greedy's on the band, and the objective that of float64 greedy."""
     tokens, count = shape.make_tokens(), count_tokens(ratio, shape.n)
-    horizon, detail = choose_horizon(shape.n, count), options.get("detail", 2)
+    horizon, detail = choose_horizon(shape.n, count), options.get("detail", 3)
     cells = shape.height * shape.width
     cosine = BlockTokens(tokens.reshape(-1, shape.dim)).cosine.clip(0, 1)
     slices = np.arange(shape.n) // cells
@@ -80,13 +80,13 @@ def measure_time(shape: Shape, rounds: int, echo: Echo) -> list[dict]:
     for ratio in RATIOS:
         horizon = choose_horizon(shape.n, count_tokens(ratio, shape.n))
         contenders = [Contender(PRODUCT, prepare_product(tokens, horizon))]
-        for name, options in {**OURS, DEFAULT: {}}.items():
+        for name, options in {**OURS, SECOND_PASS: {"dedupe": 2, "detail": 2}}.items():
             contenders.append(Contender(name, partial(floc.compress, tokens, ratio=ratio, **options)))
         timings = harness.compare(contenders, PRODUCT, rounds=rounds)
-        default = next(timing.ms for timing in timings if timing.contender == DEFAULT)
+        slowest = next(timing.ms for timing in timings if timing.contender == SECOND_PASS)
         for timing in timings:
             record = {"n": shape.n, "d": shape.dim, "keep": ratio, "horizon": horizon, **asdict(timing)}
-            records.append(record | {"faster": default / timing.ms})
+            records.append(record | {"faster": slowest / timing.ms})
             echo(f"n={shape.n} {ratio}  {timing.contender}: {timing.ms:.0f} ms, {timing.ratio:.2f}x")
     return records
 
@@ -132,7 +132,7 @@ def _show_time(document: dict) -> str:
         "horizon": lambda record: str(record["horizon"]),
         "time, ms": show_ms,
         "ratio to the product": show_ratio,
-        "times as fast as the default": lambda record: f"{record['faster']:.1f}",
+        "times as fast as the second pass": lambda record: f"{record['faster']:.1f}",
     }
     first = document["time"][0]
     least = min(check["objective"] for check in document["checks"])

@@ -23,9 +23,9 @@ RATIOS = ("1/8", "1/32")
 USUAL, SMALL = Shape(784, 6, 10, 3584), Shape(70, 2, 5, 32)
 PAPER = "floc-paper"
 TIMED: dict[str, dict[str, Any]] = {
-    PAPER: {"dedupe": 1, "detail": 1},
+    PAPER: {"block": 32, "detail": 1},
     "dedupe=2, detail=1": {"dedupe": 2, "detail": 1},
-    "floc": {},
+    "dedupe=2, detail=2": {"dedupe": 2, "detail": 2},
 }
 
 

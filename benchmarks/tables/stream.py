@@ -72,7 +72,7 @@ def _warm_up() -> None:
     for frame in tokens:
         stream.push(frame)
     stream.kept()
-    floc.compress(tokens[:BLOCK], budget=9, dedupe=1, block=None)
+    floc.compress(tokens[:BLOCK], budget=9, horizon=None)
 
 
 class _Stopwatch:
@@ -109,7 +109,7 @@ def _measure_hours(budget: int, hour_frames: int, dim: int, echo: Echo) -> dict[
             pending = []
             if t // BLOCK % PLAIN_EVERY == 0:
                 with plain:
-                    floc.compress(tokens, budget=max(1, budget // (t // BLOCK + 1)), dedupe=1, block=None)
+                    floc.compress(tokens, budget=max(1, budget // (t // BLOCK + 1)), horizon=None)
         if (t + 1) % hour_frames == 0:
             hours.append(_record_hour(stream.kept(), needle, push, plain))
             hour = hours[-1]

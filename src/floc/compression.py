@@ -36,14 +36,14 @@ def compress(
         coverage: Mean cosine between tokens and their representatives to reach, with as few tokens as possible.
         method: See `floc.methods.list_methods()`.
         **options: The method's own. For "floc":
-            block: Frames selected from together (32); "scene" follows scene changes found in the tokens; a list holds
-                the first frame of each block; None selects from the whole video at once.
-            dedupe: Survivors per token kept that go into the second pass (2); 1 turns the second pass off.
-            detail: How much more badly covered tokens weigh (2); 1 turns it off.
-            metric: "cosine" or "gaussian".
+            horizon: Frames between a token and its representative at most; "auto" (default) is 1 / (8 ratio), at least
+                4; None is no limit.
+            detail: How much more badly covered tokens weigh (3); 1 turns it off.
+            block: In place of a horizon: frames selected from together; "scene" follows scene changes found in the
+                tokens; a list holds the first frame of each block.
+            dedupe: With blocks: survivors per token kept that go into a second pass; 1, the default, is no second pass.
+            metric: "cosine", or with blocks "gaussian".
             backend: "auto", "cpu", "torch", "gpu" or "reference".
-            horizon: Frames between a token and its representative at most, instead of block and dedupe; "auto" is
-                1 / (8 ratio), at least 4; None is no limit.
             progress: A function that is called with the fraction of the work done.
 
     Selection from tokens on an NVIDIA GPU runs there, and the call returns before it is done; reading a value of the

@@ -53,10 +53,10 @@ def test_safetensors_keeps_bf16(tmp_path: Path, tokens: np.ndarray, monkeypatch)
 
 
 def test_options_reach_the_method(npy: Path, tokens: np.ndarray, monkeypatch, capsys) -> None:
-    options = ["--block", "none", "--detail", "1", "--metric", "gaussian", "--backend", "torch"]
+    options = ["--block", "scene", "--dedupe", "2", "--detail", "1", "--metric", "gaussian", "--backend", "torch"]
     assert run(monkeypatch, "compress", npy, "--coverage", "0.9", *options, "--json") == 0
     settings = json.loads(capsys.readouterr().out)["settings"]
-    assert settings == dict(block=None, dedupe=2, detail=1, metric="gaussian", backend="torch", horizon=None)
+    assert settings == dict(horizon=None, detail=1, block="scene", dedupe=2, metric="gaussian", backend="torch")
 
 
 @pytest.mark.parametrize("options", [["--block", "scene"], ["--method", "floc:block=scene"]])

@@ -109,7 +109,7 @@ def test_block_applies_to_methods_with_blocks() -> None:
     )
     assert [(run.method, run.block) for run in plan_grid(options)] == [
         ("floc:detail=1", "16"),
-        ("floc:block=none", "none"),
+        ("floc:block=none", None),
         ("longvu", None),
     ]
 

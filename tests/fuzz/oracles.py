@@ -53,6 +53,11 @@ def check_coverage(kept: Any, tokens: Any) -> None:
     if (ranking := kept.representation.ranking) is not None:
         group = np.repeat(np.arange(len(ranking.group_sizes)), ranking.group_sizes)
         cosines[~np.isin(group, group[np.asarray(kept.indices)])] = 0  # blocks without kept tokens count 0
+    if (horizon := kept.settings.get("horizon")) is not None:  # so do tokens without a similar one within the horizon
+        frames = np.arange(len(cosines)) // (kept.shape[1] * kept.shape[2])
+        represents = np.asarray(kept.indices)[np.asarray(kept.represents)]
+        cosines[abs(frames - frames[represents]) > int(horizon)] = 0
+        cosines = np.maximum(cosines, 0)
     expected = cosines.mean()
     require(abs(expected - kept.coverage) < 5e-3, f"coverage {kept.coverage:.4f}, but it is {expected:.4f}")
 

@@ -63,7 +63,7 @@ def test_coverage_is_close_to_that_of_one_selection(detail: float) -> None:
     stream = floc.Stream(budget=200, detail=detail)
     stream.push(tokens)
     kept = stream.kept()
-    whole = floc.compress(tokens, budget=200, block=None, detail=detail)
+    whole = floc.compress(tokens, budget=200, horizon=None, detail=detail)
     assert true_coverage(tokens, kept) > 0.98 * true_coverage(tokens, whole)
     # the coverage by sums assumes one representative per cluster: it is never above the true one
     assert 0.9 * true_coverage(tokens, kept) < kept.coverage < true_coverage(tokens, kept) + 1e-6

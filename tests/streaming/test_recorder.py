@@ -103,8 +103,6 @@ def test_scene_blocks_and_half_life(film: Path, folder: Path, tmp_path: Path, mo
     assert "saved with --half-life 9.0, and cannot resume with no --half-life" in capsys.readouterr().err
     assert run(monkeypatch, *command, "--half-life", 9) == 2
     assert "saved with --block scene, and cannot resume with --block 32" in capsys.readouterr().err
-    assert run(monkeypatch, *command, "--block", "none") == 2
-    assert "block of a stream must be" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -135,7 +133,7 @@ def test_stopped_and_resumed_equals_one_run(film: Path, tmp_path: Path, options,
 def test_resume_with_a_default_given_or_not(film: Path, folder: Path, monkeypatch, capsys) -> None:
     command = (film, "--encoder", "pixels", "-o", folder, "--state", folder.with_name("a.state"))
     assert run(monkeypatch, *command, "--ratio", "1/8", "--seconds", 5) == 0
-    assert run(monkeypatch, *command, "--ratio", "0.125", "--block", 32) == 0
+    assert run(monkeypatch, *command, "--ratio", "0.125", "--horizon", 4) == 0
     assert "resuming" in capsys.readouterr().err
 
 

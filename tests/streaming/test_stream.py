@@ -31,14 +31,16 @@ def assert_same(kept: floc.Kept, expected: floc.Kept) -> None:
 
 
 @pytest.mark.parametrize("ratio", ["1/8", "1/7", 0.03, 0.9, 1])
-@pytest.mark.parametrize("options", [{}, {"detail": 1}, {"block": 7}, {"metric": "gaussian", "block": 11}])
+@pytest.mark.parametrize(
+    "options", [{"block": 32}, {"block": 32, "detail": 1}, {"block": 7}, {"metric": "gaussian", "block": 11}]
+)
 def test_ratio_stream_equals_compress(ratio: Any, options: dict[str, Any]) -> None:
     tokens = make_tokens(75, 3, 4, dim=24)
     stream = floc.Stream(ratio=ratio, **options)
     for t, frame in enumerate(tokens):
         stream.push(frame)
         if t in (0, 5, 31, 32, 50, 63, 64, 74):
-            assert_same(stream.kept(), floc.compress(tokens[: t + 1], ratio=ratio, dedupe=1, **options))
+            assert_same(stream.kept(), floc.compress(tokens[: t + 1], ratio=ratio, **options))
 
 
 @settings(deadline=None, max_examples=25)
@@ -56,7 +58,7 @@ def test_chunk_sizes_of_pushes_do_not_matter(frames: int, block: int, ratio: str
         if tokens[start : start + size].size:
             stream.push(tokens[start : start + size])
         start += size
-    assert_same(stream.close(), floc.compress(tokens, ratio=ratio, block=block, dedupe=1))
+    assert_same(stream.close(), floc.compress(tokens, ratio=ratio, block=block))
 
 
 def test_at_and_times() -> None:
@@ -68,7 +70,7 @@ def test_at_and_times() -> None:
     assert isinstance(kept.features, torch.Tensor)
     assert torch.equal(kept.times_s, kept.positions[:, 0] * 0.5 + 3)
     smaller = kept.at(ratio=1 / 8)
-    assert smaller.indices.tolist() == floc.compress(tokens, ratio=1 / 8, block=8, dedupe=1).indices.tolist()
+    assert smaller.indices.tolist() == floc.compress(tokens, ratio=1 / 8, block=8).indices.tolist()
     assert torch.equal(smaller.times_s, smaller.positions[:, 0] * 0.5 + 3)
     assert smaller.span_s == kept.span_s
 
@@ -78,7 +80,7 @@ def test_frames_without_rows() -> None:
     stream = floc.Stream(ratio=1 / 4, block=8)
     for frame in tokens[:, 0]:
         stream.push(frame)  # [N, D]
-    assert_same(stream.kept(), floc.compress(tokens, ratio=1 / 4, block=8, dedupe=1))
+    assert_same(stream.kept(), floc.compress(tokens, ratio=1 / 4, block=8))
 
 
 @pytest.mark.parametrize("options", [{"ratio": 1 / 6}, {"budget": 30}])
@@ -111,7 +113,7 @@ def test_scene_stream_equals_compress(seed: int, noise: float) -> None:
         stream.push(frame)
     kept = stream.kept()
     assert {*cuts} <= {*starts(kept)}
-    assert_same(kept, floc.compress(tokens, ratio=1 / 8, block="scene", dedupe=1))
+    assert_same(kept, floc.compress(tokens, ratio=1 / 8, block="scene"))
 
 
 @settings(deadline=None, max_examples=25)
@@ -125,7 +127,7 @@ def test_scene_blocks_partition_any_video(frames: int, shot: int, seed: int, noi
     assert lengths.sum() == frames
     assert lengths.max() <= scenes.LONGEST
     assert lengths.min() >= min(frames, scenes.SHORTEST)
-    assert_same(kept, floc.compress(tokens, ratio=1 / 5, block=starts(kept), dedupe=1))
+    assert_same(kept, floc.compress(tokens, ratio=1 / 5, block=starts(kept)))
 
 
 def test_an_endless_scene_is_split() -> None:
@@ -347,7 +349,6 @@ def test_rejects_bad_frames_and_stays_unchanged(
         ({"budget": 5, "half_life_s": math.nan}, "half_life_s must be"),
         ({"budget": 5, "block": 10**5000 * -1}, "block of a stream must be"),
         ({"budget": 5, "block": 0}, "block of a stream must be"),
-        ({"budget": 5, "block": None}, "block of a stream must be"),
         ({"budget": 5, "block": "scenes"}, "block of a stream must be"),
         ({"budget": 5, "block": [0, 7]}, "block of a stream must be"),
         ({"budget": 5, "dim": 0}, "dim must be"),

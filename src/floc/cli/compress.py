@@ -32,9 +32,9 @@ def compress(
     coverage: float | None = options.COVERAGE,
     method: str = options.METHOD_NAME,
     block: str | None = options.BLOCK,
-    dedupe: float | None = option("N", "Survivors per kept token; 1: no second pass. (floc: 2)", METHOD),
+    dedupe: float | None = option("N", "With blocks: survivors per kept token of a second pass.", METHOD),
     horizon: str | None = options.HORIZON,
-    detail: float | None = option("P", "Weight of badly covered tokens; 1: none. (floc: 2)", METHOD),
+    detail: float | None = option("P", "Weight of badly covered tokens; 1: none. (floc: 3)", METHOD),
     metric: Metric | None = option("NAME", "cosine or gaussian. (floc: cosine)", METHOD),
     backend: Backend | None = option("NAME", "auto, cpu, gpu, torch or reference. (floc: auto)", METHOD),
     fps: str | None = options.FPS,
@@ -54,14 +54,18 @@ def compress(
     if (ratio, budget, coverage) != (None, None, None) or not floc.methods.runs_alone(spec):
         options.parse_budget(ratio, budget, coverage, names="--ratio, --budget or --coverage")
     given: dict[str, Any] = {
-        "horizon": options.parse_horizon(horizon),
         "dedupe": dedupe,
         "detail": detail,
         "metric": metric,
         "backend": backend,
     }
     given_options = {name: value for name, value in given.items() if value is not None}
-    method_options: dict[str, Any] = {**spec.options, **given_options, **options.parse_block(block)}
+    method_options: dict[str, Any] = {
+        **spec.options,
+        **given_options,
+        **options.parse_block(block),
+        **options.parse_horizon(horizon),
+    }
     floc.methods.make(spec.method, method_options)  # checks the options before a long video is read
     options.check_input(source)
     is_video = source.suffix not in files.TOKENS

@@ -53,9 +53,8 @@ def ingest(
         ratio = DEFAULT_RATIO
     options.parse_budget(ratio, None, coverage, names="--ratio or --coverage")
     spec = floc.methods.parse(method)
-    method_options = {"method": spec.method, **spec.options, **options.parse_block(block)}
-    if (frames := options.parse_horizon(horizon)) is not None:
-        method_options["horizon"] = frames
+    given = options.parse_block(block) | options.parse_horizon(horizon)
+    method_options = {"method": spec.method, **spec.options, **given}
     reading = {"encoder": encoder or "auto", "fps": options.parse_fps(fps), "device": device}
     reading["max_frames"] = options.parse_limit(max_frames)
     settings: dict[str, Any] = {"ratio": ratio, "coverage": coverage, **method_options, **reading}

@@ -62,8 +62,8 @@ COVERAGE = option("COSINE", "Keep the fewest tokens that reach this mean cosine.
 METHOD_NAME = option(
     "NAME", "A method, with options: longvu:threshold=0.8.", METHOD, default="floc", complete=complete_method
 )
-BLOCK = option("FRAMES", "Frames per block, 'scene' or 'none'. (floc: 32)", METHOD)
-HORIZON = option("N", "Frames to a representative at most, or auto. (floc: none)", METHOD)
+BLOCK = option("FRAMES", "Select in blocks of so many frames, or 'scene', in place of a horizon.", METHOD)
+HORIZON = option("N", "Frames to a representative at most, or none. (floc: 1 / (8 ratio), at least 4)", METHOD)
 FPS = option("N", "Frames per second, or 'all'. (default: 1; for a model, its processor's)", VIDEO)
 MAX_FRAMES = option(
     "N", "Read at most N frames, evenly spaced, or 'all'. (default: 7200; for a model, its processor's)", VIDEO
@@ -101,13 +101,15 @@ def parse_block(text: str | None) -> dict[str, BlockSpec]:
     return {"block": int(text)}
 
 
-def parse_horizon(text: str | None) -> int | Literal["auto"] | None:
-    """Parse --horizon; None if it was not given, or is none."""
-    if text is None or text.lower() in ("none", "auto"):
-        return None if text is None or text.lower() == "none" else "auto"
+def parse_horizon(text: str | None) -> dict[str, int | Literal["auto"] | None]:
+    """Parse --horizon; return it as an option of a method, or no option if it was not given."""
+    if text is None:
+        return {}
+    if text.lower() in ("none", "auto"):
+        return {"horizon": None if text.lower() == "none" else "auto"}
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
         raise ValueError(f"--horizon must be a number of frames, at least 0, 'auto' or 'none'; got {shorten(text)}")
-    return int(text)
+    return {"horizon": int(text)}
 
 
 def parse_fps(text: str | None) -> Rate:

@@ -60,10 +60,9 @@ def stream(
     options.check_seconds(segment=segment, seconds=seconds, patience=patience, half_life=half_life)
     rate, _ = encoders.base.resolve_sampling(options.parse_fps(fps), None)
     stream_options: dict[str, Any] = {"fps": rate, "segment_s": segment, "folder": output}
-    stream_options |= options.parse_block(block)
-    for name, value in (("half_life_s", half_life), ("horizon", options.parse_horizon(horizon))):
-        if value is not None:
-            stream_options[name] = value
+    stream_options |= options.parse_block(block) | options.parse_horizon(horizon)
+    if half_life is not None:
+        stream_options["half_life_s"] = half_life
     live.check_source(source, follow=follow)
     options.check_folder(output)
     if state is not None:

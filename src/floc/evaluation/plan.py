@@ -207,7 +207,8 @@ def _get_block(method: str, requested: str | None) -> str | None:
         return None
     if requested is not None and "block" not in spec.options:
         return requested
-    return str(spec.options.get("block", registry.get_defaults(spec.method)["block"])).lower()
+    block = spec.options.get("block", registry.get_defaults(spec.method)["block"])
+    return None if block is None else str(block).lower()
 
 
 def _parse_model(model: str) -> tuple[str, str]:

@@ -40,6 +40,7 @@ from floc.tokens import TokenGrid
 
 Horizon: TypeAlias = int | Literal["auto"] | None
 LEAST_HORIZON = 4  # of "auto": a window of nine frames
+BLOCK = 32  # frames of the paper's blocks
 
 
 def choose_horizon(n: int, count: int) -> int:
@@ -69,14 +70,13 @@ def check_horizon(horizon: object) -> None:
 class Floc:
     """Keep the tokens that best represent all others."""
 
-    # frames selected from together; "scene": blocks follow scenes; the first frame of each block; None: the whole video
-    block: BlockSpec = 32
-    dedupe: float = 2  # survivors per token kept that go into the second pass; 1: no second pass
-    detail: float = 2  # how much more badly covered tokens weigh; 1: not at all
-    metric: Metric = "cosine"  # or "gaussian"
+    horizon: Horizon = "auto"  # frames between a token and its representative at most; "auto": by ratio; None: no limit
+    detail: float = 3  # how much more badly covered tokens weigh; 1: not at all
+    # blocks in place of a horizon: frames selected from together; "scene": as scenes change; or their first frames
+    block: BlockSpec = None
+    dedupe: float = 1  # with blocks: survivors per token kept that go into a second pass; 1: no second pass
+    metric: Metric = "cosine"  # or "gaussian", with blocks
     backend: str = "auto"
-    # frames between a token and its representative at most, replaces block and dedupe; "auto": by ratio; None: no limit
-    horizon: Horizon = None
     progress: Callable[[float], None] | None = field(default=None, repr=False, compare=False)  # gets the fraction done
 
     def __post_init__(self) -> None:
@@ -86,15 +86,14 @@ class Floc:
         check_choice("metric", self.metric, METRICS)
         check_choice("backend", self.backend, BACKENDS)
         if self.horizon is not None:
-            self._check_horizon()
-
-    def _check_horizon(self) -> None:
-        check_horizon(self.horizon)
-        if (self.block, self.dedupe) not in ((Floc.block, Floc.dedupe), (None, 1)):
-            given = f"block={shorten(self.block)}, dedupe={shorten(self.dedupe)}"
-            raise ValueError(f"horizon={shorten(self.horizon)} replaces block and dedupe; remove these, got {given}")
-        if self.metric != "cosine":
-            raise ValueError(f"horizon needs metric='cosine', got {self.metric!r}; remove one of them")
+            check_horizon(self.horizon)
+        if self.block is None and (self.dedupe > 1 or self.metric != "cosine"):
+            object.__setattr__(self, "block", BLOCK)
+        if self.block is not None:
+            if is_int(self.horizon):
+                given = f"block={shorten(self.block)}, dedupe={shorten(self.dedupe)}, metric={self.metric!r}"
+                raise ValueError(f"horizon={shorten(self.horizon)} excludes blocks and other metrics; got {given}")
+            object.__setattr__(self, "horizon", None)
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         run = self._resolve(grid, budget)._start(grid)
@@ -162,7 +161,7 @@ class Floc:
 class FlocPaper(Floc):
     """The paper's method: blocks of 32 frames, plain cosines, one pass."""
 
-    dedupe: float = 1
+    block: BlockSpec = BLOCK
     detail: float = 1
     horizon: None = field(default=None, init=False)  # not in the paper
 

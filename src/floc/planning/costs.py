@@ -14,9 +14,8 @@ import torch
 
 from floc.captured.pieces import count_piece_frames
 from floc.encoders.vision_tower import STEP
-from floc.second_pass import SURVIVORS_TOGETHER
+from floc.methods.floc import choose_horizon
 
-BLOCK, DEDUPE = 32, 2  # of the method: slices of a block, survivors of a block for each token kept
 PIXEL_BYTES = 4  # of a value that a processor returns
 EMBEDDED = 3  # times that all visual tokens are in memory with FLoC attached: features, embeddings and their copy
 # Tensors of one layer that are in memory at a time, in multiples of its width and of the width of its MLP
@@ -66,9 +65,10 @@ class Workload:
         return min(1.0, STEP / self.frames)
 
     @property
-    def block(self) -> int:
-        """Tokens that the method selects from at a time."""
-        return max(min(self.slices, BLOCK) * self.tokens // self.slices, min(DEDUPE * self.kept, SURVIVORS_TOGETHER))
+    def window(self) -> int:
+        """Tokens that may represent a token."""
+        horizon = choose_horizon(self.tokens, max(1, self.kept))
+        return min(self.slices, 2 * horizon + 1) * self.tokens // self.slices
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class ModelCosts:
         encoding = (
             self.itemsize * work.pixels + self.vision.count_activation_bytes(work.patches, self.itemsize) + tokens
         )
-        selecting = EMBEDDED * tokens + count_selection_bytes(work, self.decoder.width)
+        selecting = EMBEDDED * tokens + count_selection_bytes(work, work.tokens, self.decoder.width)
         reading = EMBEDDED * tokens + self._count_prefill_bytes(work)
         return self.weights_bytes + max(processing, PIXEL_BYTES * work.pixels + max(encoding, selecting, reading))
 
@@ -155,7 +155,7 @@ class ModelCosts:
         pixels = int(work.pixels * work.chunk) * (2 * PIXEL_BYTES + self.itemsize)
         patches = int(work.patches * work.chunk)
         encoding = piece + pixels + self.vision.count_activation_bytes(patches, self.itemsize)
-        selecting = piece + count_selection_bytes(work, self.decoder.width)
+        selecting = piece + count_selection_bytes(work, slices * work.tokens // work.slices, self.decoder.width)
         return self.weights_bytes + max(encoding, selecting, self._count_prefill_bytes(work))
 
     def _count_prefill_bytes(self, work: Workload) -> int:
@@ -163,16 +163,14 @@ class ModelCosts:
         return work.kept * self.dim * self.itemsize + activations + self.count_kv_bytes(work.prompt)
 
 
-def count_selection_bytes(work: Workload, dim: int) -> int:
-    """Return the memory that the method needs for one block: its similarities, and its tokens."""
-    return 2 * work.block**2 + 4 * work.block * dim
+def count_selection_bytes(work: Workload, tokens: int, dim: int) -> int:
+    """Return the memory that a selection from `tokens` needs: their similarities, and a copy of a window."""
+    return work.window * (2 * tokens + 4 * dim)
 
 
 def count_selection_flops(work: Workload, dim: int) -> float:
-    """Return the FLOPs of the similarities in all blocks, and between the tokens that they leave."""
-    survivors = min(DEDUPE * work.kept, work.tokens)
-    cells = work.tokens / work.slices
-    return dim * (work.tokens * min(work.slices, BLOCK) * cells + 2 * survivors * min(survivors, SURVIVORS_TOGETHER))
+    """Return the FLOPs of the similarities, each computed once for two tokens."""
+    return float(dim) * work.tokens * work.window
 
 
 def build_without_weights(config: Any) -> Any:

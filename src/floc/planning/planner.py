@@ -169,7 +169,7 @@ def estimate_seconds(work: Workload, costs: ModelCosts, device: torch.device) ->
     vision = speed.measure_stack(costs.vision, patches, span, work.patches, dtype, device)
     # a token attends to those before it: half of them on average
     prefill = speed.measure_stack(costs.decoder, work.prompt, work.prompt // 2 + 1, work.prompt, dtype, device)
-    rate = speed.measure_products(costs.decoder, work.block, torch.float32, device)
+    rate = speed.measure_products(costs.decoder, work.window, torch.float32, device)
     return {"vision": vision, "select": count_selection_flops(work, costs.decoder.width) / rate, "prefill": prefill}
 
 

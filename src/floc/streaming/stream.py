@@ -41,7 +41,7 @@ from floc._checks import (
 from floc._system import check_memory, restore_interrupts
 from floc.budget import Budget
 from floc.kept import Kept
-from floc.methods.floc import LEAST_HORIZON, Horizon, check_horizon, choose_horizon
+from floc.methods.floc import Horizon, check_horizon, choose_horizon
 from floc.selection.backends import BACKENDS, create_engine
 from floc.selection.engine import Band
 from floc.selection.objective import METRICS, Metric, Similarity
@@ -68,29 +68,30 @@ class Stream:
         *,
         ratio: float | str | None = None,
         budget: int | None = None,
-        block: int | Literal["scene"] = BLOCK,
+        block: int | Literal["scene"] | None = None,
         dedupe: float | None = None,
-        detail: float = 2,
+        detail: float = 3,
         metric: Metric = "cosine",
         half_life_s: float | None = None,
-        horizon: Horizon = None,
+        horizon: Horizon = "auto",
         dim: int | None = None,
         backend: str = "auto",
     ) -> None:
         """Args:
         ratio: Kept / total; the number of kept tokens grows with the video.
         budget: Number of tokens to keep of the whole stream, in bounded memory.
-        block: Frames selected from together, or "scene" to follow scene changes. Scenes are found as in
+        block: Frames selected from together (32), or "scene" to follow scene changes. With a ratio blocks are in place
+            of a horizon. Scenes are found as in
             `floc.compress`, with two differences: the median break is that of the past, and a scene of more than 64
             frames is split into parts of 32 frames and a last one of up to 64, not into equal parts.
         dedupe: With a budget: survivors of a block per token of its share (1.25).
-        detail: How much more badly covered tokens weigh (2); 1 turns it off.
+        detail: How much more badly covered tokens weigh (3); 1 turns it off.
         metric: "cosine"; with a ratio also "gaussian".
         half_life_s: With a budget: seconds after which the past weighs half; None: it does not decay.
-        horizon: Frames between a token and its representative at most; None is no limit. With a ratio it replaces
-            `block`; "auto" is 1 / (8 ratio), at least 4. With a budget ever less of the past is kept, so the horizon
-            grows to 1 / (8 r), where r is the budget's share of all tokens so far, less those that `half_life_s` has
-            let decay; "auto" starts at 4.
+        horizon: Frames between a token and its representative at most; None is no limit. "auto" is 1 / (8 ratio), at
+            least 4, and with a budget None: rare tokens of the past survive only without a limit. With a budget ever
+            less of the past is kept, so a horizon grows to 1 / (8 r), where r is the budget's share of all tokens so
+            far, less those that `half_life_s` has let decay.
         dim: Number of features to compare, the first ones; the others are kept with them. None: all.
         backend: As in `floc.compress`.
         """
@@ -98,7 +99,7 @@ class Stream:
         check_choice("backend", backend, BACKENDS)
         check_choice("metric", metric, METRICS)
         by_scene = isinstance(block, str) and block == "scene"
-        if not (by_scene or (is_positive_int(block) and int(block) <= LARGEST)):
+        if not (block is None or by_scene or (is_positive_int(block) and int(block) <= LARGEST)):
             expected = "a whole number of frames, at least 1, or 'scene'"
             raise ValueError(f"block of a stream must be {expected}; got {shorten(block)}")
         if dedupe is not None:
@@ -116,15 +117,17 @@ class Stream:
             raise ValueError(f"half_life_s must be a number of seconds above 0, or None; got {shorten(half_life_s)}")
         dedupe, detail, size = float(DEDUPE if dedupe is None else dedupe), float(detail), self._budget
         half_life_s = half_life_s and float(half_life_s)
-        frames = self._check_horizon(horizon, block, metric)
-        kept_block = None if frames is not None and budget is None else block if by_scene else int(block)
+        frames = self._find_horizon(horizon, block, metric)
+        kept_block: Any = None
+        if frames is None or budget is not None:
+            kept_block = block if by_scene else BLOCK if block is None else int(block)
         settings: dict[str, Any] = dict(ratio=size.ratio and str(size.ratio), budget=size.budget)
         settings |= dict(block=kept_block, dedupe=None if budget is None else dedupe)
         settings |= dict(detail=detail, metric=metric, half_life_s=half_life_s, horizon=frames)
         self._settings = settings | dict(dim=dim and int(dim), backend=backend)
         self._similarity = Similarity(metric, detail)
         self._engine: TorchEngine | None = None
-        self._cutter = SceneCutter(dim) if by_scene else EvenCutter(int(block))
+        self._cutter = SceneCutter(dim) if by_scene else EvenCutter(kept_block or BLOCK)
         # [capacity, H, W, D], for frames that do not form a block yet, and with a horizon for those before them
         self._waiting: torch.Tensor | None = None
         self._times: list[float] = []  # of the waiting frames
@@ -140,19 +143,18 @@ class Stream:
         elif frames is not None:
             self._cutter, self._past = HorizonCutter(frames), HorizonPast(self._budget, frames)
 
-    def _check_horizon(self, horizon: Horizon, block: object, metric: str) -> int | None:
-        """Check the horizon, and return it in frames."""
+    def _find_horizon(self, horizon: Horizon, block: object, metric: str) -> int | None:
+        """Check the horizon, and return it in frames; None if there is none."""
         if horizon is None:
             return None
         check_horizon(horizon)
-        if metric != "cosine":
-            raise ValueError(f"horizon needs metric='cosine', got {metric!r}; remove one of them")
         ratio = self._budget.ratio
-        if ratio is not None and block != BLOCK:
-            given = f"horizon={shorten(horizon)} replaces block of a stream with a ratio"
-            raise ValueError(f"{given}; remove it, got block={shorten(block)}")
+        has_blocks = ratio is not None and (block is not None or metric != "cosine")
         if horizon == "auto":
-            return LEAST_HORIZON if ratio is None else choose_horizon(ratio.denominator, ratio.numerator)
+            return None if ratio is None or has_blocks else choose_horizon(ratio.denominator, ratio.numerator)
+        if has_blocks:
+            given = f"horizon={shorten(horizon)} excludes blocks of a stream with a ratio, and metrics but 'cosine'"
+            raise ValueError(f"{given}; got block={shorten(block)}, metric={metric!r}")
         return int(horizon)
 
     def __repr__(self) -> str:
@@ -252,7 +254,7 @@ class Stream:
             settings = metadata.section("settings").values
             for name in settings:
                 check_choice("setting", name, cls.__init__.__kwdefaults__ or ())
-            stream = cls(**{name: value for name, value in settings.items() if value is not None})
+            stream = cls(**{name: value for name, value in settings.items() if value is not None or name == "horizon"})
             if device is None:
                 device = metadata.text("device", 20) if metadata.has("device") else "cpu"
             stream._restore(file, metadata, _check_device(device))

@@ -61,7 +61,7 @@ def create_frames(frames: int, width: int = 24, height: int = 16) -> list[Frames
 
 
 @pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl", "llava_onevision"])
-@pytest.mark.parametrize("budget", [{"ratio": RATIO}, {"budget": 31, "dedupe": 1}, {"coverage": 0.9}])
+@pytest.mark.parametrize("budget", [{"ratio": RATIO, "block": 32}, {"budget": 31, "block": 32}, {"coverage": 0.9}])
 def test_long_video_is_compressed_in_pieces(kind: str, budget: dict[str, Any], models, monkeypatch) -> None:
     bare, example = models[kind, "sdpa"], create_prompt(kind, slices=37)
     call = record_bare_call(bare, example.inputs)
@@ -100,7 +100,7 @@ def test_long_video_with_a_budget_equals_a_stream(kind: str, block: Any, models,
     bare, example = models[kind, "sdpa"], create_prompt(kind, slices=37)
     everything = floc.capture(bare, example.inputs, ratio=1)
     monkeypatch.setattr(pieces, "PIECE_TOKENS", 64)
-    video = floc.capture(bare, example.inputs, budget=31, block=block)
+    video = floc.capture(bare, example.inputs, budget=31, block=block, dedupe=2)
     stream = floc.Stream(budget=31, block=block, dedupe=2)
     stream.push(everything.features.view(*everything.shape, -1))
     expected = stream.close()

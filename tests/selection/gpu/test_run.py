@@ -52,33 +52,34 @@ def assert_represented_by_the_closest(kept: Kept, tokens: torch.Tensor, groups: 
 
 
 ONE_PASS = [
-    dict(dedupe=1),
-    dict(method="floc-paper"),
-    dict(dedupe=1, detail=3),
-    dict(dedupe=1, block="scene"),
-    dict(dedupe=1, block=[0, 1, 4]),
-    dict(block=None),
-    dict(block=None, detail=1),
+    dict(block=BLOCK),
+    dict(method="floc-paper", block=BLOCK),
+    dict(block=BLOCK, detail=2),
+    dict(block="scene"),
+    dict(block=[0, 1, 4]),
+    dict(horizon=None),
+    dict(horizon=None, detail=1),
 ]
 
 
 @pytest.mark.parametrize("options", ONE_PASS, ids=str)
 def test_one_pass_equals_reference(tokens: torch.Tensor, options: dict, device: torch.device) -> None:
-    options = dict(block=BLOCK) | options
     got = floc.compress(tokens.to(device), budget=11, backend="gpu", **options)
     assert_same_selection(got, floc.compress(tokens, budget=11, backend="reference", **options))
     for name in ("indices", "features", "positions", "order", "gains", "represents"):
         assert getattr(got, name).device.type == device.type
 
 
-@pytest.mark.parametrize("options", [dict(), dict(dedupe=4), dict(detail=1), dict(detail=3)], ids=str)
+@pytest.mark.parametrize(
+    "options", [dict(dedupe=2), dict(dedupe=4), dict(dedupe=2, detail=1), dict(dedupe=2, detail=2)], ids=str
+)
 def test_two_passes_equal_reference(tokens: torch.Tensor, options: dict, device: torch.device) -> None:
     got = floc.compress(tokens.to(device), budget=9, block=BLOCK, backend="gpu", **options)
     assert_same_selection(got, floc.compress(tokens, budget=9, block=BLOCK, backend="reference", **options))
     assert_represented_by_the_closest(got, tokens, groups=[N])
 
 
-@pytest.mark.parametrize("options", [dict(), dict(dedupe=1)], ids=str)
+@pytest.mark.parametrize("options", [dict(dedupe=2), dict()], ids=str)
 @pytest.mark.parametrize("budget", [1, 3, 9, 10], ids=["one", "less than blocks", "all but one", "all"])
 def test_smallest_and_largest_budgets_equal_reference(
     tokens: torch.Tensor, options: dict, budget: int, device: torch.device
@@ -185,11 +186,14 @@ def test_coverage_target_equals_reference(tokens: torch.Tensor, options: dict, d
     assert got.coverage >= 0.9
 
 
-@pytest.mark.parametrize("options", [dict(), dict(dedupe=1), dict(method="floc-paper"), dict(block=None)], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [dict(block=BLOCK, dedupe=2), dict(block=BLOCK), dict(method="floc-paper", block=BLOCK), dict(horizon=None)],
+    ids=str,
+)
 def test_identical_frames(tokens: torch.Tensor, options: dict, device: torch.device) -> None:
     """Only as many picks gain anything as there are different tokens; any copies may fill up the rest."""
     still = tokens[:1].repeat(6, 1, 1, 1)
-    options = dict(block=BLOCK) | options
     got = floc.compress(still.to(device), budget=12, backend="gpu", **options)
     want = floc.compress(still, budget=12, backend="reference", **options)
     assert len(set(got.indices.tolist())) == 12
@@ -244,7 +248,7 @@ def test_numpy_input_gives_numpy_output(tokens: torch.Tensor) -> None:
 
 @pytest.mark.parametrize(
     ("options", "value"),
-    [(dict(), torch.nan), (dict(method="floc-paper"), torch.inf), (dict(block=None), torch.nan)],
+    [(dict(dedupe=2), torch.nan), (dict(method="floc-paper"), torch.inf), (dict(horizon=None), torch.nan)],
     ids=str,
 )
 def test_reports_tokens_that_are_not_finite_on_first_host_access(
@@ -252,7 +256,7 @@ def test_reports_tokens_that_are_not_finite_on_first_host_access(
 ) -> None:
     broken = tokens.to(device, copy=True)
     broken[3, 1, 0, 7] = value
-    kept = floc.compress(broken, budget=5, **dict(block=BLOCK) | options, backend="gpu")
+    kept = floc.compress(broken, budget=5, **options, backend="gpu")
     assert len(kept.indices) == 5
     for access in (lambda: kept.coverage, lambda: kept.represents, lambda: kept.bound, lambda: kept.at(budget=2)):
         with pytest.raises(ValueError, match="in frame 3, row 1, column 0"):
