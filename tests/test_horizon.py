@@ -81,11 +81,10 @@ def test_backends_agree_and_orders_are_nested(shape, horizon, detail, seed, data
 
 
 @pytest.mark.parametrize("detail", [1, 2])
-@pytest.mark.parametrize("horizon", [69, 70, 10**6, "auto"])
+@pytest.mark.parametrize("horizon", [69, 70, 10**6])
 def test_a_horizon_longer_than_the_video_is_no_limit(tokens, horizon, detail) -> None:
-    budget = 1 if horizon == "auto" else 100  # 840 / 8 frames
-    want = floc.compress(tokens, budget=budget, horizon=None, detail=detail)
-    kept = floc.compress(tokens, budget=budget, horizon=horizon, detail=detail)
+    want = floc.compress(tokens, budget=100, horizon=None, detail=detail)
+    kept = floc.compress(tokens, budget=100, horizon=horizon, detail=detail)
     assert_same(kept, want)
     assert kept.settings == want.settings
 

@@ -84,7 +84,7 @@ def test_memory_of_a_capture_does_not_grow_with_the_video() -> None:
 
     def grow(frames: int) -> Workload:
         rows = frames // 2 * 640
-        return Workload(frames, frames // 2, frames * 6_000_000, rows * 96, rows, rows // 4, 2000, 60)
+        return Workload(frames, frames // 2, frames * 6_000_000, rows * 96, rows, rows // 4, rows // 400, 60)
 
     short, long = grow(2048), grow(7200)
     assert costs.count_capture_bytes(long) < 1.1 * costs.count_capture_bytes(short)

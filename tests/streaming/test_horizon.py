@@ -331,7 +331,7 @@ def test_rejects_what_a_horizon_replaces() -> None:
         with pytest.raises(ValueError, match=f"horizon=4 excludes blocks .* got block={block!r}"):
             floc.Stream(ratio="1/8", horizon=4, block=block)
         assert floc.Stream(budget=9, horizon=4, block=block).settings["block"] == block
-    with pytest.raises(ValueError, match="excludes .* metrics but 'cosine'; got .*'gaussian'"):
+    with pytest.raises(ValueError, match=r"excludes .* metrics but 'cosine'; got .*'gaussian'"):
         floc.Stream(ratio="1/8", horizon=4, metric="gaussian")
 
 

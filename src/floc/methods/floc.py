@@ -40,16 +40,17 @@ from floc.tokens import TokenGrid
 
 Horizon: TypeAlias = int | Literal["auto"] | None
 LEAST_HORIZON = 4  # of "auto": a window of nine frames
+LARGEST_HORIZON = 16  # of "auto", as time and memory grow with it
 BLOCK = 32  # frames of the paper's blocks
 
 
 def choose_horizon(n: int, count: int) -> int:
-    """Return the horizon "auto" for `count` of `n` tokens: 1 / (8 ratio) frames, at least LEAST_HORIZON.
+    """Return the horizon "auto" for `count` of `n` tokens: 1 / (8 ratio) frames, but 4 at least and 16 at most.
 
-    >>> choose_horizon(6400, 800), choose_horizon(6400, 100)
-    (4, 8)
+    >>> choose_horizon(6400, 800), choose_horizon(6400, 100), choose_horizon(6400, 10)
+    (4, 8, 16)
     """
-    return max(LEAST_HORIZON, (n + 4 * count) // (8 * count))  # rounds half up
+    return min(LARGEST_HORIZON, max(LEAST_HORIZON, (n + 4 * count) // (8 * count)))  # rounds half up
 
 
 def check_horizon(horizon: object) -> None:

@@ -157,8 +157,10 @@ def make(name: str, given: dict[str, object]) -> Method:
             expected, is_valid = _TYPES[kind]
             if not is_valid(value):
                 raise ValueError(f"{option} must be {expected} for method {name!r}, got {shorten(value)}")
+    defaults = get_defaults(name)
     for option, others in get_info(name).replaces:
-        if values.get(option) is not None and (both := [other for other in others if other in values]):
+        both = [other for other in others if values.get(other, defaults[other]) != defaults[other]]
+        if values.get(option) is not None and both:
             listed = ", ".join(f"{other}={shorten(values[other])}" for other in both)
             raise ValueError(f"{option}={shorten(values[option])} replaces {' and '.join(others)}; remove {listed}")
     return get(name)(**values)

@@ -12,7 +12,6 @@ from floc._checked_file import LARGEST, CheckedFile, Fields
 from floc._checks import require
 from floc._system import release_memory
 from floc.kept import Kept
-from floc.methods.floc import choose_horizon
 from floc.ranking import find_nearest_place
 from floc.representatives import SummedRepresentation
 from floc.second_pass import select_survivors
@@ -154,9 +153,8 @@ class BoundedPast:
         """Return how far apart survivors may represent each other: the horizon, or more if less of the past is kept."""
         if self.horizon is None:
             return None
-        return Reach(
-            held["index"].numpy() // cells, max(self.horizon, choose_horizon(round(self.counted), self.budget))
-        )
+        grown = (round(self.counted) + 4 * self.budget) // (8 * self.budget)
+        return Reach(held["index"].numpy() // cells, max(self.horizon, grown))
 
     def _copy_with(self, selector: Selector, block: StreamBlock) -> "BoundedPast":
         """Return a copy of the past with one more block, without a reduction."""

@@ -305,10 +305,8 @@ class Stream:
         engine, horizon = create_engine(self._settings["backend"], frames.device), self._settings["horizon"]
         cells, dim = frames.shape[1] * frames.shape[2], frames.shape[3]
         n, compared = capacity * cells, self._settings["dim"] or dim
-        needed, remedy = (
-            engine.estimate_bytes(n, compared, self._similarity),
-            f"block= with fewer than {capacity} frames",
-        )
+        needed = engine.estimate_bytes(n, compared, self._similarity)
+        remedy = f"block= with fewer than {capacity} frames"
         if isinstance(self._past, HorizonPast):
             needed = engine.estimate_band_bytes(Band(capacity, cells, min(horizon, capacity)), compared)
             remedy = f"a horizon below {horizon}, or smaller frames"
