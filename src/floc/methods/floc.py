@@ -3,14 +3,15 @@
 The paper (Cho et al., "FLoC: Facility Location-Based Efficient Visual Token Compression for Long Video Understanding",
 ICLR 2026) selects within blocks of 32 frames by greedy facility location on cosines. That is `floc-paper` here.
 
-`floc` adds two steps:
+`floc` differs in two ways:
 
-* The second pass (`dedupe`). The blocks keep `dedupe` times the budget, by gain, so that a static scene leaves room for
-  a busy one. One selection among these survivors removes what blocks repeat: see `floc.second_pass`.
-* `detail`. The similarity is 1 - (1 - cos)^detail, so that badly covered tokens weigh more and rare things survive.
+* `horizon` in place of blocks. A token is represented only by tokens at most `horizon` frames away, so that what
+  happens again is kept again. Greedy selects from the whole video on a band of similarities.
+* `detail`. Badly covered tokens weigh more, so that rare things survive: see `Similarity`.
 
-With `horizon` there are neither blocks nor a second pass. A token is represented only by tokens at most `horizon`
-frames away, so that what happens again is kept again. Greedy selects from the whole video on a band of similarities.
+With `block` it selects in blocks like the paper, and with `dedupe` there is a second pass. The blocks keep `dedupe`
+times the budget, by gain, so that a static scene leaves room for a busy one. One selection among these survivors
+removes what blocks repeat: see `floc.second_pass`.
 
 Algorithm 1 of the paper starts lazy greedy from the bound f({v}), which negative cosines violate; here the picks are
 always those of plain greedy.
@@ -63,7 +64,7 @@ def check_horizon(horizon: object) -> None:
 
 @register(
     "floc",
-    "Cho et al., FLoC, ICLR 2026, with a second pass and detail beyond it",
+    "Cho et al., FLoC, ICLR 2026, with a horizon and detail beyond it",
     "select",
     replaces=(("horizon", ("block", "dedupe")),),
 )
