@@ -214,5 +214,22 @@ def _plot(document: dict[str, Any]) -> Figure:
     return figure
 
 
-VIEWS = {"accuracy": _show_methods, "accuracy-differences": _show_differences, "accuracy-kinds": _show_kinds}
+def _show_line(document: dict[str, Any]) -> str:
+    """Return one sentence for the README."""
+    full = document["accuracy"][0]["mean"]
+    shares = {ratio: _find(document, BASE, ratio) or {} for ratio in ("1/8", "1/16", "1/32")}
+    parts = [f"{100 * record['mean'] / full:.0f}% at {ratio}" for ratio, record in shares.items()]
+    return (
+        f"A tiny trained model is right about drawn films in {100 * full:.0f}% of its answers, and keeps "
+        f"{', '.join(parts)} of that ([accuracy](docs/background/accuracy.md)): a comparison of methods, not "
+        "Video-MME. Large models were not run; the [paper's numbers](docs/background/paper.md) are labelled as such."
+    )
+
+
+VIEWS = {
+    "accuracy-line": _show_line,
+    "accuracy": _show_methods,
+    "accuracy-differences": _show_differences,
+    "accuracy-kinds": _show_kinds,
+}
 TABLE = BenchTable("accuracy", run, VIEWS, {"accuracy": _plot})

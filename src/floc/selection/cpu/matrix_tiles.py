@@ -75,20 +75,20 @@ def borrow_scratch(name: str, shape: tuple[int, int]) -> np.ndarray:
 
 @register_jitable
 def _snap(row, power, out):
-    one, zero, plain = np.float32(1), np.float32(0), np.float32(PLAIN)
+    # scaling by a power of two does not change how a product is rounded
+    scale, one, zero = np.float32(SCALE), np.float32(1), np.float32(0)
+    plain, rest = np.float32(SCALE * PLAIN), np.float32(SCALE * (1 - PLAIN))
     if power == 2:
         for c in range(row.shape[0]):
-            gap = one - max(min(row[c], one), zero)
-            part = plain + (one - plain) * gap
-            out[c] = np.int32(np.rint((one - gap * part) * np.float32(SCALE)))
+            gap = max(min(one - row[c], one), zero)
+            out[c] = np.int32(np.rint(scale - gap * (plain + rest * gap)))
     elif power == 3:
         for c in range(row.shape[0]):
-            gap = one - max(min(row[c], one), zero)
-            part = plain + (one - plain) * (gap * gap)
-            out[c] = np.int32(np.rint((one - gap * part) * np.float32(SCALE)))
+            gap = max(min(one - row[c], one), zero)
+            out[c] = np.int32(np.rint(scale - gap * (plain + rest * (gap * gap))))
     else:
         for c in range(row.shape[0]):
-            out[c] = np.int32(np.rint(max(min(row[c], one), -one) * np.float32(SCALE)))
+            out[c] = np.int32(np.rint(max(min(row[c], one), -one) * scale))
 
 
 @register_jitable
