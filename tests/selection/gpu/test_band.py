@@ -25,8 +25,8 @@ from tests.selection.gpu.test_similarity import FORMATS, define_matrix, make_tok
 from tests.selection.test_band import assert_same, make_signs, pack
 
 pytestmark = MARKS
-SHAPES = [(1, 1), (1, 5), (2, 1), (5, 3), (13, 7), (40, 3), (70, 1)]  # frames, cells
-HORIZONS = [0, 1, 4, 80]
+SHAPES = [(1, 1), (1, 5), (2, 1), (5, 3), (13, 7), (23, 2), (40, 1)]  # frames, cells
+HORIZONS = [0, 4, 80]
 
 
 def make_band_matrix(band: Band, largest: int, seed: int) -> np.ndarray:
@@ -152,7 +152,7 @@ def check_band(tokens: torch.Tensor, band: Band, detail: float, tiles: BandTiles
     np.testing.assert_array_equal(sums.cpu(), values.sum(1))
 
 
-@pytest.mark.parametrize("detail", [1, 2, 2.5])
+@pytest.mark.parametrize("detail", [1, 2.5])
 @pytest.mark.parametrize(("frames", "cells"), [(1, 5), (13, 7), (30, 1)])
 @pytest.mark.parametrize("horizon", [0, 4, 40])
 def test_the_engine_equals_the_reference(
