@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from examples.demo.demo import FILMS, run_demo
 from examples.tiny_video_model.checkpoint import CHECKPOINT, load_checkpoint
 from floc import report
@@ -23,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     check_folder(options.output)
     report.require_packages()
+    torch.set_num_threads(1)  # on so small a model, threads only wait for one another
     model, processor = load_checkpoint(options.checkpoint)
     run_demo(
         screen,
