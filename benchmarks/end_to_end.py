@@ -28,7 +28,7 @@ ALL_THREADS = "product alone, all threads on a block"
 THREAD_EACH = "product alone, one thread per block"
 METHODS: dict[str, dict[str, Any]] = {
     "floc-paper": {"method": "floc-paper"},
-    "block=32, detail=2": {"detail": 2},
+    "blocks, detail=2": {"detail": 2},
 }
 IN_FLIGHT = 2  # blocks whose matrix exists at the same time
 

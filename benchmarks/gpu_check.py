@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def has_second_pass(sizes: tuple[int, ...], options: Mapping[str, Any]) -> bool:
     """Return whether a call with these block sizes and options of `floc` selects in two passes."""
-    return len(sizes) > 1 and options.get("dedupe", 2) > 1
+    return len(sizes) > 1 and options.get("dedupe", 1) > 1
 
 
 def check_picks(tokens: torch.Tensor, kept: floc.Kept, sizes: tuple[int, ...], options: dict[str, Any]) -> float:

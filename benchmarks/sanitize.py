@@ -17,7 +17,7 @@ if __name__ == "__main__":
     tokens = torch.randn(21, 5, 40, generator=generator, device=device)
     tokens[10:] = tokens[0] + 0.3 * torch.randn(11, 5, 40, generator=generator, device=device)
     for dtype in (torch.bfloat16, torch.float32):
-        for options in ({}, {"dedupe": 1}, {"block": None}):
+        for options in ({"dedupe": 2}, {}, {"block": None}):
             kept = floc.compress(tokens.to(dtype), ratio="1/4", backend="gpu", **({"block": 8} | options))
             assert len(set(kept.indices.tolist())) == 26
         for horizon in (0, 2):
@@ -27,7 +27,7 @@ if __name__ == "__main__":
     many = torch.randn(140, 5, 40, generator=generator, device=device)
     large = torch.randn(40, 150, 40, generator=generator, device=device)
     for video, block in ((many, 1), (large, 2)):
-        kept = floc.compress(video, ratio="1/4", backend="gpu", block=block, dedupe=1)
+        kept = floc.compress(video, ratio="1/4", backend="gpu", block=block)
         assert len(set(kept.indices.tolist())) == video.shape[0] * video.shape[1] // 4
     similarity = np.random.default_rng(0).integers(-300, 300, (90, 130)).astype(np.int16)
     for weights in (None, np.random.default_rng(1).integers(0, 9, 130)):

@@ -140,5 +140,5 @@ def test_keeps_what_happens_again() -> None:
 
 
 def test_the_method_rejects_blocks_that_are_not_the_default() -> None:
-    with pytest.raises(ValueError, match="horizon=4 excludes blocks and other metrics"):
+    with pytest.raises(ValueError, match="horizon=4 excludes blocks"):
         floc.methods.get("floc")(block=8, horizon=4)

@@ -157,7 +157,7 @@ def _measure_stages(case: GpuCase, tokens: torch.Tensor, small: bool) -> tuple[f
 
     flat = tokens.reshape(-1, tokens.shape[-1])
     n, dim = flat.shape
-    sizes, detail = case.sizes, float(case.options.get("detail", 2))
+    sizes, detail = case.sizes, float(case.options.get("detail", 3))
     plan = run.plan_blocks(sizes, case.budget, run.LIMIT_BYTES, tokens.device)
     pairs = float(sum(size**2 for size in sizes))
     bytes_, flops = 2.0 * n * dim + 2 * pairs, pairs * dim  # half of the products: a matrix is symmetric

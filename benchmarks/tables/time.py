@@ -122,7 +122,7 @@ def _list_notes(document: dict[str, Any]) -> list[str]:
         f"One call of `floc.compress` on {frames} frames of {cells} tokens, {dim} features, float16, in blocks of T "
         f"frames, on {document['ran_on']}. The paper's times are of Qwen2-VL-7B on Video-MME videos that it does not "
         "name, on a machine with H100 GPUs; compare ratios rather than seconds.",
-        f"Ratios: {RATIO_NOTE}. `floc`, with its second pass over all blocks, is not in the paper.",
+        f"Ratios: {RATIO_NOTE}. `floc` with its defaults is not in the paper.",
         f"Empty: not in the paper, or skipped after a call with shorter blocks took {PATIENCE_S:g} s.",
         f"Not run: {missing}." if missing else "",
         *paper.get_table(PAPER).notes,

@@ -36,11 +36,11 @@ def compress(
         coverage: Mean cosine between tokens and their representatives to reach, with as few tokens as possible.
         method: See `floc.methods.list_methods()`.
         **options: The method's own. For "floc":
-            horizon: Frames between a token and its representative at most; "auto" (default) is 1 / (8 ratio), at least
-                4; None is no limit.
+            horizon: Frames between a token and its representative at most; "auto" (default) is 1 / (8 ratio), from
+                4 to 16; None is no limit.
             detail: How much more badly covered tokens weigh (3); 1 turns it off.
-            block: In place of a horizon: frames selected from together; "scene" follows scene changes found in the
-                tokens; a list holds the first frame of each block.
+            block: In place of a horizon: frames selected from together (32); "scene" follows scene changes found in the
+                tokens; a list holds the first frame of each block; None selects from the whole video at once.
             dedupe: With blocks: survivors per token kept that go into a second pass; 1, the default, is no second pass.
             metric: "cosine", or with blocks "gaussian".
             backend: "auto", "cpu", "torch", "gpu" or "reference".

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import floc
 from examples.synthetic import make_tokens
+from floc.captured import pieces
 from floc.captured.recipe import Recipe
+from floc.encoders.base import FrameTokens
 
 
 def test_blocks_can_follow_scenes() -> None:
@@ -47,3 +50,15 @@ def test_streaming_options(given: dict[str, Any], streams: bool) -> None:
     assert (options is not None) == streams
     if options is not None:
         floc.Stream(ratio=given.get("ratio"), budget=given.get("budget"), **options)
+
+
+def test_a_video_longer_than_announced_keeps_no_more_than_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PIECE_TOKENS", 64)
+    tokens = torch.from_numpy(np.random.default_rng(0).standard_normal((90, 2, 2, 8)).astype(np.float32))
+    model: Any = None
+    selector = pieces.create_selector(Recipe(budget=20), model, FrameTokens(tokens[:1]), 45)
+    monkeypatch.setattr(pieces, "capture_kept", lambda kept, *_: kept)
+    selector.add(FrameTokens(tokens))
+    (kept,) = selector.finish()
+    assert len(kept) == 20
+    assert kept.n == 360

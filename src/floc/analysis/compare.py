@@ -90,7 +90,7 @@ def compare(
 
     Args:
         tokens: [T, H, W, D] or [T, N, D].
-        names: methods, optionally with options: "floc", "floc:detail=1:block=none".
+        names: methods, optionally with options: "floc", "floc:detail=1:horizon=none".
         ratios: kept / total, such as "1/8".
         progress: see `Progress`.
     """

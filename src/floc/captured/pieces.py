@@ -53,6 +53,8 @@ class StreamSelector:
 
     def finish(self) -> list[Captured]:
         kept = self.stream.close()
+        if self.recipe.budget is not None and len(kept) > self.recipe.budget:  # the video is longer than announced
+            kept = kept.at(budget=self.recipe.budget)
         features, *deep = torch.as_tensor(kept.features).split(self.dim, -1)
         settings = {name: value for name, value in kept.settings.items() if name != "dim"}
         kept = replace(kept, features=features.contiguous(), method=self.recipe.method, settings=settings)

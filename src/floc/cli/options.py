@@ -62,8 +62,10 @@ COVERAGE = option("COSINE", "Keep the fewest tokens that reach this mean cosine.
 METHOD_NAME = option(
     "NAME", "A method, with options: longvu:threshold=0.8.", METHOD, default="floc", complete=complete_method
 )
-BLOCK = option("FRAMES", "Select in blocks of so many frames, or 'scene', in place of a horizon.", METHOD)
-HORIZON = option("N", "Frames to a representative at most, or none. (floc: 1 / (8 ratio), at least 4)", METHOD)
+BLOCK = option(
+    "FRAMES", "Select in blocks of so many frames, 'scene' or 'none' (all at once), without a horizon.", METHOD
+)
+HORIZON = option("N", "Frames to a representative at most, auto or none. (auto: 1 / (8 ratio), 4 to 16)", METHOD)
 FPS = option("N", "Frames per second, or 'all'. (default: 1; for a model, its processor's)", VIDEO)
 MAX_FRAMES = option(
     "N", "Read at most N frames, evenly spaced, or 'all'. (default: 7200; for a model, its processor's)", VIDEO

@@ -205,7 +205,7 @@ def _get_block(method: str, requested: str | None) -> str | None:
     spec = registry.parse(method)
     if "block" not in registry.list_options(spec.method):
         return None
-    if requested is not None and "block" not in spec.options:
+    if requested is not None and not spec.options.keys() & {"block", "horizon"}:
         return requested
     block = spec.options.get("block", registry.get_defaults(spec.method)["block"])
     return None if block is None else str(block).lower()

@@ -1,4 +1,4 @@
-"""FLoC: facility-location selection in blocks, then a second pass over what the blocks kept.
+"""FLoC: facility-location selection, within a horizon or in blocks.
 
 The paper (Cho et al., "FLoC: Facility Location-Based Efficient Visual Token Compression for Long Video Understanding",
 ICLR 2026) selects within blocks of 32 frames by greedy facility location on cosines. That is `floc-paper` here.
@@ -43,6 +43,7 @@ Horizon: TypeAlias = int | Literal["auto"] | None
 LEAST_HORIZON = 4  # of "auto": a window of nine frames
 LARGEST_HORIZON = 16  # of "auto", as time and memory grow with it
 BLOCK = 32  # frames of the paper's blocks
+BLOCK_OPTIONS = ("block", "dedupe", "metric")  # exclude a horizon
 
 
 def choose_horizon(n: int, count: int) -> int:
@@ -66,7 +67,6 @@ def check_horizon(horizon: object) -> None:
     "floc",
     "Cho et al., FLoC, ICLR 2026, with a horizon and detail beyond it",
     "select",
-    replaces=(("horizon", ("block", "dedupe")),),
 )
 @dataclass(frozen=True)
 class Floc:
@@ -89,13 +89,21 @@ class Floc:
         check_choice("backend", self.backend, BACKENDS)
         if self.horizon is not None:
             check_horizon(self.horizon)
-        if self.block is None and (self.dedupe > 1 or self.metric != "cosine"):
-            object.__setattr__(self, "block", BLOCK)
-        if self.block is not None:
-            if is_int(self.horizon):
+            if self.block is not None or self.dedupe > 1 or self.metric != "cosine":
                 given = f"block={shorten(self.block)}, dedupe={shorten(self.dedupe)}, metric={self.metric!r}"
-                raise ValueError(f"horizon={shorten(self.horizon)} excludes blocks and other metrics; got {given}")
-            object.__setattr__(self, "horizon", None)
+                raise ValueError(f"horizon={shorten(self.horizon)} excludes blocks; got {given}")
+
+    @classmethod
+    def complete_options(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Turn the horizon off if options of blocks are given, and add the length of blocks if only others are."""
+        of_blocks = {name: given[name] for name in BLOCK_OPTIONS if name in given}
+        if given.get("horizon") is not None:
+            if wrong := [
+                f"{name}={shorten(value)}" for name, value in of_blocks.items() if value != getattr(cls, name)
+            ]:
+                raise ValueError(f"horizon={shorten(given['horizon'])} excludes blocks; remove {', '.join(wrong)}")
+            return given
+        return {"block": BLOCK, **given, "horizon": None} if of_blocks and "horizon" not in given else given
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         run = self._resolve(grid, budget)._start(grid)
@@ -140,10 +148,14 @@ class Floc:
 
     def plan_windows(self, tokens: torch.Tensor, budget: int) -> list[tuple[range, int]]:
         """Return the blocks of each window of the second pass, and its number of survivors."""
-        return _Run(self, TokenGrid.from_array(tokens, check_finite=False)).plan_windows(budget)
+        grid = TokenGrid.from_array(tokens, check_finite=False)
+        return _Run(self._resolve(grid, budget), grid).plan_windows(budget)
 
     def reach_coverage(self, grid: TokenGrid, coverage: float) -> Kept:
-        """Keep the fewest tokens of this method's order whose mean cosine to all tokens is at least `coverage`."""
+        """Keep the fewest tokens of this method's order whose mean cosine to all tokens is at least `coverage`.
+
+        With the horizon "auto" it is the order within the horizon of the ratio that the least horizon needs.
+        """
         run = (replace(self, horizon=LEAST_HORIZON) if self.horizon == "auto" else self)._start(grid)
         solutions = run.run_first_pass(run.sizes, with_cosines=True)
         ranking = run.rank_first_pass(solutions)
@@ -166,6 +178,11 @@ class FlocPaper(Floc):
     block: BlockSpec = BLOCK
     detail: float = 1
     horizon: None = field(default=None, init=False)  # not in the paper
+
+    @classmethod
+    def complete_options(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the options as they are: this method has no horizon."""
+        return given
 
 
 class _Run:

@@ -29,8 +29,6 @@ class MethodInfo(NamedTuple):
     floor: str = ""  # the fewest tokens the method can keep, in words
     needs: str = ""  # optional inputs besides the tokens
     searched: tuple[str, ...] = ()  # options that a budget determines; passing both is an error
-    # an option, unless it is None, and the options that it replaces; passing both is an error
-    replaces: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 # type of an option -> what it takes, in words and as a test
@@ -157,12 +155,9 @@ def make(name: str, given: dict[str, object]) -> Method:
             expected, is_valid = _TYPES[kind]
             if not is_valid(value):
                 raise ValueError(f"{option} must be {expected} for method {name!r}, got {shorten(value)}")
-    defaults = get_defaults(name)
-    for option, others in get_info(name).replaces:
-        both = [other for other in others if values.get(other, defaults[other]) != defaults[other]]
-        if values.get(option) is not None and both:
-            listed = ", ".join(f"{other}={shorten(values[other])}" for other in both)
-            raise ValueError(f"{option}={shorten(values[option])} replaces {' and '.join(others)}; remove {listed}")
+    complete = getattr(get(name), "complete_options", None)
+    if complete is not None:
+        values = complete(values)
     return get(name)(**values)
 
 
@@ -191,8 +186,8 @@ class MethodSpec(NamedTuple):
 def parse(text: str) -> MethodSpec:
     """Parse and check a method with options, as written on the command line.
 
-    >>> parse("floc:detail=1:block=none").options
-    {'detail': 1, 'block': None}
+    >>> parse("floc:detail=1:horizon=none").options
+    {'detail': 1, 'horizon': None}
     """
     method, *pairs = text.strip().split(":")
     given: dict[str, Any] = {}
@@ -200,7 +195,7 @@ def parse(text: str) -> MethodSpec:
         name, equals, value = pair.partition("=")
         if not equals:
             raise ValueError(
-                f"{shorten(text)}: {shorten(pair)} is not an option; write options as in floc:detail=1:block=none"
+                f"{shorten(text)}: {shorten(pair)} is not an option; write options as in floc:detail=1:horizon=none"
             )
         given[name.strip()] = _parse_value(value.strip())
     if "progress" in given:

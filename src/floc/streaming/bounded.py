@@ -19,7 +19,7 @@ from floc.selection.engine import Reach
 from floc.selection.objective import SCALE
 from floc.streaming.past import SavedStream, Selector, StreamBlock, is_within
 
-DEDUPE = 1.25  # less than for `floc.compress`: every survivor of a block adds to the cost of a reduction
+DEDUPE = 1.25  # not 2, which covers more: every survivor of a block adds to the cost of a reduction
 # Survivors that are stored before a reduction, per survivor that remains. A reduction costs the square of their number,
 # and more room means fewer reductions: the total cost is least at 2.
 ROOM = 2.0

@@ -1,16 +1,15 @@
 """`floc.Stream`: compression of a video frame by frame; the kept tokens are available at any time.
 
-With a `ratio` blocks are compressed one after another, and the number of kept tokens grows with the video. The result
-is exactly that of `floc.compress` with `dedupe=1` on the same frames and blocks.
-
-With a ratio and a `horizon` blocks do not cut: see `floc.streaming.horizon`.
+With a `ratio` the number of kept tokens grows with the video. With a `horizon`, the default, the result is close to
+that of `floc.compress`: see `floc.streaming.horizon`. With a `block` blocks are compressed one after another, and the
+result is exactly that of `floc.compress` with the same block.
 
 With a `budget` memory is bounded. Every block contributes a few survivors, fewer the longer the past is, and whenever
 there are too many, a selection among all of them keeps the budget. A survivor carries the sum of the normalized tokens
 it represents, which goes to its representative when it is dropped. So the past keeps its weight (see
 `floc.second_pass`); only `half_life_s` makes it decay. A `horizon` limits who represents whom in a block, and among
-survivors when their number is reduced. Then ever less of the past is kept, and the horizon grows, as "auto" does for
-smaller ratios. What has decayed no longer counts, so with a half-life the horizon stops growing.
+survivors when their number is reduced. Then ever less of the past is kept, and the horizon grows. What has decayed no
+longer counts, so with a half-life the horizon stops growing.
 """
 
 import itertools
@@ -80,18 +79,18 @@ class Stream:
         """Args:
         ratio: Kept / total; the number of kept tokens grows with the video.
         budget: Number of tokens to keep of the whole stream, in bounded memory.
-        block: Frames selected from together (32), or "scene" to follow scene changes. With a ratio blocks are in place
-            of a horizon. Scenes are found as in
+        block: Frames selected from together (32), or "scene" to follow scene changes; with a ratio in place of a
+            horizon. Scenes are found as in
             `floc.compress`, with two differences: the median break is that of the past, and a scene of more than 64
             frames is split into parts of 32 frames and a last one of up to 64, not into equal parts.
         dedupe: With a budget: survivors of a block per token of its share (1.25).
         detail: How much more badly covered tokens weigh (3); 1 turns it off.
         metric: "cosine"; with a ratio also "gaussian".
         half_life_s: With a budget: seconds after which the past weighs half; None: it does not decay.
-        horizon: Frames between a token and its representative at most; None is no limit. "auto" is 1 / (8 ratio), at
-            least 4, and with a budget None: rare tokens of the past survive only without a limit. With a budget ever
-            less of the past is kept, so a horizon grows to 1 / (8 r), where r is the budget's share of all tokens so
-            far, less those that `half_life_s` has let decay.
+        horizon: Frames between a token and its representative at most. "auto" is 1 / (8 ratio), from 4 to 16, and with
+            a budget None: rare tokens of the past survive only without a limit. None with a ratio: blocks of 32
+            frames. With a budget ever less of the past is kept, so a horizon grows to 1 / (8 r), where r is the
+            budget's share of all tokens so far, less those that `half_life_s` has let decay.
         dim: Number of features to compare, the first ones; the others are kept with them. None: all.
         backend: As in `floc.compress`.
         """
@@ -153,9 +152,9 @@ class Stream:
         if horizon == "auto":
             return None if ratio is None or has_blocks else choose_horizon(ratio.denominator, ratio.numerator)
         if has_blocks:
-            given = f"horizon={shorten(horizon)} excludes blocks of a stream with a ratio, and metrics but 'cosine'"
-            raise ValueError(f"{given}; got block={shorten(block)}, metric={metric!r}")
-        return int(horizon)
+            given = f"block={shorten(block)}" if block is not None else f"metric={metric!r}"
+            raise ValueError(f"horizon={shorten(horizon)} excludes blocks of a stream with a ratio; remove {given}")
+        return min(int(horizon), LARGEST)
 
     def __repr__(self) -> str:
         return f"Stream({self._budget}, {self.frames} frames so far)"
