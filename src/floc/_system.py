@@ -122,7 +122,7 @@ class _SingleThreadedBlas:
             self._users.discard(user)
             if self._holder is not None and not self._users:
                 self._leave.set()
-                if self._holder.ident is not None:  # else an interrupt came before it started
+                if self._holder.is_alive():  # else an interrupt came before it started; it lifts the limit at once then
                     self._holder.join()
                 self._holder = None
 
