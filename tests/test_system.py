@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,7 +153,7 @@ import numpy as np, torch, floc
 from tests.test_system import blas_threads
 
 torch.set_num_threads(int(sys.argv[1]))
-tokens = np.random.default_rng(0).standard_normal((64, 4, 6, 64)).astype(np.float32)
+tokens = np.random.default_rng(0).standard_normal((512, 4, 6, 64)).astype(np.float32)
 rng, fired, lost = random.Random(0), [], []
 sys.unraisablehook = lost.append  # Python drops what is raised in a weakref callback
 
@@ -191,17 +193,15 @@ def test_interrupts_of_compress_are_keyboard_interrupts(threads: int) -> None:
 
 
 def test_interrupts_while_the_blas_limit_is_taken_lift_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, wait = blas_threads(), threading.Event.wait
+    before, start = blas_threads(), _system.start_new_thread
 
-    def interrupt(event: threading.Event, timeout: float | None = None) -> bool:
-        done = wait(event, timeout)
-        if threading.current_thread() is threading.main_thread():
-            monkeypatch.undo()
-            raise KeyboardInterrupt
-        return done
+    def interrupt(function: Any, arguments: Any) -> None:
+        start(function, arguments)
+        while not arguments[0].has_begun:
+            time.sleep(0.001)
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(threading.Event, "wait", interrupt)
+    monkeypatch.setattr(_system, "start_new_thread", interrupt)
     with pytest.raises(KeyboardInterrupt), single_threaded_blas():
         pass
     assert blas_threads() == before
-    assert not [each for each in threading.enumerate() if each.name == "floc-blas"]

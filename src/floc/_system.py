@@ -5,6 +5,7 @@ import ctypes
 import functools
 import os
 import threading
+from _thread import allocate_lock, start_new_thread
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,7 @@ class _SingleThreadedBlas:
         self._lock = threading.Lock()
         self._users: set[tuple[int, object]] = set()  # with the thread of each
         self._usual = 1  # threads without a limit
-        self._leave = threading.Event()
-        self._holder: threading.Thread | None = None
+        self._holder: _Holder | None = None
         self._controller: Any = None
 
     @contextlib.contextmanager
@@ -82,7 +82,7 @@ class _SingleThreadedBlas:
         """Limit a worker thread too: a BLAS built on OpenMP has one setting per thread."""
         limiter = self._controller.limit(limits=1, user_api="blas")
         # the caller was interrupted and has lifted the limit: so must this thread, for a BLAS with one setting for all
-        if self._leave.is_set() and limiter.get_original_num_threads()["blas"] != 1:
+        if not self._users and limiter.get_original_num_threads()["blas"] != 1:
             limiter.restore_original_limits()
 
     def release(self) -> None:
@@ -101,30 +101,48 @@ class _SingleThreadedBlas:
                 self._controller = ThreadpoolController()
             self._users.add(user)
             if self._holder is None:
-                held, self._leave = threading.Event(), threading.Event()
-                self._holder = threading.Thread(
-                    target=self._hold, args=(held, self._leave), name="floc-blas", daemon=True
-                )
-                self._holder.start()
-                held.wait()
+                self._holder = _Holder()
+                start_new_thread(self._hold, (self._holder,))
+                with self._holder.holds:
+                    pass  # it holds the limit now
 
-    def _hold(self, held: threading.Event, leave: threading.Event) -> None:
+    def _hold(self, holder: "_Holder") -> None:
+        holder.has_begun, is_waited_for = True, True
         try:
             with self._controller.limit(limits=1, user_api="blas") as limiter:
                 self._usual = max(self._usual, limiter.get_original_num_threads()["blas"] or 1)
-                held.set()
-                leave.wait()
+                holder.holds.release()
+                is_waited_for = False
+                holder.leave.acquire()
         finally:
-            held.set()  # unblocks the caller if the limit fails
+            if is_waited_for:  # the limit failed
+                holder.holds.release()
+            holder.has_left.release()
 
     def _remove(self, user: tuple[int, object]) -> None:
         with self._lock:
             self._users.discard(user)
             if self._holder is not None and not self._users:
-                self._leave.set()
-                if self._holder.is_alive():  # else an interrupt came before it started; it lifts the limit at once then
-                    self._holder.join()
+                if self._holder.leave.locked():
+                    self._holder.leave.release()
+                if self._holder.has_begun:  # else an interrupt came before; if it begins, it leaves at once
+                    with self._holder.has_left:
+                        pass  # it holds the limit no longer
                 self._holder = None
+
+
+class _Holder:
+    """The thread that holds the limit. Bare locks, which start locked: an interrupt can break `threading`'s events."""
+
+    def __init__(self) -> None:
+        self.holds, self.leave, self.has_left = (_lock() for _ in range(3))
+        self.has_begun = False
+
+
+def _lock() -> Any:
+    lock = allocate_lock()
+    lock.acquire()
+    return lock
 
 
 single_threaded_blas = _SingleThreadedBlas()
