@@ -132,14 +132,17 @@ class _SingleThreadedBlas:
 
 
 class _Holder:
-    """The thread that holds the limit. Bare locks, which start locked: an interrupt can break `threading`'s events."""
+    """The state of the thread that holds the limit.
+
+    Each lock starts locked, and its release signals an event. An interrupt can leave a `threading.Event` unusable.
+    """
 
     def __init__(self) -> None:
-        self.holds, self.leave, self.has_left = (_lock() for _ in range(3))
+        self.holds, self.leave, self.has_left = (_create_locked() for _ in range(3))
         self.has_begun = False
 
 
-def _lock() -> Any:
+def _create_locked() -> Any:
     lock = allocate_lock()
     lock.acquire()
     return lock

@@ -184,7 +184,8 @@ def select_survivors(
     """Select `count` of a stream's survivors; many of them in windows of consecutive survivors, merged by gain.
 
     Takes [M, D or more] tokens, of which the first D features are compared, and the [M, D] sums of the normalized
-    tokens that each represents. A survivor that resembles none within reach is represented by the nearest in time.
+    tokens that each represents. A survivor that resembles no pick within reach gets the nearest pick in time as its
+    representative.
     """
     total, dim = sums.shape
     norms = torch.linalg.vector_norm(sums, dim=1)

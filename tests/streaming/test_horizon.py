@@ -237,7 +237,7 @@ def test_a_budget_with_a_horizon_longer_than_the_video_equals_none() -> None:
 
 
 def test_a_budget_with_a_horizon_keeps_what_happens_again() -> None:
-    """The same thing is shown every 40 frames for 4: with a horizon it is kept more often."""
+    """A thing appears for 4 of every 40 frames. With a horizon, the stream keeps it more often."""
     tokens = make_tokens(800, 2, 3, dim=32, scenes=1, shot_frames=1000, dtype=np.float32)
     for first in range(20, 800, 40):
         tokens[first : first + 4] = np.random.default_rng(5).standard_normal(32) * 3

@@ -22,7 +22,7 @@ Backend = Literal["auto", "cpu", "gpu", "torch", "reference"]
 
 @command(
     "floc compress talk.mp4 --ratio 1/8 -o talk.safetensors",
-    "floc compress tokens.npy --budget 4096 -o kept.safetensors",
+    "floc compress tokens.npy --budget 4096 --horizon none -o kept.safetensors",
 )
 def compress(
     source: Path = typer.Argument(help="A video, or tokens [T, H, W, D] or [T, N, D]: .npy, .safetensors."),

@@ -24,7 +24,7 @@ MAX_MESSAGES = 20  # failures and warnings in the summary; the store and --json 
 
 
 @command(
-    "floc ingest footage/ --store archive --encoder hf:Qwen/Qwen2.5-VL-7B-Instruct",
+    "floc ingest footage/ --store archive --encoder hf:Qwen/Qwen2.5-VL-7B-Instruct --horizon 8",
     "floc ingest s3://bucket/cameras --store s3://bucket/archive --engine ray --address auto",
 )
 def ingest(

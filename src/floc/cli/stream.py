@@ -27,7 +27,7 @@ Seconds = float | None
 @command(
     "floc stream rtsp://camera/main --budget 4096 --state camera.state",
     "floc stream recording.ts --follow --ratio 1/32 --segment 60 -o segments",
-    "floc stream /dev/video0 --ratio 1/32 --horizon auto --state camera.state",
+    "floc stream /dev/video0 --ratio 1/32 --horizon 16 --state camera.state",
 )
 def stream(
     source: str = typer.Argument(help="A video, a camera (/dev/video0), or an rtsp:// or http:// address."),

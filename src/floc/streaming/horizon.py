@@ -38,7 +38,7 @@ _DEEPER = 1.5  # picks are also made in the later frames, not always in proporti
 
 @dataclass(frozen=True)
 class _StoredPicks:
-    """The first picks in a block, and whom they represent. Tokens are numbered in the whole video."""
+    """The first picks in a block, and the tokens that they represent, numbered from the start of the video."""
 
     picks: np.ndarray  # [P] int64, in the order they were made
     gains: np.ndarray  # [P] int64 fixed point

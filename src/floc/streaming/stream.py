@@ -7,9 +7,9 @@ result is exactly that of `floc.compress` with the same block.
 With a `budget` memory is bounded. Every block contributes a few survivors, fewer the longer the past is, and whenever
 there are too many, a selection among all of them keeps the budget. A survivor carries the sum of the normalized tokens
 it represents, which goes to its representative when it is dropped. So the past keeps its weight (see
-`floc.second_pass`); only `half_life_s` makes it decay. A `horizon` limits who represents whom in a block, and among
-survivors when their number is reduced. Then ever less of the past is kept, and the horizon grows. What has decayed no
-longer counts, so with a half-life the horizon stops growing.
+`floc.second_pass`); only `half_life_s` makes it decay. A `horizon` limits the distance between a token and its
+representative, in a block and among survivors. It grows as the budget becomes a smaller share of the video. Tokens that
+have decayed do not count, so with a half-life the horizon stops growing.
 """
 
 import itertools
