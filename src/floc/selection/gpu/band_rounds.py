@@ -247,7 +247,10 @@ def _pick_in_rounds(
             gain -= _compute_losses(similarity, changes, count, own_slices, cell, exists, cells, horizon, gain, ROWS)
             tl.debug_barrier()  # before the list and the covers are used again
             step += 1
-    # every neighbour has read the words of the round before this one
+    # Each warp waits for the neighbours by itself. All must have seen this round's words before the last words are
+    # written: these let the neighbours go on, and overwrite what a slow warp still waits for.
+    # Every neighbour has read the words of the round before this one, so their buffer is free.
+    tl.debug_barrier()
     buffer = words + ((step + 1) & 1) * frames
     done = (own_slices * 0 + _DONE).to(tl.int64)
     tl.atomic_xchg(buffer + own_slices, done, mask=own_slices < last, sem="relaxed")
