@@ -81,6 +81,7 @@ def measure_model(source: Path, small: bool, echo: Echo, processes: int) -> dict
 
 
 Graded: TypeAlias = tuple[dict[str, np.ndarray], dict[str, str]]  # counts [films, kinds, 2] by ratio, remarks
+_grader: Grader  # of this process
 
 
 @contextmanager
