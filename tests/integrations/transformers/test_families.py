@@ -20,7 +20,7 @@ from PIL import Image
 
 import floc
 from floc.families import find_family
-from tests.integrations.transformers.helpers import IS_NEW, MISPLACED, list_hooks
+from tests.integrations.transformers.helpers import CANNOT_REPEAT, IS_NEW, MISPLACED, list_hooks
 from tests.integrations.transformers.processors import (
     PARTS,
     apply_template,
@@ -245,7 +245,7 @@ def test_images_are_not_compressed(kind: str) -> None:
         assert torch.equal(call(model, only).logits, bare)
         assert handle.last == []
         if kind in IMAGES_OR_VIDEOS:
-            pytest.skip("the bare model or its processor takes images or videos, not both in one call")
+            pytest.skip("the model or its processor takes images or videos, not both in one call")
         inputs = create_inputs(kind, media=("image", "video"))
         logits = call(model, inputs).logits
     stays = list_staying(kind, model, inputs, handle)
@@ -279,7 +279,7 @@ def search_by_hand(model: Any, inputs: dict[str, Any], stays: list[int], tokens:
 @KINDS
 def test_beam_search_equals_inputs_cut_by_hand(kind: str) -> None:
     if kind in WITHOUT_BEAMS:
-        pytest.skip(f"transformers {transformers.__version__} cannot repeat the prompts of {kind}")
+        pytest.skip(CANNOT_REPEAT)
     model, inputs = create_model(kind), create_inputs(kind)
     with floc.attach(model, ratio=1 / 4) as handle:
         generated = generate(model, inputs, 3, num_beams=2)[0].tolist()
