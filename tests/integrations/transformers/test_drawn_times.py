@@ -64,11 +64,6 @@ def test_refuses_frames_without_times_and_a_missing_font(clip: Path) -> None:
     model = create_model("ernie4_5_vl_moe")
     frames = [Frames(np.zeros((8, 16, 24, 3), np.uint8), np.arange(8) / 2)]
     with pytest.raises(ValueError, match="draws the time into every frame, and these have none; pass the video file"):
-        floc.capture(
-            model,
-            [Frames(np.zeros((8, 16, 24, 3), np.uint8), np.arange(8) / 2)],
-            processor=create_drawing_processor(),
-            ratio=1 / 4,
-        )
+        floc.capture(model, frames, processor=create_drawing_processor(), ratio=1 / 4)
     with pytest.raises(ValueError, match=r"cannot take this video.*open resource"):
         floc.capture(model, clip, processor=create_drawing_processor(font="no.ttf"), ratio=1 / 4)
