@@ -252,7 +252,8 @@ def test_images_are_not_compressed(kind: str) -> None:
     torch.testing.assert_close(logits, compute_by_hand(model, inputs, stays), **CLOSE)
 
 
-@over(["internvl", "kimi_k25", "qwen3_vl", "smolvlm"])
+# Molmo2 and Nemotron take one video; the prompts of MiniCPM-V 4.7 have no mark between two
+@over(kind for kind in PARTS if kind not in ("molmo2", "nemotron_h_omni", "minicpmv4_7"))
 def test_adjacent_videos_are_told_apart(kind: str) -> None:
     model, inputs = create_model(kind), create_inputs(kind, media=("video", "video"))
     with floc.attach(model, ratio=1 / 4) as handle:

@@ -22,6 +22,7 @@ NOTES = {
     "glm5_next": "capture: refused where the processor makes the frames of a long video smaller",
     "kimi_k25": "capture: its vision encoder fails in transformers 5.22 if frames are joined",
     "nemotron_h_omni": "capture: its processor fails in transformers 5.22 with the metadata of a video",
+    "minicpmv4_7": "two videos without text between them are one: nothing in the prompt or the inputs tells them apart",
     "minimax_m3_vl": "its vision encoder attends to the whole video, so a capture holds all frames",
 }
 
