@@ -20,6 +20,8 @@ examples:
   python -m benchmarks all --small              check within minutes that every table works
   python -m benchmarks --fill README.md docs    refill the marked tables of pages
   python -m benchmarks --draw                   redraw the plots
+  python -m benchmarks accuracy --checkpoint out/models/all-1.tar --checkpoint out/models/drop-0.tar
+                                                measure other trained models, into the table accuracy-models
 
 The exit code is 1 if a table failed."""
 
@@ -43,12 +45,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="PAGE",
         help="refill the tables of pages, or of all in a folder",
     )
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="with accuracy: measure this trained model, a folder or .tar file; may be repeated",
+    )
+    parser.add_argument(
+        "--processes", type=int, metavar="N", help="with accuracy: measure methods side by side (default: 1)"
+    )
     parser.add_argument("--draw", action="store_true", help="draw the plots of existing results")
     options = parser.parse_args(arguments)
     if options.table is None and not options.fill and not options.draw:
         parser.error("name a table or a command, pages to --fill, or --draw")
     if options.table is not None and options.table not in (*COMMANDS, *registry.load_tables()):
         parser.error(f"unknown table {options.table!r}: `python -m benchmarks list` shows all")
+    if (options.checkpoint or options.processes) and options.table != "accuracy":
+        parser.error("--checkpoint and --processes are for the table accuracy, which measures trained models")
+    table, more = options.table, {"processes": options.processes} if options.processes else {}
+    if options.checkpoint:
+        table, more = "accuracy-models", {"checkpoints": options.checkpoint, **more}
     failed = False
     folder = options.results or run.RESULTS
     if options.table == "list":
@@ -58,11 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failed = any(outcome.state == run.FAILED for outcome in outcomes)
     elif options.table not in (None, "render"):
         try:
-            run.run(options.table, small=options.small, results=options.results, echo=_print)
+            run.run(table, small=options.small, results=options.results, echo=_print, **more)
         except Exception as error:
             if not run.is_missing(error):
                 raise
-            print(f"{options.table}: {error}", file=sys.stderr)
+            print(f"{table}: {error}", file=sys.stderr)
             failed = True
     if options.table == "render" or options.fill:
         print(f"{folder}: {len(pages.render(folder))} tables rendered")

@@ -37,7 +37,8 @@ def fill(page: Path, results: Path) -> list[str]:
 
     def replace(marked: re.Match[str]) -> str:
         filled.append(marked[2])
-        return f"{marked[1]}\n{show_view(marked[2], results)}\n\n{marked[4]}"
+        view = show_view(marked[2], results)
+        return f"{marked[1]}\n{view}\n\n{marked[4]}" if view else f"{marked[1]}{marked[4]}"
 
     new = _MARKED.sub(replace, text)
     if opened != filled:
@@ -48,7 +49,7 @@ def fill(page: Path, results: Path) -> list[str]:
 
 
 def show_view(view: str, results: Path) -> str:
-    """Return one view of the results in a folder as Markdown."""
+    """Return one view of the results in a folder as Markdown; empty if an optional table was not measured."""
     owners = {name: table for table in registry.load_tables().values() for name in table.views}
     check_choice("bench view", view, sorted({*owners, *paper_accuracy.VIEWS}))
     if view in paper_accuracy.VIEWS:
@@ -56,6 +57,8 @@ def show_view(view: str, results: Path) -> str:
     table = owners[view]
     path = results / f"{table.name}.json"
     if not path.exists():
+        if table.is_optional:
+            return ""
         raise FileNotFoundError(f"{path} does not exist: run `python -m benchmarks {table.name}` first")
     return table.views[view](json.loads(path.read_text()))
 

@@ -28,9 +28,10 @@ class BenchTable:
     """A table: the function that measures it, and the functions that show its results."""
 
     name: str
-    run: Callable[[bool, Echo], dict]  # (small, echo) -> JSON-serialisable results
+    run: Callable[..., dict]  # (small, echo, **options) -> JSON-serialisable results
     views: Mapping[str, View]  # by the name used in page markers
     plots: Mapping[str, Plot] = field(default_factory=dict)  # by file name
+    is_optional: bool = False  # a page shows nothing of it until it is measured
 
 
 def load_tables() -> dict[str, BenchTable]:

@@ -29,7 +29,7 @@ class Outcome:
     reason: str = ""
 
 
-def run(table: str, *, small: bool = False, results: Path | None = None, echo: Echo = print) -> dict:
+def run(table: str, *, small: bool = False, results: Path | None = None, echo: Echo = print, **options: object) -> dict:
     """Measure one table, show it, and write its JSON and plots. Earlier results are replaced.
 
     Args:
@@ -37,13 +37,14 @@ def run(table: str, *, small: bool = False, results: Path | None = None, echo: E
         small: Use sizes that two cores measure within a minute or two.
         results: Output folder. Default: RESULTS, or SMALL_RESULTS for a small run.
         echo: Called with each line to show.
+        **options: Of the table.
 
     Returns:
         The results as written to the JSON file.
     """
     bench = registry.get(table)
     folder = results if results is not None else SMALL_RESULTS if small else RESULTS
-    document = {"table": table, "small": small, **harness.describe_environment(), **bench.run(small, echo)}
+    document = {"table": table, "small": small, **harness.describe_environment(), **bench.run(small, echo, **options)}
     for name, view in bench.views.items():
         echo(f"\n{name}\n\n{view(document)}")
     folder.mkdir(parents=True, exist_ok=True)

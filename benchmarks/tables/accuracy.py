@@ -6,7 +6,12 @@ methods with each other and says nothing about Video-MME.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -19,11 +24,10 @@ from floc import methods
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from examples.tiny_video_model.exam import Exam, Examiner
-
 RATIOS = ("1/4", "1/8", "1/16", "1/32", "1/64")
 FILMS, SMALL_FILMS = 100, 4
 BASE = "floc"
+FULL = "all tokens"
 # options worth a row of their own
 VARIANTS: dict[str, dict[str, Any]] = {
     "floc:detail=1": {"method": "floc", "detail": 1},
@@ -35,59 +39,119 @@ PLOTTED = {"floc": "#16a34a", "floc-paper": "#0ea5a4", "random": "#94a3b8"}
 OTHERS = ("#ea580c", "#2563eb", "#ca8a04", "#9333ea")
 
 
-def run(small: bool, echo: Echo) -> dict[str, Any]:
-    """Ask the same questions about the same films with all tokens and with each method's tokens."""
+def run(small: bool, echo: Echo, processes: int = 1) -> dict[str, Any]:
+    """Measure the model of the repository."""
     try:
-        from examples.tiny_video_model.checkpoint import CHECKPOINT, SUMS, load_checkpoint
-        from examples.tiny_video_model.exam import TEST_SEED, Examiner, make_exams
+        from examples.tiny_video_model.checkpoint import CHECKPOINT, check_files, describe_checkpoint
 
-        model, processor = load_checkpoint()
+        check_files(CHECKPOINT)
     except (ImportError, ValueError) as error:
         raise Unavailable(f"the trained model cannot be loaded: {error}") from error
-    examiner = Examiner(model, processor.tokenizer)
-    exams = list(make_exams(model, SMALL_FILMS if small else FILMS))
-    counts = {("all tokens", "1"): np.stack([examiner.grade(exam, None) for exam in exams])}
+    sums = describe_checkpoint(CHECKPOINT)["checkpoint"]
+    return {"checkpoint": sums, **measure_model(CHECKPOINT, small, echo, processes)}
+
+
+def measure_model(source: Path, small: bool, echo: Echo, processes: int) -> dict[str, Any]:
+    """Ask a model the same questions about the same films with all tokens and with each method's tokens.
+
+    Args:
+        source: Its checkpoint.
+        small: Ask about few films.
+        echo: Called with each line to show.
+        processes: That measure methods side by side.
+    """
+    from examples.tiny_video_model.exam import TEST_SEED
+
+    films = SMALL_FILMS if small else FILMS
+    names = {FULL: None, **{name: {"method": name} for name in methods.list_methods()}, **VARIANTS}
+    counts: dict[tuple[str, str], np.ndarray] = {}
     notes: dict[str, str] = {}
-    names = {**{name: {"method": name} for name in methods.list_methods()}, **VARIANTS}
-    for name, options in names.items():
-        for ratio in RATIOS:
-            graded = grade_method(examiner, exams, ratio, options, notes)
-            if graded is not None:
-                counts[name, ratio] = graded
-        echo(f"{name}: {sum(key[0] == name for key in counts)} of {len(RATIOS)} ratios")
+    with start_graders(source, films, processes) as grade:
+        for name, (graded, remarks) in zip(names, grade(names.values()), strict=True):
+            counts |= {(name, ratio): each for ratio, each in graded.items()}
+            notes |= remarks
+            echo(f"{name}: {len(graded)} of {1 if name == FULL else len(RATIOS)} ratios")
     return {
-        "checkpoint": (CHECKPOINT / SUMS).read_text().splitlines(),
         "seed": TEST_SEED,
-        "films": len(exams),
-        "questions": sum(len(exam.questions) for exam in exams),
+        "films": films,
+        "questions": int(counts[FULL, "1"][..., 1].sum()),
         "notes": notes,
         "accuracy": [make_record(name, ratio, counts) for name, ratio in counts],
     }
 
 
-def grade_method(
-    examiner: Examiner, exams: list[Exam], ratio: str, options: dict[str, Any], notes: dict[str, str]
-) -> np.ndarray | None:
-    """Return right answers and questions [films, kinds, 2], or None if the method cannot keep so few tokens.
+Graded: TypeAlias = tuple[dict[str, np.ndarray], dict[str, str]]  # counts [films, kinds, 2] by ratio, remarks
+_grader: Grader  # of this process
 
-    A method that draws at random has another seed for every film. `notes` gets what a method did without.
-    """
-    method = options["method"]
-    draws = "seed" in methods.list_options(method)
-    graded: list[np.ndarray] = []
-    for exam in exams:
-        seed: dict[str, Any] = {"seed": exam.film.seed} if draws else {}
-        try:
-            kept = floc.compress(exam.tokens, ratio=ratio, **options, **seed, **get_widen_options(method))
-        except ValueError as error:
-            if graded:  # all films have as many tokens
-                raise
-            notes[f"{method} at {ratio}"] = str(error)
-            return None
-        if kept.settings.get("fallback"):
-            notes[method] = str(kept.settings["fallback"])
-        graded.append(examiner.grade(exam, kept))
-    return np.stack(graded)
+
+@contextmanager
+def start_graders(
+    source: Path, films: int, processes: int
+) -> Iterator[Callable[[Iterable[dict[str, Any] | None]], Iterator[Graded]]]:
+    """Yield a function that grades methods, given their options, in order; None: all tokens."""
+    if processes == 1:
+        grader = Grader(source, films)
+        yield lambda all_options: map(grader.grade, all_options)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, _start_grader, (source, films)) as pool:
+        yield lambda all_options: pool.map(_grade, all_options)
+
+
+def _start_grader(source: Path, films: int) -> None:
+    import torch
+
+    global _grader
+    torch.set_num_threads(1)
+    _grader = Grader(source, films)
+
+
+def _grade(options: dict[str, Any] | None) -> Graded:
+    return _grader.grade(options)
+
+
+class Grader:
+    """A model, and films with questions about them."""
+
+    def __init__(self, source: Path, films: int) -> None:
+        from examples.tiny_video_model.checkpoint import describe_checkpoint, load_checkpoint
+        from examples.tiny_video_model.exam import Examiner, make_exams
+        from examples.tiny_video_model.model import CELL
+
+        training = describe_checkpoint(source)["training"]
+        size = {"height": training["rows"] * CELL, "width": training["columns"] * CELL}
+        model, processor = load_checkpoint(source)
+        self.examiner = Examiner(model, processor.tokenizer, **size)
+        self.exams = list(make_exams(model, films, **size))
+
+    def grade(self, options: dict[str, Any] | None) -> Graded:
+        """Return right answers and questions at each ratio that a method can keep, and what it did without.
+
+        A method that draws at random has another seed for every film.
+        """
+        if options is None:
+            return {"1": np.stack([self.examiner.grade(exam, None) for exam in self.exams])}, {}
+        notes: dict[str, str] = {}
+        counts = {ratio: self._grade_at(ratio, options, notes) for ratio in RATIOS}
+        return {ratio: each for ratio, each in counts.items() if each is not None}, notes
+
+    def _grade_at(self, ratio: str, options: dict[str, Any], notes: dict[str, str]) -> np.ndarray | None:
+        method = options["method"]
+        draws = "seed" in methods.list_options(method)
+        graded: list[np.ndarray] = []
+        for exam in self.exams:
+            seed: dict[str, Any] = {"seed": exam.film.seed} if draws else {}
+            try:
+                kept = floc.compress(exam.tokens, ratio=ratio, **options, **seed, **get_widen_options(method))
+            except ValueError as error:
+                if graded:  # all films have as many tokens
+                    raise
+                notes[f"{method} at {ratio}"] = str(error)
+                return None
+            if kept.settings.get("fallback"):
+                notes[method] = str(kept.settings["fallback"])
+            graded.append(self.examiner.grade(exam, kept))
+        return np.stack(graded)
 
 
 def make_record(name: str, ratio: str, counts: dict[tuple[str, str], np.ndarray]) -> dict[str, Any]:
@@ -132,9 +196,11 @@ def _show_cell(record: dict[str, Any] | None) -> str:
     return f"{100 * record['mean']:.1f}{arrow}"
 
 
-def _show_methods(document: dict[str, Any]) -> str:
+def show_methods(document: dict[str, Any]) -> str:
+    """Return the accuracy of every method at every ratio as Markdown."""
     full = document["accuracy"][0]
-    rows = [["all tokens"] + [f"{100 * full['mean']:.1f}"] * len(RATIOS)]
+    tokens = document.get("tokens", 768)
+    rows = [[FULL] + [f"{100 * full['mean']:.1f}"] * len(RATIOS)]
     for name in _list_names(document):
         mark = " *" if name in document["notes"] else ""
         rows.append([name + mark, *(_show_cell(_find(document, name, ratio)) for ratio in RATIOS)])
@@ -142,7 +208,8 @@ def _show_methods(document: dict[str, Any]) -> str:
     half = 50 * (base["interval"][1] - base["interval"][0])
     note = (
         f"Right answers in percent, the mean of the three groups of questions; {document['films']} films of 64 frames "
-        f"(768 visual tokens), {document['questions']:,} questions. The 95% interval of {BASE} at 1/16 is ±{half:.1f}. "
+        f"({tokens} visual tokens), {document['questions']:,} questions. The 95% interval of {BASE} at 1/16 is "
+        f"±{half:.1f}. "
         f"↑ ↓: above or below {BASE}; the 95% interval of the difference, film by film, excludes 0. Of so many "
         "arrows, several are there by chance. A dash: the method cannot keep so few tokens. An asterisk: it ran "
         "without the attention, the question or other features that it can use. The defaults of `floc` were chosen on "
@@ -154,7 +221,7 @@ def _show_methods(document: dict[str, Any]) -> str:
 
 def _show_kinds(document: dict[str, Any]) -> str:
     rows = []
-    for name, ratio in [("all tokens", "1"), *((name, ratio) for ratio in RATIOS for name in _list_plotted(document))]:
+    for name, ratio in [(FULL, "1"), *((name, ratio) for ratio in RATIOS for name in _list_plotted(document))]:
         record = _find(document, name, ratio)
         if record is not None:
             values = [*record["groups"].values(), *record["kinds"].values()]
@@ -198,7 +265,7 @@ def _plot(document: dict[str, Any]) -> Figure:
     figure = Figure(figsize=(7.5, 4.6), layout="constrained")
     axes = figure.subplots()
     places = np.arange(len(RATIOS))
-    axes.axhline(100 * document["accuracy"][0]["mean"], color="#111827", linewidth=1, linestyle=":", label="all tokens")
+    axes.axhline(100 * document["accuracy"][0]["mean"], color="#111827", linewidth=1, linestyle=":", label=FULL)
     for name, colour in _list_plotted(document).items():
         records = [(place, _find(document, name, ratio)) for place, ratio in enumerate(RATIOS)]
         shown = [(place, record) for place, record in records if record is not None]
@@ -228,7 +295,7 @@ def _show_line(document: dict[str, Any]) -> str:
 
 VIEWS = {
     "accuracy-line": _show_line,
-    "accuracy": _show_methods,
+    "accuracy": show_methods,
     "accuracy-differences": _show_differences,
     "accuracy-kinds": _show_kinds,
 }

@@ -28,6 +28,16 @@ def test_prints_answers_and_scores_and_writes_film_and_report(tmp_path: Path, ca
     assert (tmp_path / "demo" / "film.mp4").exists()
 
 
+def test_refuses_a_foreign_or_missing_checkpoint_in_one_line(tmp_path: Path, capsys) -> None:
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "config.json").write_text("{}")
+    for name, problem in (("foreign", "no SHA256SUMS, so this is not a checkpoint"), ("gone", "No such file")):
+        with pytest.raises(SystemExit):
+            main(["-o", str(tmp_path / "demo"), "--checkpoint", str(tmp_path / name)])
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
+        assert problem in line
+
+
 def test_the_question_of_the_report_is_the_one_that_divides_the_methods_most() -> None:
     questions = [Question("what", str(number), "", "cup") for number in range(4)]
     questions += [Question("scene", "4", ""), Question("present", "5", "no", "cat")]

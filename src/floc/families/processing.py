@@ -30,10 +30,12 @@ from floc.families.processor_control import (
     SKIP,
     Resizing,
     SizeFound,
+    TimeDrawing,
     answer_with,
     control_resize,
     extrapolate,
 )
+from floc.families.sampling import sample_frames
 from floc.video.choice import FrameChoice, VideoFacts
 
 Rate: TypeAlias = float | Literal["all"] | None  # frames per second; None: the processor's
@@ -43,16 +45,12 @@ Limit: TypeAlias = int | Literal["all"] | None  # the most frames; None: the pro
 LARGE_PIXELS = 1 << 26  # values of pixels that a processor may copy to write a prompt
 MANY_FRAMES = 4096  # beyond the limits of processors on a whole video
 DEFAULT_FPS = 2.0  # of Qwen's own tools and of vLLM, for processors that would take every frame
-# video processors whose `num_frames` is the most frames, beside a rate
-FRAMES_ARE_A_LIMIT = ("SmolVLMVideoProcessor", "MuseGlimmerVideoProcessor")
 # first words of the settings of a video processor that shape pixels and grids, and those of them that do not
 _SHAPING = (
     *("size", "crop", "resample", "rescale", "image", "min", "max", "patch", "temporal", "merge", "do"),
-    *("pooling", "scale", "cap"),
+    *("pooling", "scale", "cap", "draw"),
 )
 _SAMPLING = ("min_frames", "max_frames", "max_fps", "do_sample_frames")
-# arguments of a video processor that do not concern sampling
-_NOT_SAMPLING = ("input_data_format", "do_convert_rgb", "do_sample_frames", "device", "video_metadata")
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +64,7 @@ class VideoPlan:
     pixels: tuple[str, tuple[int, ...]]  # name and shape of the pixels of the whole video
     resizing: Resizing | None = None  # how it resizes a frame; None if that cannot be done on its own
     fps: float | None = None  # the rate that it was asked for; None if its own
+    drawing: TimeDrawing | None = None  # how it draws times into frames, if it does
 
     @property
     def frame_size(self) -> tuple[int, int]:
@@ -74,7 +73,7 @@ class VideoPlan:
 
     def choose_frames(self) -> FrameChoice:
         """Return the frames to read, for `floc.video.read`."""
-        return FrameChoice(self.indices, *self.frame_size, self.resizing)
+        return FrameChoice(self.indices, *self.frame_size, self.resizing, self.drawing)
 
     def describe(self) -> Any:
         """Return the plan as `VideoMetadata` of transformers."""
@@ -115,9 +114,7 @@ class VideoPreparer:
             self.settings.setdefault("cap_pixels_per_frame", True)
         if getattr(video_processor, "do_resize", None):  # MiniMax's processor expects frames of the right size
             self.settings["do_resize"] = True
-        if self.settings.get("draw_on_frames", getattr(video_processor, "draw_on_frames", False)):
-            problem = f"{type(video_processor).__name__} draws the time into every frame, which floc cannot do in parts"
-            raise ValueError(f"{problem}; set draw_on_frames=False, or use floc.attach with the processor's inputs")
+        self.draws_times = self.settings.get("draw_on_frames", getattr(video_processor, "draw_on_frames", False))
         if "use_token_compression" in accepted:  # floc compresses
             self.settings["use_token_compression"] = False
 
@@ -138,11 +135,15 @@ class VideoPreparer:
         if fps is None and all(getattr(self.video_processor, name, None) is None for name in ("fps", "num_frames")):
             rate = DEFAULT_FPS
         try:
-            indices = self._sample(facts, rate, max_frames, must_follow=fps is not None)
+            limit = facts.frames if max_frames == "all" else max_frames
+            given = self.video_processor, self.settings, _describe_facts
+            indices = sample_frames(*given, facts, rate, limit, must_follow=fps is not None)
             if not len(indices):
                 raise ZeroDivisionError
             plan = self.plan_frames(facts, indices, self._find_size(len(indices), facts), rate)
-        except (ValueError, ZeroDivisionError, RuntimeError) as error:
+            if plan.drawing is not None:  # it may miss its font
+                replace(plan.drawing)(np.zeros((facts.height, facts.width, 3), np.uint8), 0)
+        except (ValueError, ZeroDivisionError, RuntimeError, AttributeError, OSError) as error:
             video = f"{facts.frames} frames of {facts.width} x {facts.height} at {facts.fps:g} per second"
             problem = f"{type(self.processor).__name__} cannot take this video, {video}"
             if isinstance(error, ZeroDivisionError):
@@ -163,14 +164,21 @@ class VideoPreparer:
         outputs = {name: extrapolate(one[name], two[name], steps) for name in one if name != "video_metadata"}
         name = next(name for name in PIXELS if name in outputs)
         plan = VideoPlan(facts, indices, size, outputs, (name, tuple(outputs.pop(name).shape)), fps=fps)
-        return replace(plan, resizing=self._find_resizing(plan))
+        plan = replace(plan, resizing=self._find_resizing(plan))
+        if not self.draws_times:
+            return plan
+        return replace(plan, drawing=TimeDrawing(self.video_processor, plan.describe().timestamps))
 
     def prepare(self, plan: VideoPlan, pixels: np.ndarray) -> dict[str, torch.Tensor]:
         """Prepare a few frames of a video: the inputs of the vision encoder.
 
         Args:
-            pixels: [F, height, width, 3] uint8, of the video's own size or of `plan.frame_size`.
+            pixels: [F, height, width, 3] uint8, of the video's own size or of `plan.frame_size`; with drawn times, if
+                the plan has them, as `floc.video.read` returns them for `plan.choose_frames`.
         """
+        if plan.drawing is not None and not plan.drawing.is_used:
+            problem = f"{type(self.video_processor).__name__} draws the time into every frame, and these have none"
+            raise ValueError(f"{problem}; pass the video file, or set draw_on_frames=False in the processor")
         is_resized = plan.resizing is not None and pixels.shape[2:0:-1] == plan.frame_size
         missing = self.frames_per_slice - len(pixels)
         if missing > 0 and self._fills_slice(plan, len(pixels)):  # some refuse less than a slice
@@ -243,37 +251,6 @@ class VideoPreparer:
         sizes = short.pixels[1], (*short.pixels[1][:-2], 1, 1)
         whole, small = (self._apply_template(turns, options, short, size)["input_ids"] for size in sizes)
         return (*shape[:-2], 1, 1) if torch.equal(whole, small) else shape
-
-    def _sample(self, facts: VideoFacts, fps: float | None, max_frames: Limit, *, must_follow: bool) -> np.ndarray:
-        """Return the frames to take. If `must_follow` is True, `fps` counts even for a processor that ignores it."""
-        max_frames = facts.frames if max_frames == "all" else max_frames
-        sampler = copy.copy(self.video_processor)
-        accepted = sampler.valid_kwargs.__annotations__
-        for name, value in self.settings.items():
-            setattr(sampler, name, value)
-        limits = type(sampler).__name__ in FRAMES_ARE_A_LIMIT
-        if fps is not None:
-            sampler.fps = fps
-            sampler.num_frames = sampler.num_frames if limits else None
-        if max_frames is not None:
-            for name in ("max_frames", "max_num_frames"):
-                if name in accepted:
-                    setattr(sampler, name, max_frames)
-            if getattr(sampler, "num_frames", None) is not None:
-                sampler.num_frames = max_frames if limits else min(max_frames, facts.frames)
-        # the processor would pass its own values, too; most refuse a rate and a number together
-        given = {name: getattr(sampler, name, None) for name in accepted if name not in _NOT_SAMPLING}
-        if given.get("fps") is not None and not limits:
-            given["num_frames"] = None
-        empty = VideoPlan(facts, np.zeros(0, np.int64), None, {}, ("", ()))
-        indices = np.asarray(sampler.sample_frames(metadata=empty.describe(), **given), np.int64)
-        if must_follow and _ignores_rate(sampler, given):
-            from transformers.video_processing_utils import BaseVideoProcessor
-
-            indices = BaseVideoProcessor.sample_frames(sampler, empty.describe(), fps=fps)
-        if max_frames is not None and len(indices) > max_frames:
-            indices = indices[np.arange(max_frames) * len(indices) // max_frames]
-        return indices
 
     def depends_on_count(self, width: int, height: int) -> bool:
         """Return whether long videos have smaller frames."""
@@ -353,7 +330,8 @@ class VideoPreparer:
         return type(self.video_processor).__name__, json.loads(json.dumps(found, default=dict))
 
     def _processing(self) -> dict[str, Any]:
-        return {name: value for name, value in self.settings.items() if name not in ("fps", "num_frames")}
+        drawn = {"draw_on_frames": False} if self.draws_times else {}  # before, by the plan
+        return {name: value for name, value in self.settings.items() if name not in ("fps", "num_frames")} | drawn
 
 
 def check_match(processor: Any, config: Any) -> None:
@@ -382,9 +360,6 @@ def check_processor(processor: Any) -> None:
         raise ValueError("the processor has no chat template; put the model's chat_template.jinja beside its files")
 
 
-def _ignores_rate(sampler: Any, given: Mapping[str, Any]) -> bool:
-    """Return whether a video processor samples the same frames at any rate."""
-    facts = VideoFacts(2400, 24.0, 64, 64)  # between the limits of all processors
-    video = VideoPlan(facts, np.zeros(0, np.int64), None, {}, ("", ())).describe()
-    slow, fast = (sampler.sample_frames(metadata=video, **{**given, "fps": fps}) for fps in (0.25, 0.5))
-    return len(slow) == len(fast)
+def _describe_facts(facts: VideoFacts) -> Any:
+    """Return `VideoMetadata` of a video before its frames are chosen."""
+    return VideoPlan(facts, np.zeros(0, np.int64), None, {}, ("", ())).describe()

@@ -35,6 +35,22 @@ class Resizing:
         return resized[0].permute(1, 2, 0).numpy()
 
 
+@dataclass
+class TimeDrawing:
+    """Draws the time into frames of a video, as a processor does that draws it into all of them."""
+
+    processor: Any  # the video processor
+    times_s: list[float]  # of the frames that are taken
+    is_used: bool = False
+
+    def __call__(self, frame: np.ndarray, place: int) -> np.ndarray:
+        """Draw the time of the frame at a place into a frame [height, width, 3] uint8."""
+        self.is_used = True
+        image = torch.from_numpy(frame).permute(2, 0, 1)
+        text = self.processor._convert_timestamp(self.times_s[place])
+        return self.processor._render_image_with_timestamp(image, text).permute(1, 2, 0).numpy()
+
+
 FIND, SKIP = object(), object()  # in place of a size: raise the size; leave frames as they are
 
 

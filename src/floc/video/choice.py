@@ -28,6 +28,8 @@ class FrameChoice:
     width: int  # of the resized frames
     height: int
     resize: Callable[[np.ndarray], np.ndarray] | None = None  # of uint8 [height, width, 3]; None: the decoder does it
+    # of a frame in the video's own size and its place among `indices`, before it is resized
+    draw: Callable[[np.ndarray, int], np.ndarray] | None = None
 
 
 ChooseFrames = Callable[[VideoFacts], FrameChoice]

@@ -83,7 +83,7 @@ def read(
     else:
         choice = choose(VideoFacts(len(stamps), float(clock.rate), *source))
         width, height, planned = choice.width, choice.height, len(choice.indices)
-        sampling = dict(fps=None, max_frames=None, _step_s=None, _resize=choice.resize)
+        sampling = dict(fps=None, max_frames=None, _step_s=None, _resize=choice.resize, _draw=choice.draw)
         sampling |= dict(_times=_find_times(stamps, choice.indices, clock))
     batch = min(batch, max(1, BATCH_BYTES // (3 * width * height)))
     return Video(
@@ -142,6 +142,7 @@ class Video:
     _targets: range | None = field(default=None, kw_only=True, repr=False)  # numbers of the targets; None for all
     _times: Sequence[Ticks] | None = field(default=None, kw_only=True, repr=False)  # of chosen frames
     _resize: Callable[[np.ndarray], np.ndarray] | None = field(default=None, kw_only=True, repr=False)
+    _draw: Callable[[np.ndarray, int], np.ndarray] | None = field(default=None, kw_only=True, repr=False)
 
     def part(self, first: int, stop: int | None = None) -> Video:
         """Return the part of the video with the samples from number `first` to before `stop`, None for the last.
@@ -174,8 +175,10 @@ class Video:
     def __iter__(self) -> Iterator[Frames]:
         self.warnings, self.frames = [], None
         count = 0
-        native = (self.width, self.height) if self._resize is None else (self.source_width, self.source_height)
-        convert = make_converter(self._orientation, *native, self.path)
+        is_native = self._resize is not None or self._draw is not None
+        size = (self.source_width, self.source_height) if is_native else (self.width, self.height)
+        convert = make_converter(self._orientation, *size, self.path)
+        first = 0 if self._targets is None else self._targets.start
         shown = None
         for ticks, frame in self._sample():
             place = count % self.batch
@@ -184,6 +187,7 @@ class Video:
                 times_s = np.empty(self.batch)
             if frame is not shown:  # a chosen frame may be repeated
                 shown, image = frame, convert(frame)
+                image = image if self._draw is None else self._draw(image, first + count)
                 image = image if self._resize is None else self._resize(image)
             pixels[place] = image
             times_s[place] = self._clock.seconds(ticks)

@@ -39,6 +39,9 @@ BOTH = pytest.mark.parametrize(
 # Families whose pixels the bare model puts into the wrong rows, or rejects, if beams or samples repeat a prompt.
 IS_NEW = tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 22)
 MISPLACED = GLMS if IS_NEW else {"internvl"}
+CANNOT_REPEAT = (
+    f"transformers {transformers.__version__} puts the pixels of repeated prompts into wrong rows, or rejects them"
+)
 MISPLACED_IF_SEVERAL = set() if IS_NEW else {"llava_next_video", "llava_onevision", "smolvlm"}
 
 

@@ -3,7 +3,7 @@
     python -m tests.integrations.transformers.support docs/reference/models.md 5.17.0=old.xml 5.22.2=new.xml
 
 A feature works for a family if all its tests of that family passed. If all were skipped, the bare model of that release
-cannot do it, or it does not apply to the family.
+cannot do it, or it does not apply to the family; the table has the reasons of the skips.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FEATURES = {
     ),
     "beams": (f"{GENERATION}[beams", "test_beam_search_equals_inputs_cut_by_hand"),
     "sampling": (f"{GENERATION}[sampling",),
-    "prompt lookup": (f"{GENERATION}[prompt lookup",),
+    "prompt lookup": ("test_prompt_lookup_generates_the_same",),
     "images beside": ("test_images_are_not_compressed",),
     "compact positions": ("test_compact_positions_have_no_gaps",),
     "capture and replay": (
@@ -49,46 +49,57 @@ FEATURES = {
 MARKED = re.compile(r"(<!-- support -->\n).*?(<!-- /support -->)", re.DOTALL)
 
 
-def read_outcomes(report: Path) -> dict[tuple[str, str], set[str]]:
-    """Return the outcomes of the tests of each family and feature: passed, skipped, failed."""
+def read_outcomes(report: Path) -> tuple[dict[tuple[str, str], set[str]], dict[tuple[str, str], str]]:
+    """Return the outcomes of the tests of each family and feature (passed, skipped, failed), and why they skipped."""
     outcomes: dict[tuple[str, str], set[str]] = defaultdict(set)
+    reasons: dict[tuple[str, str], str] = {}
     for case in ElementTree.parse(report).iter("testcase"):
         name = case.get("name", "")
         parameters = re.split(r"[\[\]-]", name)[1:]
         state = "failed" if case.find("failure") is not None or case.find("error") is not None else "passed"
-        if case.find("skipped") is not None:
+        skipped = case.find("skipped")
+        if skipped is not None:
             state = "skipped"
         for feature, prefixes in FEATURES.items():
             if name.startswith(prefixes):
                 for kind in parameters:
                     outcomes[kind, feature].add(state)
-    return outcomes
+                    if skipped is not None:
+                        reasons[kind, feature] = skipped.get("message", "")
+    return outcomes, reasons
 
 
 def format_table(reports: dict[str, Path]) -> str:
-    """Format the table: the releases in which each feature works, by model type."""
+    """Format the table: the releases in which each feature works, by model type, and the reasons where it does not."""
     by_release = {release: read_outcomes(path) for release, path in reports.items()}
     lines = [f"| model type | {' | '.join(FEATURES)} | note |", f"|---|{'---|' * (len(FEATURES) + 1)}"]
+    numbers: dict[str, int] = {}  # of reasons
     for kind in sorted({kind.removesuffix("_thinker") for kind in list_video_types()} | PARTS.keys()):
+        note = REASONS.get(kind) or NOTES.get(kind, "")
         cells = []
         for feature in FEATURES:
             works = [
                 release
-                for release, outcomes in by_release.items()
+                for release, (outcomes, _) in by_release.items()
                 if "passed" in outcomes.get((kind, feature), ()) and "failed" not in outcomes[kind, feature]
             ]
-            cells.append("yes" if len(works) == len(by_release) else ", ".join(works) or "-")
-        note = REASONS.get(kind) or NOTES.get(kind, "")
+            cell = "yes" if len(works) == len(by_release) else ", ".join(works) or "-"
+            given = {reasons.get((kind, feature), "") for rel, (_, reasons) in by_release.items() if rel not in works}
+            for reason in sorted(given):
+                if reason and reason != note and not reason.startswith("not in transformers"):
+                    cell += f" ({numbers.setdefault(reason, len(numbers) + 1)})"
+            cells.append(cell)
         lines.append(f"| {kind} | {' | '.join(cells)} | {note} |")
     tested = " and ".join(reports)
     note = (
         f"All model types of transformers {list(reports)[-1]} that take videos, from the library itself. Run with "
         f"transformers {tested} on tiny models with random weights and the real processor classes. yes: works in both; "
         "a release: works in that one only, because the type or the feature does not exist or fails in the bare model "
-        "of the other; -: not tested, does not apply, or the note says why. Layers that do not attend to all tokens "
-        "cannot equal masking."
+        "of the other; -: not tested, does not apply, or the note or a number says why. Layers that do not attend to "
+        "all tokens cannot equal masking."
     )
-    return "\n".join([*lines, "", note])
+    listed = [f"{number}. {reason}" for reason, number in numbers.items()]
+    return "\n".join([*lines, "", note, *(["", *listed] if listed else [])])
 
 
 def main(page: Path, reports: dict[str, Path]) -> None:

@@ -189,21 +189,6 @@ def test_times_of_frames() -> None:
     assert {"decode", "preprocess", "vision", "select", "total"} == video.made["seconds"].keys()
 
 
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory) -> Path:
-    av = pytest.importorskip("av", reason="av is not installed: pip install 'floc-video[video]'")
-    path = tmp_path_factory.mktemp("clip") / "clip.mp4"
-    with av.open(path, "w") as out:
-        stream = out.add_stream("mpeg4", rate=12)
-        stream.width, stream.height = 64, 40
-        for i in range(36):
-            picture = np.full((40, 64, 3), i * 5, np.uint8)
-            picture[:, i : i + 4] = 255 - i
-            out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        out.mux(stream.encode())
-    return path
-
-
 @KINDS
 def test_file_with_all_tokens_equals_the_model_alone(kind: str, clip: Path, tmp_path: Path) -> None:
     """Capture, save, load and replay with ratio=1, against the model on what its processor makes of the file."""
@@ -367,11 +352,3 @@ def test_a_video_that_is_read_is_prepared_like_its_file(clip: Path) -> None:
         capture_frames("qwen3_vl", iter(list(video)), ratio=RATIO)
     with pytest.raises(ValueError, match="are for a video file"):
         capture_frames("qwen3_vl", list(video), ratio=RATIO, fps=1)
-
-
-def test_refuses_times_drawn_into_frames(clip: Path) -> None:
-    drawing = copy.copy(create_processor("ernie4_5_vl_moe"))
-    drawing.video_processor = copy.copy(drawing.video_processor)
-    drawing.video_processor.draw_on_frames = True
-    with pytest.raises(ValueError, match="draws the time into every frame"):
-        floc.capture(create_model("ernie4_5_vl_moe"), clip, processor=drawing, ratio=RATIO)

@@ -10,6 +10,7 @@ import torch
 import floc
 from tests.integrations.transformers.helpers import (
     ALL,
+    CANNOT_REPEAT,
     CLOSE,
     DISTINCT,
     MISPLACED,
@@ -23,7 +24,7 @@ from tests.integrations.transformers.helpers import (
     record_decoder,
     split_turns,
 )
-from tests.integrations.transformers.zoo import MROPES, Text, Video, model, prompt, side, transformers
+from tests.integrations.transformers.zoo import MROPES, Text, Video, model, prompt, side
 
 
 @ALL
@@ -35,21 +36,15 @@ from tests.integrations.transformers.zoo import MROPES, Text, Video, model, prom
         {"do_sample": True, "temperature": 2.0, "num_return_sequences": 2},
         {"use_cache": False},
         {"cache_implementation": "static"},
-        {"prompt_lookup_num_tokens": 2},
     ],
-    ids=["greedy", "beams", "sampling", "no cache", "static cache", "prompt lookup"],
+    ids=["greedy", "beams", "sampling", "no cache", "static cache"],
 )
 def test_generation_equals_masking(kind: str, settings: dict[str, Any], models) -> None:
     expands = settings.keys() & {"num_beams", "num_return_sequences"}
     if expands and kind in MISPLACED:
-        pytest.skip(f"transformers {transformers.__version__} cannot repeat the prompts of {kind}")
-    example = create_prompt(kind)
-    if "prompt_lookup_num_tokens" in settings:  # some guesses must be accepted, and some rejected
-        example.inputs["input_ids"][0, -4:] = torch.tensor([30, 31, 30, 31])
-    check_generated(models[kind, "sdpa"], example, **settings)
-    if expands and kind in MISPLACED_IF_SEVERAL:
-        return
-    if "prompt_lookup_num_tokens" not in settings:  # it takes one prompt at a time
+        pytest.skip(CANNOT_REPEAT)
+    check_generated(models[kind, "sdpa"], create_prompt(kind), **settings)
+    if not (expands and kind in MISPLACED_IF_SEVERAL):
         check_generated(models[kind, "sdpa"], create_batch(kind), **settings)
 
 

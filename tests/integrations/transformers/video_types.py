@@ -18,10 +18,11 @@ REASONS = {
 
 # types that floc supports only in part, because transformers 5.22 itself fails there
 NOTES = {
-    "ernie4_5_vl_moe": "capture: with draw_on_frames=False only; floc does not draw times into frames",
+    "ernie4_5_vl_moe": "its processor draws times into frames, so a capture takes files, not frames, of its videos",
     "glm5_next": "capture: refused where the processor makes the frames of a long video smaller",
     "kimi_k25": "capture: its vision encoder fails in transformers 5.22 if frames are joined",
     "nemotron_h_omni": "capture: its processor fails in transformers 5.22 with the metadata of a video",
+    "minicpmv4_7": "two videos without text between them are one: nothing in the prompt or the inputs tells them apart",
     "minimax_m3_vl": "its vision encoder attends to the whole video, so a capture holds all frames",
 }
 

@@ -113,9 +113,9 @@ def test_weighted_sets_with_idle_programs_equal_reference(kernel: Literal["few",
 @pytest.mark.parametrize("seed", range(2))
 def test_any_number_of_programs_equals_reference(kernel: Literal["few", "many"], seed: int) -> None:
     rng = np.random.default_rng(seed)
-    n, programs = int(rng.integers(20, 300)), Programs(kernel, int(rng.integers(2, 12)))
+    n, programs = int(rng.integers(20, 120)), Programs(kernel, int(rng.integers(2, 9)))
     matrix = make_matrix(str(rng.choice(["plain", "centred", "duplicates", "opposite", "zeros"])), n, seed)
-    k = int(rng.integers(1, min(n, 40)))
+    k = int(rng.integers(1, min(n, 20)))
     weights = [rng.integers(0, 1000, n)] if rng.random() < 0.5 else None
     [(picks, gains, _)] = select_sets([matrix], [k], torch.device("cpu"), weights, symmetric=True, programs=programs)
     want = reference.greedy(matrix, k, None if weights is None else weights[0])

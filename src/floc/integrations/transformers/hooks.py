@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
 
 import torch
+from torch.nn.functional import pad
 
 from floc._checks import check_choice
 from floc.families import find_family
@@ -261,7 +262,8 @@ class DecoderHooks(ABC):
         given = {name: kwargs.get(name) for name in names}
         types = self.call.arguments.get("mm_token_type_ids")
         if types is not None and cut is not None:
-            types = gather_tokens(types, cut.columns) * cut.is_real
+            guessed = cut.stays.shape[1] - types.shape[1]  # tokens of text, for which generation gives no types
+            types = gather_tokens(pad(types, (0, guessed)), cut.columns) * cut.is_real
         build: Any = getattr(self.model, "create_masks_for_generate", create_masks_for_generate)
         mask = build(config=self.config, **given, mm_token_type_ids=types, is_first_iteration=start == 0)
         if start == 0 and isinstance(prepared, dict) and "full_attention" in prepared:

@@ -1,0 +1,122 @@
+"""Training as users run it: one file for each model, written by a clock, whatever happens to the others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc-video[hf]'")
+pytest.importorskip("torchvision", reason="torchvision is not installed: pip install 'floc-video[hf]'")
+
+from examples.tiny_video_model import train, train_all
+from examples.tiny_video_model.checkpoint import (
+    CHECKPOINT,
+    describe_checkpoint,
+    load_checkpoint,
+    pack_checkpoint,
+)
+
+SMALL = ("--batch-tokens", "400")
+
+
+@pytest.fixture
+def models(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, ...]]:
+    models = {
+        "whole": ("--seed", "1", *SMALL),
+        "bad": ("--seed", "9"),
+        "late": ("--rows", "6", "--columns", "10", "--exam-films", "1000000", *SMALL),
+    }
+    monkeypatch.setattr(train_all, "MODELS", models)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    return models
+
+
+def test_a_model_that_fails_does_not_lose_the_others(
+    models: dict[str, tuple[str, ...]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["-o", str(tmp_path), "--minutes", "0.15", "--exam-films", "1", "--models", "whole", "bad"]
+    with pytest.raises(SystemExit, match=r"the training of bad did not finish; see .*log\.json"):
+        train_all.main(arguments)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.json", "whole.tar"]
+    log = json.loads((tmp_path / "log.json").read_text())
+    assert [log[name]["state"] for name in ("whole", "bad")] == ["finished", "failed"]
+    assert any("64 slices, exam" in line for line in log["whole"]["printed"])
+    assert any("--seed: 0 to 3" in line for line in log["bad"]["printed"])
+    _, processor = load_checkpoint(tmp_path / "whole.tar")
+    assert processor.tokenizer.eos_token == "<|im_end|>"
+    settings = {"seed": 1, "rows": 4, "columns": 6, "drop": False, "device": "CPU"}
+    assert settings.items() <= describe_checkpoint(tmp_path / "whole.tar")["training"].items()
+    assert str(CHECKPOINT) in capfd.readouterr().err
+
+
+def list_group(number: int) -> list[str]:
+    """Return the processes of a group that still run."""
+    running = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            state, _, group = path.read_text().rpartition(")")[2].split()[:3]
+            running += [path.parent.name] if state != "Z" and int(group) == number else []
+    return running
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to see the processes that are left")
+def test_a_model_that_is_late_is_stopped_and_its_checkpoint_stays(
+    models: dict[str, tuple[str, ...]], tmp_path: Path
+) -> None:
+    training = train_all.Training("late", tmp_path, time.time(), ["--processes", "1"])  # its exam never ends
+    path, limit = tmp_path / "late.tar", time.monotonic() + 200
+    try:
+        while not path.exists() and time.monotonic() < limit:
+            time.sleep(0.2)
+    finally:
+        training.wait(time.time() + 1)
+    assert training.describe()["state"] == "stopped, as it was late"
+    assert not list_group(training.process.pid)
+    assert describe_checkpoint(path)["training"]["rows"] == 6
+
+
+def test_a_checkpoint_in_one_file_is_checked_like_its_folder(tmp_path: Path) -> None:
+    path = tmp_path / "model.tar"
+    pack_checkpoint(CHECKPOINT, path)
+    whole, packed = (load_checkpoint(source)[0].state_dict() for source in (CHECKPOINT, path))
+    assert all(value.equal(packed[name]) for name, value in whole.items())
+    assert describe_checkpoint(path) == describe_checkpoint(CHECKPOINT)
+    data = bytearray(path.read_bytes())
+    place = data.find(b"model.safetensors") + 5_000_000
+    data[place] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"model\.safetensors is not the file that SHA256SUMS names"):
+        load_checkpoint(path)
+    path.write_bytes(b"no archive" * 100)
+    with pytest.raises(ValueError, match=r"model\.tar is not the \.tar file of a checkpoint"):
+        load_checkpoint(path)
+    folder = tmp_path / "foreign"
+    shutil.copytree(CHECKPOINT, folder)
+    (folder / "SHA256SUMS").unlink()
+    with tarfile.open(path, "w") as archive:
+        for file in folder.iterdir():
+            archive.add(file, file.name)
+    with pytest.raises(ValueError, match="no SHA256SUMS, so this is not a checkpoint"):
+        load_checkpoint(path)
+    with pytest.raises(FileNotFoundError):
+        load_checkpoint(tmp_path / "nothing.tar")
+
+
+def test_training_without_a_gpu_names_its_time_and_the_trained_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(train.torch.cuda, "is_available", lambda: False)
+    trained: list[Path] = []
+    monkeypatch.setattr(train, "train", lambda output, *rest, **options: trained.append(output))
+    monkeypatch.setattr("sys.argv", ["train", "-o", str(tmp_path / "tiny"), "--minutes", "1"])
+    train.main()
+    assert trained == [tmp_path / "tiny"]
+    message = capsys.readouterr().err
+    assert "no GPU: a CPU core takes about 20 hours for what a GPU learns in nine minutes" in message
+    assert f"a trained checkpoint is in {CHECKPOINT}" in message
