@@ -329,7 +329,7 @@ def cover(matrix: np.ndarray, weights: np.ndarray, k: int) -> list[int]:
     for _ in range(k):
         gains = weights * np.maximum(matrix - best[:, None], 0).sum(0)
         gains[picks] = -1
-        picks.append(int((gains >= gains.max() * (1 - 1e-9)).argmax()))
+        picks.append(int((gains >= gains.max() * (1 - 1e-12)).argmax()))
         best = np.maximum(best, matrix[:, picks[-1]])
     return picks
 
@@ -345,11 +345,11 @@ def mmtok(
     vision_temperature: float,
 ) -> list[int]:
     x = x.reshape(-1, x.shape[-1])
-    y = unit(x if vision_features is None else vision_features.reshape(len(x), -1), 1e-8)
+    y = unit(x if vision_features is None else vision_features.reshape(len(x), -1).astype(np.float64), 1e-8)
     weight = alpha if query is not None and len(query) else 1.0
     rows = [weight * softmax(y @ token / vision_temperature) / len(x) for token in y]
     if query is not None and len(query):
-        z = unit(query, 1e-8)
+        z = unit(query.astype(np.float64), 1e-8)
         rows = [softmax(unit(x, 1e-8) @ token / text_temperature) / len(z) for token in z] + rows
     return cover(np.array(rows), np.ones(len(x)), k)
 
@@ -386,6 +386,7 @@ def visionzip(
     x: np.ndarray, attn: np.ndarray | None, metric: np.ndarray | None, *, dominant: int, contextual: int, strict: bool
 ) -> Rows:
     t, n, _ = x.shape
+    metric = None if metric is None else metric.astype(np.float64)
     rows: Rows = []
     for i in range(t):
         salience = softmax(x[i] @ x[i].mean(0) / math.sqrt(x.shape[2])) if attn is None else attn[i]
