@@ -59,15 +59,11 @@ class Batch:
         places = torch.where(cost == least.gather(1, labels), places, self.n)
         return labels.new_full((len(cost), self.k), self.n).scatter_reduce(1, labels, places, "amin")
 
-    def fill_up(self, picks: torch.Tensor, priority: torch.Tensor, is_last: torch.Tensor | None = None) -> torch.Tensor:
-        """Return k distinct tokens of each block: [B, m] picks, n for none, then others by [B, n] priority, descending.
-
-        `is_last` marks tokens that follow all others.
-        """
-        group = torch.ones_like(priority, dtype=torch.int64) if is_last is None else 1 + is_last.long()
-        group = torch.cat([group, group[:, :1]], 1).scatter_(1, picks, 0)[:, : self.n]
-        order = priority.sort(dim=1, descending=True, stable=True).indices
-        order = order.gather(1, group.gather(1, order).sort(dim=1, stable=True).indices)
+    def fill_up(self, picks: torch.Tensor, distance: torch.Tensor) -> torch.Tensor:
+        """Return k distinct tokens of each block: [B, m] picks, n for none, then the farthest by [B, n] distance."""
+        is_picked = torch.zeros_like(distance[:, :1]).expand(-1, self.n + 1).scatter(1, picks, 1)[:, : self.n]
+        order = distance.sort(dim=1, descending=True, stable=True).indices
+        order = order.gather(1, is_picked.gather(1, order).sort(dim=1, descending=True, stable=True).indices)
         return order[:, : self.k]
 
 
@@ -108,9 +104,7 @@ def select_by_means(batch: Batch, seed: int) -> torch.Tensor:
     picks = batch.find_first_best(to_mean, labels)
     # with duplicate tokens, there may be fewer clusters
     representative = picks.gather(1, labels)
-    farness = batch.distance.gather(2, representative[..., None])[..., 0]
-    is_duplicate = (batch.distance == 0).tril(-1).any(2)
-    return batch.fill_up(picks, farness, is_duplicate)
+    return batch.fill_up(picks, batch.distance.gather(2, representative[..., None])[..., 0])
 
 
 class _Centres:
