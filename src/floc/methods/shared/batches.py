@@ -196,7 +196,7 @@ def select_medoids(batch: Batch, init: str, seed: int) -> torch.Tensor:
 def _build_medoids(batch: Batch) -> torch.Tensor:
     """Choose medoids one after the other, each the token that reduces the sum of distances most: [B, k]."""
     closest = batch.distance.amax((1, 2))[:, None].expand(-1, batch.n)
-    picks = []
+    picks: list[torch.Tensor] = []
     for _ in range(batch.k):
         total = torch.minimum(batch.distance, closest[:, :, None]).sum(1)
         if picks:
