@@ -241,6 +241,19 @@ def test_large_sets_with_few_programs_equal_reference(count: int, n: int, progra
     np.testing.assert_array_equal(found.gains.cpu().reshape(count, 24), [want[1]] * count)
 
 
+@pytest.mark.parametrize("method", floc.methods.list_methods())
+def test_methods_repeat_exactly_and_agree_with_the_cpu(footage: np.ndarray, method: str) -> None:
+    options = {"nearest": True} if "nearest" in floc.methods.list_options(method) else {}
+    kept, again = (floc.compress(on_gpu(footage), ratio="1/4", method=method, **options) for _ in range(2))
+    assert kept.features.is_cuda
+    assert torch.equal(kept.indices, again.indices)
+    assert torch.equal(kept.features, again.features)
+    torch_too = {"backend": "torch"} if method in ("kmeans", "kmedoids") else {}
+    expected = floc.compress(on_gpu(footage).cpu(), ratio="1/4", method=method, **options, **torch_too)
+    assert len(kept) == len(expected)
+    assert np.isin(kept.indices.cpu(), expected.indices).mean() > 0.97  # rounding decides a few picks
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_device_that_is_not_current(tokens: np.ndarray) -> None:
     want = floc.compress(on_gpu(tokens), ratio=1 / 8)

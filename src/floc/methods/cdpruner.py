@@ -10,9 +10,8 @@ from floc._system import check_memory
 from floc.blocks import BlockSpec
 from floc.kept import Kept
 from floc.methods.registry import register
-from floc.methods.shared.greedy import keep_in_blocks, make_solution
+from floc.methods.shared.greedy import keep_in_blocks, make_solution, normalize_precisely
 from floc.methods.shared.inputs import read_array
-from floc.representatives import normalize
 from floc.selection.engine import Solution
 from floc.tokens import TokenGrid
 
@@ -59,7 +58,7 @@ class CDPruner:
         rounds = []
 
         def select(span: slice, k: int) -> Solution:
-            x = normalize(grid.frames(span))
+            x = normalize_precisely(grid.frames(span))
             check_memory(len(x), 8 * len(x) * (k + grid.dim), x.device, "block=8, or fewer frames")
             quality = x.new_ones(len(x)) if relevance is None else relevance[span].flatten()
             picks, gains, count = _select_volume(x, quality, k)
@@ -83,21 +82,21 @@ def _select_volume(x: torch.Tensor, quality: torch.Tensor, k: int) -> tuple[torc
     picks = torch.empty(k, dtype=torch.int64, device=x.device)
     gains = torch.empty(k, dtype=precise, device=x.device)
     factor = torch.empty(k, len(x), dtype=precise, device=x.device)
-    rounds, start = 0, 0
-    volume, most = squares.clone(), 0.0
-    for i in range(k):
-        gain, pick = volume.max(0)
-        if i == 0 or not float(gain) >= NO_VOLUME * most:
-            rounds, start = rounds + 1, i
-            volume = squares.clone()
-            volume[picks[:i]] = -torch.inf
-            gain, pick = volume.max(0)
-            most = float(gain)
-        picks[i], gains[i] = pick, gain
-        if most > 0:
-            row = rows @ rows[pick]
-            row -= factor[start:i].T @ factor[start:i, pick]
-            factor[i] = row / gain.sqrt()
-            volume -= factor[i].square()
-        volume[pick] = -torch.inf
-    return picks, gains, rounds
+    steps = torch.arange(k, device=x.device)
+    left, volume, most = squares.clone(), squares.clone(), squares.max()
+    start, rounds = steps[:1].clone(), steps[:1] + 1
+    for i in range(k):  # nothing here is read, so that a GPU does not wait
+        is_over = volume.max() < NO_VOLUME * most  # a new round
+        volume = torch.where(is_over, left, volume)
+        gain, pick = volume.max(0, keepdim=True)
+        most = torch.where(is_over, gain[0], most)
+        start, rounds = torch.where(is_over, i, start), rounds + is_over
+        row = rows @ rows.index_select(0, pick)[0]
+        shares = factor[:i].index_select(1, pick)[:, 0] * (steps[:i] >= start)  # of earlier picks in this round
+        row -= shares @ factor[:i]
+        factor[i] = torch.where(gain > 0, row / gain.sqrt(), 0)
+        volume -= factor[i].square()
+        for values in (volume, left):
+            values.index_fill_(0, pick, -torch.inf)
+        picks[i], gains[i] = pick[0], gain[0]
+    return picks, gains, int(rounds)

@@ -50,12 +50,14 @@ def _select_farthest(x: torch.Tensor, k: int) -> Solution:
     picks = torch.empty(k, dtype=torch.int64, device=x.device)
     distances = torch.empty(k, device=x.device)
     closest = _find_closest(x, matrix)  # [n] cosine with the nearest other token, then with the nearest pick
+    is_picked = torch.zeros(len(x), dtype=torch.bool, device=x.device)
     for i in range(k):
         # the argmax of distances, not the argmin of cosines: near 1 several cosines have the same distance
         distances[i], picks[i] = (1 - closest).max(0)
-        row = matrix[picks[i]] if matrix is not None else x @ x[picks[i]]
+        pick = picks[i : i + 1]  # not an index of one number, for which a GPU would have to wait
+        row = matrix.index_select(0, pick)[0] if matrix is not None else x @ x.index_select(0, pick)[0]
         closest = row.clone() if i == 0 else torch.maximum(closest, row, out=closest)
-        closest[picks[: i + 1]] = torch.inf  # never pick a token twice, even if only duplicates are left
+        closest.masked_fill_(is_picked.index_fill_(0, pick, True), torch.inf)  # never pick a token twice
     return make_solution(x, picks, distances)
 
 

@@ -15,6 +15,7 @@ from floc.methods.registry import register
 from floc.methods.shared.components import sum_groups
 from floc.methods.shared.density import cluster_points
 from floc.methods.shared.frames import average_frames, find_segments, split_tiles, to_float
+from floc.methods.shared.greedy import normalize_precisely
 from floc.methods.shared.inputs import read_salience
 from floc.methods.shared.merging import merge_rows, pad_groups
 from floc.representatives import normalize
@@ -174,15 +175,16 @@ class FlashVid:
         sums = sum_groups(means, first, torch.from_numpy(segments.lengths).to(means.device))
         events = (sums / torch.from_numpy(segments.lengths).to(means)[:, None])[segment]  # [T, D]
         repeats = self.strict and method == "attn_div_v2"  # as published, picked tokens are not excluded
-        for tile in split_tiles(t, 8 * cells * max(cells, grid.dim), grid.tokens.device):
+        for tile in split_tiles(t, 16 * cells * max(cells, grid.dim), grid.tokens.device):
             x = to_float(grid.tokens[tile].detach()).reshape(-1, cells, grid.dim)
-            unit = normalize(x)
-            distance = 1 - unit @ unit.mT  # [t, N, N]
+            unit = normalize_precisely(x)
+            cosine = unit @ unit.mT
+            distance = 1 - (cosine + cosine.mT) / 2  # [t, N, N], symmetric to the last bit: its ties are ties
             if method != "div":
                 assert salience is not None, "checked by the caller"
-                weight = SALIENCE_SCALE * salience[tile].to(x.dtype)
+                weight = SALIENCE_SCALE * salience[tile].to(unit.dtype)
                 if method == "attn_div_v2":
-                    weight = weight * (x @ events[tile, :, None])[..., 0]
+                    weight = weight * (x.to(unit.dtype) @ events[tile, :, None].to(unit.dtype))[..., 0]
                 distance = distance * weight[:, None]
             picks = _pick_farthest(distance, int(counts[tile].max()), repeats=repeats)
             # of a token picked twice, any pick counts

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from floc.methods.registry import register
-from floc.methods.shared import clusters
+from floc.methods.shared import batches, clusters
+from floc.tokens import TokenGrid
 
 TOLERANCE = 1e-4  # scikit-learn's default
 RIDGE = 1e-11  # relative to the largest square: a hundred times the rounding of products in float64
@@ -16,7 +17,7 @@ MIN_PROJECTED = 1 << 19  # values in a block above which projecting pays; smalle
 
 @register("kmeans", "k-means++ and Lloyd's algorithm in scikit-learn", "select")
 @dataclass(frozen=True)
-class KMeans(clusters.ClusterMethod):
+class KMeans(clusters.BatchedClusterMethod):
     """Keep the token nearest to the mean of each k-means cluster.
 
     The clusters are those of `sklearn.cluster.KMeans(k, random_state=seed)` with its defaults: k-means++, one start,
@@ -27,11 +28,20 @@ class KMeans(clusters.ClusterMethod):
     float64 coordinates in the space that the tokens span. All distances, and so the clusters, are the same, in a
     quarter of the time. Only a random draw that depends on rounding can differ.
 
+    For tokens on a GPU, or with `backend="torch"`, the same steps with the same random draws run in torch, on many
+    blocks at once, from the distances between tokens in float64. Clusters can differ from scikit-learn's where its
+    float32 rounding decides a draw or a tie; `backend="cpu"` always calls scikit-learn.
+
     If scikit-learn finds fewer clusters than requested because of duplicate tokens, the tokens farthest from their
     cluster's representative fill the budget, duplicates last.
     """
 
     name: ClassVar[str] = "kmeans"
+
+    def _select_batches(self, grid: TokenGrid, spans: list[slice], budget: int) -> np.ndarray:
+        return batches.select_in_batches(
+            grid, spans, budget, 2, lambda batch: batches.select_by_means(batch, self.seed)
+        )
 
     def _select(self, tokens: torch.Tensor, k: int) -> np.ndarray:
         from sklearn.cluster import KMeans as ScikitKMeans

@@ -9,14 +9,15 @@ import torch
 
 from floc._checks import check_choice
 from floc.methods.registry import register
-from floc.methods.shared import clusters
+from floc.methods.shared import batches, clusters
+from floc.tokens import TokenGrid
 
 MAX_ALTERNATIONS = 300
 
 
 @register("kmedoids", "Schubert and Rousseeuw, FasterPAM, Information Systems 2021", "select")
 @dataclass(frozen=True)
-class KMedoids(clusters.ClusterMethod):
+class KMedoids(clusters.BatchedClusterMethod):
     """Keep the medoids: the tokens with the smallest sum of distances from all tokens to their nearest medoid.
 
     Distances are Euclidean, of raw tokens. They are rounded to 32 bits, so that ties are ties on every machine. `block`
@@ -32,6 +33,11 @@ class KMedoids(clusters.ClusterMethod):
     numpy 2. It starts from the k tokens with the smallest sum of distances, assigns every token to its nearest medoid,
     replaces each medoid by a member with a smaller sum of distances to the other members, and repeats until nothing
     changes. It is deterministic: it takes no `init`, and `seed` has no effect.
+
+    For tokens on a GPU, or with `backend="torch"`, distances and swaps are computed in torch, for many blocks at once
+    and without the package. There, every swap is the best of all (PAM with FastPAM1's sums); FasterPAM swaps as soon as
+    it finds an improvement. Both stop when no single swap improves the sum of distances, usually at other medoids whose
+    sum is within 1%. The alternating algorithm is the same.
 
     With duplicate tokens, `init="build"` stops once every token equals a medoid, and the alternating algorithm can
     select a medoid twice. The tokens farthest from their nearest medoid then fill the budget; ties keep the lowest
@@ -54,6 +60,14 @@ class KMedoids(clusters.ClusterMethod):
 
     def _list_modules(self) -> tuple[str, ...]:
         return ("kmedoids",) if self.algorithm == "fasterpam" else ()
+
+    def _select_batches(self, grid: TokenGrid, spans: list[slice], budget: int) -> np.ndarray:
+        def select(batch: batches.Batch) -> torch.Tensor:
+            if self.algorithm == "alternate":
+                return batches.alternate_medoids(batch)
+            return batches.select_medoids(batch, self.init, self.seed)
+
+        return batches.select_in_batches(grid, spans, budget, 1, select)
 
     def _select(self, tokens: torch.Tensor, k: int) -> np.ndarray:
         squared = clusters.compute_squared_distances(clusters.to_float32(tokens))

@@ -9,9 +9,8 @@ from floc._arrays import Array
 from floc.blocks import BlockSpec
 from floc.kept import Kept
 from floc.methods.registry import register
-from floc.methods.shared.greedy import check_matrix, cover_greedily, keep_in_blocks, make_solution
+from floc.methods.shared.greedy import check_matrix, cover_greedily, keep_in_blocks, make_solution, normalize_precisely
 from floc.methods.shared.inputs import read_array, read_features
-from floc.representatives import normalize
 from floc.selection.engine import Solution
 from floc.tokens import TokenGrid
 
@@ -58,12 +57,13 @@ class MMTok:
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         query = read_array(grid, "query", self.query, ("m", grid.dim))
-        text = None if query is None or not len(query) else normalize(query)
+        text = None if query is None or not len(query) else normalize_precisely(query)
         features = read_features(grid, "vision_features", self.vision_features)
 
         def select(span: slice, k: int) -> Solution:
-            x = normalize(grid.frames(span))
-            y = x if features is None else normalize(features[span].flatten(0, 1))
+            # precise, because late gains are small and close
+            x = normalize_precisely(grid.frames(span))
+            y = x if features is None else normalize_precisely(features[span].flatten(0, 1))
             return make_solution(x, *cover_greedily(self._compute_coverage(x, y, text), k))
 
         missing = ["vision tokens only, without query"] * (text is None)
@@ -78,7 +78,9 @@ class MMTok:
         coverage = x.new_empty(len(x), rows + len(x))
         if text is not None:
             coverage[:, :rows] = (x @ text.T / float(self.text_temperature)).softmax(0) / rows
+        vision = torch.mm(y, y.T, out=coverage[:, rows:]).div_(float(self.vision_temperature))
+        vision.sub_(vision.amax(0)).exp_()
         # without text, any weight gives the same picks
         weight = float(self.alpha) if rows else 1.0
-        coverage[:, rows:] = (y @ y.T / float(self.vision_temperature)).softmax(0).mul_(weight / len(x))
+        vision.mul_(weight / len(x) / vision.sum(0))
         return coverage

@@ -2,17 +2,13 @@
 
 from dataclasses import dataclass, replace
 
-import torch
-import torch.nn.functional as F
-
 from floc import blocks
 from floc._arrays import Array
 from floc.blocks import BlockSpec
 from floc.kept import Kept
 from floc.methods.registry import register
-from floc.methods.shared.greedy import check_matrix, cover_greedily, keep_in_blocks, make_solution
+from floc.methods.shared.greedy import check_matrix, cover_greedily, keep_in_blocks, make_solution, normalize_precisely
 from floc.methods.shared.inputs import read_salience
-from floc.representatives import normalize
 from floc.selection.engine import Solution
 from floc.tokens import TokenGrid
 
@@ -47,20 +43,11 @@ class Scope:
         weights = None if salience is None else salience ** float(self.alpha)
 
         def select(span: slice, k: int) -> Solution:
-            rows = grid.frames(span)
-            check_matrix(len(rows), len(rows), rows.device)
+            # precise, because two tokens that would only cover each other tie: rounding would choose
+            x = normalize_precisely(grid.frames(span))
+            check_matrix(len(x), len(x), x.device)
             block_weights = None if weights is None else weights[span].flatten()
-            picks, gains = cover_greedily(_compute_cosines(rows), k, block_weights)
-            return make_solution(normalize(rows), picks, gains)
+            return make_solution(x, *cover_greedily(x @ x.T, k, block_weights))
 
         kept = keep_in_blocks(grid, 1 if self.per_frame else self.block, budget, select)
         return replace(kept, settings={} if salience is not None else {"fallback": "equal weights, without attn"})
-
-
-def _compute_cosines(rows: torch.Tensor) -> torch.Tensor:
-    """Return the cosines of [n, D] tokens: [n, n].
-
-    In float64, because two tokens that would only cover each other tie: in float32, rounding would choose.
-    """
-    unit = normalize(rows) if rows.device.type == "mps" else F.normalize(rows.double().contiguous(), dim=-1, eps=1e-300)
-    return unit @ unit.T

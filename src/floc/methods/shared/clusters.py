@@ -13,6 +13,7 @@ import torch
 from threadpoolctl import ThreadpoolController
 
 from floc import blocks, scenes
+from floc._checks import check_choice
 from floc._system import check_memory, count_threads, single_threaded_blas
 from floc.blocks import BlockSpec
 from floc.kept import Kept
@@ -64,6 +65,28 @@ class ClusterMethod:
         return ("sklearn.cluster",)
 
     def _select(self, tokens: torch.Tensor, k: int) -> np.ndarray:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class BatchedClusterMethod(ClusterMethod):
+    """Base class of methods that also select from many blocks at once in torch. A subclass adds `_select_batches`."""
+
+    backend: str = "auto"  # "torch", "cpu", or "auto": torch for tokens on a GPU
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("backend", self.backend, ("auto", "torch", "cpu"))
+
+    def __call__(self, grid: TokenGrid, budget: int) -> Kept:
+        device = grid.tokens.device.type
+        if self.backend == "torch" and device == "mps":
+            raise ValueError("backend='torch' needs float64, which this GPU lacks; move the tokens to the CPU")
+        if self.backend == "torch" or (self.backend == "auto" and device == "cuda"):
+            return grid.keep(self._select_batches(grid, scenes.find_blocks(grid, self.block), budget))
+        return super().__call__(grid, budget)
+
+    def _select_batches(self, grid: TokenGrid, spans: list[slice], budget: int) -> np.ndarray:
         raise NotImplementedError
 
 

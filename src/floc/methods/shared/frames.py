@@ -74,7 +74,8 @@ def find_segments(vectors: torch.Tensor, threshold: float, least: int) -> np.nda
     Returns:
         [S] int64, the first frame of each segment.
     """
-    vectors = F.normalize(vectors, dim=-1)
+    precise = torch.float32 if vectors.device.type == "mps" else torch.float64
+    vectors = F.normalize(vectors.to(precise), dim=-1)
     cosine = (vectors[:-1] * vectors[1:]).sum(-1).cpu().double().numpy()  # [T - 1]
     is_cut = cosine < threshold
     is_cut[np.argsort(cosine, kind="stable")[: least - 1]] = True
