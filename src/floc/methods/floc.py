@@ -33,8 +33,7 @@ from floc._system import check_memory
 from floc.blocks import BlockSpec
 from floc.kept import Kept
 from floc.methods.registry import register
-from floc.methods.shared.inputs import read_array
-from floc.methods.shared.question import check_question, compute_relevance, scale_weight
+from floc.methods.shared.question import check_question, compute_relevance, read_query, scale_weight
 from floc.ranking import DeviceRanking, Ranking
 from floc.second_pass import SecondPass
 from floc.selection.backends import BACKENDS, create_engine, resolve_backend
@@ -214,7 +213,7 @@ class _Run:
         self.spans = scenes.find_blocks(grid, None if self.band else options.block)
         self.sizes = np.array([(span.stop - span.start) * cells for span in self.spans])
         self.has_second_pass = options.dedupe > 1 and len(self.spans) > 1  # never with a horizon
-        query = read_array(grid, "query", options.query, ("Q", grid.dim))
+        query = read_query(options.query, grid.tokens)
         self.relevance = None if query is None else compute_relevance(grid.frames(slice(None)), query)
         if self.has_second_pass and not grid.tokens.is_contiguous():
             # every block is read three times: one copy costs less

@@ -58,7 +58,9 @@ class Job:
     def _check_question(self, question: Question) -> None:
         relevance = question.relevance
         if relevance.dtype != torch.int16 or relevance.ndim != 2 or len(relevance) != len(self.tokens):
-            raise ValueError(f"relevance is {relevance.dtype} of shape {list(relevance.shape)}; it must be [n, Q] int16")
+            raise ValueError(
+                f"relevance is {relevance.dtype} of shape {list(relevance.shape)}; it must be [n, Q] int16"
+            )
         if question.weight < 0 or self.first or len(self.given) or self.stop is not None:
             raise ValueError("a question needs a weight of at least 0, and all tokens must be candidates")
 

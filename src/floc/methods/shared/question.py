@@ -8,9 +8,10 @@ tells where a word is shown is the difference from its mean over the video.
 
 import torch
 
-from floc._arrays import TILE_BYTES, iterate_tiles
+from floc._arrays import TILE_BYTES, Array, iterate_tiles
 from floc._checks import is_number, shorten
 from floc._system import check_memory
+from floc.methods.shared.inputs import read_floats
 from floc.representatives import normalize
 from floc.selection.objective import SCALE, WEIGHT_SCALE
 
@@ -24,9 +25,16 @@ def check_question(has_query: bool, weight: object) -> None:
         allowed = f"a number from 0 to {LARGEST_WEIGHT}, the weight of the question; the video has 1"
         raise ValueError(f"query_weight must be {allowed}; got {shorten(weight)}")
     if has_query and not weight:
-        raise ValueError("query has no effect with query_weight=0; pass a weight, such as query_weight=0.25, or no query")
+        raise ValueError(
+            "query has no effect with query_weight=0; pass a weight, such as query_weight=0.25, or no query"
+        )
     if weight and not has_query:
         raise ValueError(f"query_weight={shorten(weight)} needs the question: pass its embeddings as query=")
+
+
+def read_query(query: Array | None, tokens: torch.Tensor) -> torch.Tensor | None:
+    """Check [Q, D] embeddings of a question to [..., D] tokens, and move them to the tokens' device."""
+    return read_floats(query, "query", ("Q", tokens.shape[-1]), device=tokens.device)
 
 
 def compute_relevance(tokens: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
