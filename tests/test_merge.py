@@ -71,7 +71,7 @@ def test_large_values_do_not_overflow() -> None:
 
 def test_at_refuses_merged_tokens(tokens: np.ndarray) -> None:
     kept = floc.compress(tokens, ratio=1 / 8, merge=0.5)
-    with pytest.raises(ValueError, match="tokens were merged; call floc.compress again"):
+    with pytest.raises(ValueError, match=r"tokens were merged; call floc.compress again"):
         kept.at(ratio=1 / 16)
 
 

@@ -176,7 +176,11 @@ def test_torch_input_of_half_precision_and_settings(tokens: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"query": np.ones((3, 47), np.float32)}, ValueError, r"query must be \[Q, 48\], to fit the tokens; got \(3, 47\)"),
+        (
+            {"query": np.ones((3, 47), np.float32)},
+            ValueError,
+            r"query must be \[Q, 48\], to fit the tokens; got \(3, 47\)",
+        ),
         ({"query": np.ones(48, np.float32)}, ValueError, r"query must be \[Q, 48\]"),
         ({"query": np.ones((0, 48), np.float32)}, ValueError, r"query must be \[Q, 48\].*got \(0, 48\)"),
         ({"query": np.full((2, 48), np.nan, np.float32)}, ValueError, "query must be finite"),
