@@ -65,7 +65,7 @@ class CpuEngine(TorchEngine):
     def _pick_in_band(
         self, job: Job, band: Band, similarity: Similarity
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        if job.question is None:
+        if job.question is None or band.width >= greedy.MAX_INT32_TOKENS:
             return super()._pick_in_band(job, band, similarity)
         with _workers() as pool:
             values = _compute_cosine_band(pool, rows.view_bits(job.tokens), band, similarity.detail, no_tick)
