@@ -92,10 +92,10 @@ def require_consistent(video: Captured) -> None:
         raise ValueError("some values are not finite")
     if video.members is not None:
         members = video.members
-        is_valid = members.shape == video.indices.shape and members.dtype == torch.int64 and bool((members >= 0).all())
+        fits = members.shape == video.indices.shape and members.dtype == torch.int64
         # each at most n first, so that the sum cannot overflow
-        is_valid = is_valid and bool((members <= video.n).all()) and int(members.sum()) <= video.n
-        require(is_valid, f"members must be how many of {video.n} tokens each of {len(video)} represents")
+        fits = fits and bool(((members >= 0) & (members <= video.n)).all()) and int(members.sum()) <= video.n
+        require(fits, f"members must be how many of {video.n} tokens each of {len(video)} represents")
     check_selection(video.indices, video.order, video.n)
     for name in _TIMES:
         if getattr(video, name) is None:

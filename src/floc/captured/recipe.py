@@ -80,4 +80,5 @@ def merge_values(values: torch.Tensor, kept: Kept) -> torch.Tensor:
     if not kept.merged:
         return own
     mean = average_by_representative(values, torch.as_tensor(kept.represents), len(kept))
-    return torch.lerp(own.float(), mean, float(kept.settings.get("merge", 1))).to(values.dtype)
+    share: Any = kept.settings.get("merge", 1)
+    return torch.lerp(own.float(), mean, float(share)).to(values.dtype)

@@ -69,6 +69,7 @@ def check_horizon(horizon: object) -> None:
     "floc",
     "Cho et al., FLoC, ICLR 2026, with a horizon and detail beyond it",
     "select",
+    needs="embeddings of a question (query=), with a weight (query_weight=)",
 )
 @dataclass(frozen=True)
 class Floc:

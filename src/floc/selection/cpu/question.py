@@ -39,7 +39,7 @@ def _band_greedy(similarity, relevance, weight, unit, cells, picks, gains):
         best[t], best_gain[t] = _find_best(inner, asking, unit, is_picked, t * cells, cells)
     step = 0
     while step < picks.shape[0]:
-        t = best_gain.argmax()  # the first maximum: ties go to the lowest index
+        t = int(best_gain.argmax())  # the first maximum: ties go to the lowest index
         u = best[t]
         if best_gain[t] <= 0:
             break

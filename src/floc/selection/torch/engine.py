@@ -63,11 +63,13 @@ class TorchEngine:
                 yield replace(solution, sigma=sigma)
 
     def _choose(self, jobs: list[Job], matrices: list[torch.Tensor]) -> list[Choice]:
-        if all(job.question is None for job in jobs):
-            return self._select_budgets(matrices, [job.budget for job in jobs], None)
-        asked = [engine.join_targets(matrix, job.question) for job, matrix in zip(jobs, matrices, strict=True)]
-        sets = zip(jobs, asked, strict=True)
-        return [self._select_budgets([matrix], [job.budget], weights)[0] for job, (matrix, weights) in sets]
+        asked = [
+            self._select_budgets([targets], [job.budget], weights)[0]
+            for job, matrix in zip(jobs, matrices, strict=True)
+            if job.question is not None
+            for targets, weights in [engine.join_targets(matrix, job.question)]
+        ]
+        return asked or self._select_budgets(matrices, [job.budget for job in jobs], None)
 
     def solve_band(
         self, job: Job, band: Band, similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick
