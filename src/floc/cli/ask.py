@@ -98,10 +98,8 @@ def ask(
     sampling |= {"frame_tokens": frame_tokens, "more_frames": more_frames}
     session = Session(model, device)
     settings: dict[str, Any] = {"method": spec.method, **sampling, **spec.options}
-    budgets: list[dict[str, Any]] = [
-        {"ratio": ratio, "budget": budget, "coverage": coverage},
-        *[{"ratio": 1}] * compare,
-    ]
+    limits: dict[str, Any] = {"ratio": ratio, "budget": budget, "coverage": coverage}
+    budgets = [limits, *[{"ratio": 1}] * compare]
     answers = []
     for run, limits in enumerate(budgets):
         captured = _capture(session, Path(source), **limits, **settings) if stored is None else session.reuse(stored)
