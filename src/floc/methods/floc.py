@@ -294,6 +294,8 @@ class _Run:
 
     def _check_memory(self, n: int, remedy: str, *, weighted: bool = False) -> None:
         needed = self.engine.estimate_bytes(n, self.grid.dim, self.similarity, weighted=weighted)
+        if self.relevance is not None:
+            needed += 2 * n * (n + self.relevance.shape[1])  # a copy of the matrix, with the question
         check_memory(n, needed, self.grid.tokens.device, remedy)
 
 
