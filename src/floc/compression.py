@@ -7,7 +7,7 @@ import torch
 
 from floc import methods
 from floc._arrays import Array, require_dense
-from floc._checks import shorten
+from floc._checks import is_number, shorten
 from floc._system import restore_interrupts
 from floc.budget import Budget, find_fewest
 from floc.kept import Kept
@@ -23,6 +23,7 @@ def compress(
     budget: int | None = None,
     coverage: float | None = None,
     method: str = "floc",
+    merge: float = 0,
     **options: object,
 ) -> Kept:
     """Keep the few tokens of a video that best represent all the others.
@@ -35,6 +36,8 @@ def compress(
         budget: Number of tokens to keep; more than there are keeps all.
         coverage: Mean cosine between tokens and their representatives to reach, with as few tokens as possible.
         method: See `floc.methods.list_methods()`.
+        merge: Share of each kept token's features that is replaced by the mean of the tokens it represents, from 0
+            (default) to 1; for methods that select. Its position stays. The result has no `at`.
         **options: The method's own. For "floc":
             horizon: Frames between a token and its representative at most; "auto" (default) is 1 / (8 ratio), from
                 4 to 16; None is no limit.
@@ -43,6 +46,9 @@ def compress(
                 tokens; a list holds the first frame of each block; None selects from the whole video at once.
             dedupe: With blocks: survivors per token kept that go into a second pass; 1, the default, is no second pass.
             metric: "cosine", or with blocks "gaussian".
+            query: [Q, D] embeddings of the words of a question, in the space of the tokens, which steer the selection.
+            query_weight: Weight of the question; all tokens of the video together weigh 1. 0, the default, is for no
+                question; 0.25 is a good value.
             backend: "auto", "cpu", "torch", "gpu" or "reference".
             progress: A function that is called with the fraction of the work done.
 
@@ -59,6 +65,7 @@ def compress(
     """
     started = time.perf_counter()
     made = methods.make(method, options)
+    check_merge(method, merge)
     sizes_itself = ratio is None and budget is None and coverage is None and isinstance(made, methods.SelfSizing)
     target = None if sizes_itself else Budget.parse(ratio, budget, coverage)
     searched = () if target is None else methods.get_info(method).searched
@@ -75,12 +82,22 @@ def compress(
             kept = grid.run_scaled(lambda scaled: _run(made, scaled, target))
         else:
             kept = _run(made, grid, target)
+        if merge:
+            kept = grid.blend(kept, float(merge))
     options = {name: getattr(made, name) for name in methods.list_options(method) if name != "progress"}
     arrays = {name: f"array {tuple(value.shape)}" for name, value in options.items() if isinstance(value, Array)}
     settings = options | arrays | dict(kept.settings)  # arrays as a file can store them; what a budget set
     if "backend" in settings:
         settings["backend"] = resolve_backend(str(settings["backend"]), grid.tokens.device)
     return replace(kept, method=method, settings=settings, seconds=time.perf_counter() - started)
+
+
+def check_merge(method: str, merge: object) -> None:
+    """Raise ValueError unless tokens that a method kept can be merged by this share."""
+    if not (is_number(merge) and 0 <= merge <= 1):  # type: ignore[operator]  # a number
+        raise ValueError(f"merge must be a number from 0 to 1, the share of the mean; got {shorten(merge)}")
+    if merge and methods.get_info(method).kind == "merge":
+        raise ValueError(f"method {method!r} merges tokens itself; remove merge={shorten(merge)}")
 
 
 def _run(method: methods.Method, grid: TokenGrid, target: Budget | None) -> Kept:

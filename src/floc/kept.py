@@ -109,7 +109,9 @@ class Kept:
         """
         target = Budget.parse(ratio, budget, coverage)
         if not self.nested:
-            raise ValueError(f"method {self.method!r} does not keep a nested order; call floc.compress again")
+            merged = "merge" in self.settings
+            problem = "tokens were merged" if merged else f"method {self.method!r} does not keep a nested order"
+            raise ValueError(f"{problem}; call floc.compress again")
         if target.coverage is None:
             count = target.count(self.n)
         elif self.ranking is not None and self.ranking.history is not None:

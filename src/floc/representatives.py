@@ -230,6 +230,17 @@ def compute_cosines(tokens: torch.Tensor, kept: torch.Tensor, place: torch.Tenso
     return torch.cat([(normalize(rows[part]) * others[place[part]]).sum(-1) for part in tiles])
 
 
+def average_by_representative(values: torch.Tensor, represents: torch.Tensor, count: int) -> torch.Tensor:
+    """Return [count, D] float32, the mean of the [n, D] values of the tokens that each kept token represents."""
+    represents = represents.to(values.device)
+    members = represents.bincount(minlength=count).clamp(min=1)
+    mean = torch.zeros(count, values.shape[-1], device=values.device)
+    for part in iterate_tiles(len(values), 4 * values.shape[1], TILE_BYTES):
+        # divided before they are added: the sum of large values would overflow
+        mean.index_add_(0, represents[part], values[part].float() / members[represents[part], None])
+    return mean
+
+
 def find_principal_directions(tokens: torch.Tensor, count: int, sample: int = 20_000) -> torch.Tensor:
     """Return [D, count], the principal directions of the normalized tokens, from an even sample of them."""
     rows = tokens.reshape(-1, tokens.shape[-1])

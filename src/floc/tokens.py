@@ -17,6 +17,7 @@ from floc.representatives import (
     AssignedRepresentation,
     NearestRepresentation,
     RankedRepresentation,
+    average_by_representative,
     describe_non_finite,
 )
 
@@ -148,6 +149,14 @@ class TokenGrid:
         """Keep [K, D] merged tokens at [K] ascending flat indices; token i of n went into number `represents[i]`."""
         features, representation = merged.to(self.tokens.dtype), AssignedRepresentation(self.tokens, merged, represents)
         return self._keep_on_host(features, indices, np.zeros(len(indices)), merged=True, representation=representation)
+
+    def blend(self, kept: Kept, share: float) -> Kept:
+        """Replace a share of each kept token's features by the mean of the tokens that it represents."""
+        represents, own = torch.as_tensor(kept.represents), torch.as_tensor(kept.features)
+        mean = average_by_representative(self.tokens.reshape(-1, self.dim), represents, len(kept))
+        features = to_input_type(torch.lerp(own.float(), mean, share).to(own.dtype), self.numpy_dtype)
+        settings = {**kept.settings, "merge": share}
+        return replace(kept, features=features, settings=settings, merged=True, nested=False)
 
     def keep_all(self) -> Kept:
         """Keep every token, as merging methods do if the budget allows it."""

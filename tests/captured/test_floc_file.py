@@ -148,6 +148,14 @@ def test_rejects_truncated_files(saved: Path, size: float) -> None:
         (lambda tensors, metadata: metadata["made"].update(method=3), r"made\.method must be"),
         (lambda tensors, metadata: metadata["made"].update(seconds={"total": "1"}), r"made\.seconds\.total must be"),
         (lambda tensors, metadata: metadata["made"].update(settings=[]), r"made\.settings must be a JSON object"),
+        (lambda tensors, metadata: tensors.update(members=torch.ones(3, dtype=torch.int64)), "members must have shape"),
+        (lambda tensors, metadata: tensors.update(members=torch.ones(K)), "members must have dtype"),
+        (
+            lambda tensors, metadata: tensors.update(members=torch.full((K,), 3)),
+            "members must be how many of 30 tokens",
+        ),
+        (lambda tensors, metadata: tensors.update(members=torch.full((K,), 1 << 62)), "members must be how many"),
+        (lambda tensors, metadata: tensors.update(members=torch.arange(K) - 1), "members must be how many"),
         (lambda tensors, metadata: tensors.update(times_s=torch.arange(5).double() - 1), "from 0 to 1e\\+12 s"),
         (
             lambda tensors, metadata: metadata["model"].update(weights=[1] * 600),

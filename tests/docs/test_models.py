@@ -51,7 +51,8 @@ def test_example_of_a_new_family_is_in_the_files_it_names() -> None:
 
 
 def test_arguments_in_the_text_exist() -> None:
-    parameters = {name: inspect.signature(getattr(floc, name)).parameters for name in ("attach", "capture")}
+    parameters = {name: set(inspect.signature(getattr(floc, name)).parameters) for name in ("attach", "capture")}
+    options = {"merge", *floc.methods.list_options("floc")}  # passed on to `floc.compress`
     for page in [ROOT / "README.md", *DOCS.rglob("*.md")]:
         for call, arguments in re.findall(r"floc\.(attach|capture)\(([^)]*)\)", page.read_text()):
-            assert set(re.findall(r"(\w+)=", arguments)) <= parameters[call].keys(), arguments
+            assert set(re.findall(r"(\w+)=", arguments)) <= parameters[call] | options, arguments

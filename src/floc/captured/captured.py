@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from floc._arrays import Array
 from floc.budget import Budget
 from floc.captured.identity import Identity
+from floc.captured.steer import select_by_question
 from floc.families import FAMILIES
 from floc.families.locate import Shape
 from floc.families.preparation import Preparation
 from floc.families.processing import Turns, VideoPreparer
+from floc.methods.shared.question import check_question, read_query
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +38,7 @@ class Captured:
     frames_per_slice: int = 1
     fps: float | None = None  # sampled frames per second
     duration_s: float | None = None  # of the video
+    members: torch.Tensor | None = None  # [K] int64, how many tokens each represents, itself included; None if unknown
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -57,23 +61,54 @@ class Captured:
     def __repr__(self) -> str:
         return f"Captured({len(self)} of {self.n} tokens, for {self.model}, method {self.made.get('method')!r})"
 
-    def at(self, *, ratio: float | str | None = None, budget: int | None = None) -> "Captured":
-        """Return the answer for a smaller ratio (kept / total) or budget; nothing is recomputed."""
+    def at(
+        self,
+        *,
+        ratio: float | str | None = None,
+        budget: int | None = None,
+        query: Array | None = None,
+        query_weight: float = 0,
+    ) -> "Captured":
+        """Return the result for a smaller ratio (kept / total) or budget.
+
+        Without a question it is a prefix of the stored order, and nothing is recomputed. With one, tokens are selected
+        again among those that were kept, by method "floc".
+
+            video.at(ratio=1/32, query=embed_text(model, processor, question), query_weight=0.25)
+
+        Args:
+            ratio, budget: as in `floc.compress`; no more than was kept.
+            query: [Q, D] embeddings of the words of the question; see `floc.integrations.transformers.embed_text`.
+            query_weight: of the question; all tokens of the video together weigh 1.
+        """
         target = Budget.parse(ratio, budget, None)
         count = target.count(self.n)
+        check_question(query is not None, query_weight)
+        words = read_query(query, self.features)
         if count == len(self):
             return self
-        if not self.nested:
-            raise ValueError(f"method {self.made.get('method')!r} keeps no nested order; capture again at {target}")
+        if not self.nested and words is None:
+            merged = "merge" in self.made.get("settings", {})
+            problem = "tokens were merged" if merged else f"method {self.made.get('method')!r} keeps no nested order"
+            raise ValueError(f"{problem}; capture again at {target}")
         if count > len(self):
             kept = f"only {len(self)} were kept"
             raise ValueError(f"{target} needs {count} tokens, but {kept}; capture again with a larger budget")
-        first = self.order[:count]
+        made: dict[str, Any] = {**self.made, "coverage": None, "bound": None}
+        first, gains = self.order[:count], self.gains[:count]
+        if words is not None:
+            frames = self.positions[:, 0]
+            first, gains = select_by_question(
+                self.features, self.members, frames, self.n, count, words, float(query_weight)
+            )
+            first, gains = first.to(self.order.device), gains.to(self.gains.device)
+            made["query_weight"] = float(query_weight)
         places = first.sort().values
-        arrays: Any = dict(features=self.features[places], indices=self.indices[places], gains=self.gains[:count])
+        arrays: Any = dict(features=self.features[places], indices=self.indices[places], gains=gains)
         order, deep = torch.searchsorted(places, first), tuple(layer[places] for layer in self.deep)
-        made = {**self.made, "coverage": None, "bound": None}
-        return replace(self, **arrays, order=order, deep=deep, made=made)
+        members = None if self.members is None else self.members[places]
+        nested = self.nested or words is not None
+        return replace(self, **arrays, order=order, deep=deep, made=made, nested=nested, members=members)
 
     def inputs(self, processor: Any, question: str, history: Turns = ()) -> Any:
         """Build the inputs of a question about this video, for `model.generate` inside `floc.replay`.

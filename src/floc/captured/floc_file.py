@@ -33,6 +33,8 @@ def save(video: Captured, path: Path) -> None:
 
     tensors = {name: getattr(video, name) for name in _TENSORS}
     tensors |= {f"deep.{i}": layer for i, layer in enumerate(video.deep)}
+    if video.members is not None:
+        tensors["members"] = video.members
     for name in _TIMES:
         if (times := getattr(video, name)) is not None:
             tensors[name] = torch.from_numpy(np.array(times, np.float64))
@@ -57,6 +59,8 @@ def load(path: str | Path) -> Captured:
         values |= {name: file.tensor(name, (shape[0],), torch.float64).numpy() for name in _TIMES if name in file.names}
         indices, order = (file.tensor(name, (len(features),), torch.int64) for name in ("indices", "order"))
         gains = file.tensor("gains", (len(features),), "float")
+        if "members" in file.names:
+            values["members"] = file.tensor("members", (len(features),), torch.int64)
         deep = tuple(file.tensor(name, tuple(features.shape), features.dtype) for name in layers)
         model, made = Identity.from_fields(metadata.section("model")), metadata.section("made").values
         video = Captured(features, indices, order, gains, deep, shape, model, made, **values)
@@ -86,6 +90,12 @@ def require_consistent(video: Captured) -> None:
         raise ValueError("deep features differ from the features in shape or dtype")
     if not all(tensor.isfinite().all() for tensor in (video.features, video.gains, *video.deep)):
         raise ValueError("some values are not finite")
+    if video.members is not None:
+        members = video.members
+        fits = members.shape == video.indices.shape and members.dtype == torch.int64
+        # each at most n first, so that the sum cannot overflow
+        fits = fits and bool(((members >= 0) & (members <= video.n)).all()) and int(members.sum()) <= video.n
+        require(fits, f"members must be how many of {video.n} tokens each of {len(video)} represents")
     check_selection(video.indices, video.order, video.n)
     for name in _TIMES:
         if getattr(video, name) is None:

@@ -37,8 +37,11 @@ def capture_kept(kept: Kept, model: Identity, deep: Sequence[torch.Tensor] = ())
     # for these, computing the coverage costs more than the selection
     is_cheap = not isinstance(kept.representation, AssignedRepresentation | NearestRepresentation)
     coverage = kept.coverage if is_cheap else None
+    represents = kept.representation.represents if is_cheap else None
+    members = None if represents is None else torch.from_numpy(np.bincount(represents, minlength=len(kept)))
     made = {"method": kept.method, "settings": dict(kept.settings), "coverage": coverage}
-    return Captured(features, indices, order, gains, tuple(deep), kept.shape, model, made, kept.nested)
+    arrays = features, indices, order, gains, tuple(deep)
+    return Captured(*arrays, kept.shape, model, made, kept.nested, members=members)
 
 
 class StreamSelector:
@@ -206,8 +209,10 @@ def join_pieces(pieces: Sequence[Captured], frames: FrameLog, seconds: dict[str,
     features = torch.cat([piece.features for piece in pieces])
     gains = torch.cat([piece.gains.cpu() for piece in pieces])[merged]
     deep = tuple(torch.cat(layer) for layer in zip(*(piece.deep for piece in pieces), strict=True))
+    counts_of = [piece.members for piece in pieces]
+    members = None if any(part is None for part in counts_of) else torch.cat(counts_of)  # type: ignore[arg-type]
     shape, nested = (slices, *pieces[0].shape[1:]), all(piece.nested for piece in pieces)
     made = {**pieces[0].made, "coverage": coverage, "seconds": seconds, **frames.about}
     arrays = features, torch.cat(indices), torch.cat(order)[merged], gains
-    joined = Captured(*arrays, deep, shape, pieces[0].model, made, nested)
+    joined = Captured(*arrays, deep, shape, pieces[0].model, made, nested, members=members)
     return replace(joined, times_s=first_s, last_s=last_s, frames_per_slice=per_slice, fps=fps, duration_s=duration_s)

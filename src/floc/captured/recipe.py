@@ -9,8 +9,9 @@ import torch
 from floc import methods
 from floc._system import restore_interrupts
 from floc.budget import Budget
-from floc.compression import compress
+from floc.compression import check_merge, compress
 from floc.kept import Kept
+from floc.representatives import average_by_representative
 from floc.tokens import TokenGrid
 
 
@@ -25,22 +26,27 @@ class Recipe:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        method = methods.make(self.method, dict(self.options))  # raises if a name is unknown
+        method = self._make_method()  # raises if a name is unknown
+        check_merge(self.method, self.options.get("merge", 0))
         if isinstance(block := self.options.get("block"), list | tuple):
             raise ValueError(f"block={block!r} lists first frames, which fit only one video; pass a count or 'scene'")
         has_budget = (self.ratio, self.budget, self.coverage) != (None, None, None)
         if has_budget or not isinstance(method, methods.SelfSizing):
             Budget.parse(self.ratio, self.budget, self.coverage)
 
-    def __call__(self, tokens: torch.Tensor) -> Kept:
-        """Compress the tokens [T, H, W, D] of a whole video."""
+    def _make_method(self) -> methods.Method:
+        return methods.make(self.method, {name: value for name, value in self.options.items() if name != "merge"})
+
+    def __call__(self, tokens: torch.Tensor, query: torch.Tensor | None = None) -> Kept:
+        """Compress the tokens [T, H, W, D] of a whole video, for the [Q, D] embeddings of a question if given."""
         budget: Any = {"ratio": self.ratio, "budget": self.budget, "coverage": self.coverage}
-        return compress(tokens, **budget, method=self.method, **self.options)
+        options = self.options if query is None else {**self.options, "query": query}
+        return compress(tokens, **budget, method=self.method, **options)
 
     @restore_interrupts()
     def select_indices(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return [K] int64 ascending, the indices of the kept tokens of [T, H, W, D], without representatives."""
-        method = methods.make(self.method, dict(self.options))
+        method = self._make_method()
         if not isinstance(method, methods.IndexSelection):
             return torch.as_tensor(self(tokens).indices)
         grid = TokenGrid.from_array(tokens, check_finite=not methods.stays_on(method, tokens.device))
@@ -49,8 +55,8 @@ class Recipe:
 
     def get_stream_options(self) -> dict[str, Any] | None:
         """Return the options of a `floc.Stream` that selects with this recipe, or None if no stream can."""
-        method = methods.make(self.method, dict(self.options))
-        if self.coverage is not None or not isinstance(method, methods.Streamable):
+        method = self._make_method()
+        if self.coverage is not None or self.options.get("merge") or not isinstance(method, methods.Streamable):
             return None
         return method.get_stream_options(by_ratio=self.budget is None)
 
@@ -69,10 +75,10 @@ class Recipe:
 
 
 def merge_values(values: torch.Tensor, kept: Kept) -> torch.Tensor:
-    """Select other features [n, D] of the tokens as the tokens were selected: [K, D], for merged tokens the mean."""
+    """Select other features [n, D] of the tokens like the tokens: [K, D], selected, or merged alike."""
+    own = values[torch.as_tensor(kept.indices)]
     if not kept.merged:
-        return values[torch.as_tensor(kept.indices)]
-    represents = torch.as_tensor(kept.represents)
-    members = represents.bincount(minlength=len(kept)).clamp(min=1)[:, None]
-    sums = values.new_zeros(len(kept), values.shape[-1]).index_add(0, represents, values)
-    return (sums / members).to(values.dtype)
+        return own
+    mean = average_by_representative(values, torch.as_tensor(kept.represents), len(kept))
+    share: Any = kept.settings.get("merge", 1)
+    return torch.lerp(own.float(), mean, float(share)).to(values.dtype)

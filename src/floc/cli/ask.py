@@ -33,6 +33,7 @@ ARCHIVE = "Video in an archive"  # panel of the help
 
 @command(
     "floc ask talk.mp4 'What is on the table?' --model Qwen/Qwen2.5-VL-7B-Instruct",
+    "floc ask talk.floc 'What is on the table?' --ratio 1/32 --query-weight 0.25 --model Qwen/Qwen2.5-VL-7B-Instruct",
     "floc ask archive 'Who comes in?' --video door.mp4 --from 10:00 --to 20:00 --model Qwen/Qwen2.5-VL-7B-Instruct",
 )
 def ask(
@@ -45,6 +46,9 @@ def ask(
     ratio: str | None = option("RATIO", "Share of the tokens to keep. (default: 1/8; all of a .floc file)", BUDGET),
     budget: int | None = options.TOKEN_BUDGET,
     coverage: float | None = options.COVERAGE,
+    query_weight: float = option(
+        "WEIGHT", "Let each question choose --ratio or --budget of the tokens captured, as 0.25.", BUDGET, default=0
+    ),
     method: str | None = option(
         "NAME", "A method, with options: floc:detail=1. (default: floc)", METHOD, complete=options.complete_method
     ),
@@ -62,11 +66,13 @@ def ask(
 
     The vision encoder runs once for all questions, and once more for --compare. A .floc file or a video in an archive
     is answered without the video and without the vision encoder, at the captured ratio or a smaller one.
+
+    With --query-weight, a video is captured at 1/8, and each question chooses among the captured tokens.
     """
     from floc.integrations.transformers.ask import Session
-    from floc.video import check_file
 
     check_count("--max-new-tokens", max_new_tokens, "tokens")
+    _check_weight(query_weight, ratio, budget)
     is_in_archive = (video, start, end) != (None, None, None)
     is_captured = is_in_archive or Path(source).suffix == ".floc"
     spec = floc.methods.parse(method or "floc")
@@ -76,28 +82,24 @@ def ask(
         options.refuse_options(source, "this one is already captured", **refused)
     elif more_frames:
         chosen = dict(ratio=ratio, budget=budget, coverage=coverage, fps=fps, max_frames=max_frames)
-        for name, value in {**chosen, "frame_tokens": frame_tokens, "compare": compare}.items():
-            if value not in (None, False):
-                flag_name = f"--{name.replace('_', '-')}"
-                raise ValueError(f"--more-frames chooses the frames and the budget; leave out {flag_name}")
+        _refuse_beside_more_frames(**chosen, frame_tokens=frame_tokens, compare=compare)
     elif (ratio, budget, coverage) == (None, None, None) and not floc.methods.runs_alone(spec):
         ratio = options.DEFAULT_RATIO
     if (ratio, budget, coverage) != (None, None, None):
         options.parse_budget(ratio, budget, coverage, names="--ratio, --budget or --coverage")
     options.check_output(output, Path(source), ".floc")
-    # Errors in the file or archive show before weights are loaded.
-    if not is_captured:
-        if Path(source).is_dir() or "://" in source:
-            raise ValueError(f"{source}: not a video; if it is an archive, name one of its videos with --video")
-        check_file(Path(source))
+    if not is_captured:  # errors show before weights are loaded
+        _check_video(source)
+    later = (ratio, budget)  # what each question chooses, if it steers
+    if query_weight:
+        ratio, budget = None if is_captured else options.DEFAULT_RATIO, None
     stored = _load_captured(source, video, start, end, ratio, budget) if is_captured else None
     sampling = {"fps": options.parse_fps(fps), "max_frames": options.parse_limit(max_frames)}
     sampling |= {"frame_tokens": frame_tokens, "more_frames": more_frames}
     session = Session(model, device)
     settings: dict[str, Any] = {"method": spec.method, **sampling, **spec.options}
-    budgets: list[dict[str, Any]] = [{"ratio": ratio, "budget": budget, "coverage": coverage}]
-    if compare:
-        budgets.append({"ratio": 1})
+    limits: dict[str, Any] = {"ratio": ratio, "budget": budget, "coverage": coverage}
+    budgets = [limits, *[{"ratio": 1}] * compare]
     answers = []
     for run, limits in enumerate(budgets):
         captured = _capture(session, Path(source), **limits, **settings) if stored is None else session.reuse(stored)
@@ -107,12 +109,37 @@ def ask(
         for question in questions:
             if not as_json and len(budgets) * len(questions) > 1:
                 print_note(f"{'all tokens' if run else 'kept tokens'}: {question}")
-            answers.append(_answer(session, captured, question, max_new_tokens, as_json))
+            read = session.steer(captured, question, query_weight, *later) if query_weight and not run else captured
+            answers.append(_answer(session, read, question, max_new_tokens, as_json))
     if as_json:
         print(json.dumps(answers))
     _print_measures(answers)
     if output is not None:
         print_note(f"written  {output}", style="")
+
+
+def _check_weight(weight: float, ratio: Text, budget: int | None) -> None:
+    """Check --query-weight before anything is loaded; 0 is for no steering."""
+    from floc.methods.shared.question import check_question
+
+    check_question(weight != 0, weight)
+    if weight and (ratio, budget) == (None, None):
+        raise ValueError("--query-weight chooses among the captured tokens: give --ratio or --budget, such as 1/32")
+
+
+def _refuse_beside_more_frames(**given: Any) -> None:
+    for name, value in given.items():
+        if value not in (None, False):
+            flag_name = f"--{name.replace('_', '-')}"
+            raise ValueError(f"--more-frames chooses the frames and the budget; leave out {flag_name}")
+
+
+def _check_video(source: str) -> None:
+    from floc.video import check_file
+
+    if Path(source).is_dir() or "://" in source:
+        raise ValueError(f"{source}: not a video; if it is an archive, name one of its videos with --video")
+    check_file(Path(source))
 
 
 def _load_captured(source: str, video: Text, start: Text, end: Text, ratio: Text, budget: int | None) -> Captured:

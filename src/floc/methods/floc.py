@@ -27,16 +27,18 @@ import numpy as np
 import torch
 
 from floc import blocks, scenes, second_pass
+from floc._arrays import Array
 from floc._checks import check_at_least, check_choice, is_int, is_positive_int, shorten
 from floc._system import check_memory
 from floc.blocks import BlockSpec
 from floc.kept import Kept
 from floc.methods.registry import register
+from floc.methods.shared.question import check_question, compute_relevance, read_query, scale_weight
 from floc.ranking import DeviceRanking, Ranking
 from floc.second_pass import SecondPass
 from floc.selection.backends import BACKENDS, create_engine, resolve_backend
-from floc.selection.engine import Band, Job, Solution
-from floc.selection.objective import METRICS, SCALE, Metric, Similarity
+from floc.selection.engine import Band, Job, Question, Solution
+from floc.selection.objective import METRICS, SCALE, WEIGHT_SCALE, Metric, Similarity
 from floc.tokens import TokenGrid
 
 Horizon: TypeAlias = int | Literal["auto"] | None
@@ -67,6 +69,7 @@ def check_horizon(horizon: object) -> None:
     "floc",
     "Cho et al., FLoC, ICLR 2026, with a horizon and detail beyond it",
     "select",
+    needs="embeddings of a question (query=), with a weight (query_weight=)",
 )
 @dataclass(frozen=True)
 class Floc:
@@ -78,6 +81,8 @@ class Floc:
     block: BlockSpec = None
     dedupe: float = 1  # with blocks: survivors per token kept that go into a second pass; 1: no second pass
     metric: Metric = "cosine"  # or "gaussian", with blocks
+    query: Array | None = field(default=None, compare=False)  # [Q, D] embeddings of a question
+    query_weight: float = 0  # of the question; all tokens of the video together have 1
     backend: str = "auto"
     progress: Callable[[float], None] | None = field(default=None, repr=False, compare=False)  # gets the fraction done
 
@@ -87,6 +92,10 @@ class Floc:
             check_at_least(name, getattr(self, name), 1, " (1 turns it off)")
         check_choice("metric", self.metric, METRICS)
         check_choice("backend", self.backend, BACKENDS)
+        check_question(self.query is not None, self.query_weight)
+        if self.query is not None and (self.dedupe > 1 or self.metric != "cosine"):
+            given = f"dedupe={shorten(self.dedupe)}, metric={self.metric!r}"
+            raise ValueError(f"query needs dedupe=1 and metric='cosine'; got {given}")
         if self.horizon is not None:
             check_horizon(self.horizon)
             if self.block is not None or self.dedupe > 1 or self.metric != "cosine":
@@ -134,10 +143,12 @@ class Floc:
 
     def stays_on(self, device: torch.device) -> bool:
         """Return whether all work is done on the device without waiting for it."""
-        return self.metric == "cosine" and resolve_backend(self.backend, device) == "gpu"
+        return self.query is None and self.metric == "cosine" and resolve_backend(self.backend, device) == "gpu"
 
     def get_stream_options(self, *, by_ratio: bool) -> dict[str, Any] | None:
         """See `Streamable`: a stream with a budget selects in blocks and among their survivors, too."""
+        if self.query is not None:
+            return None
         if self.horizon is not None:
             return {name: getattr(self, name) for name in ("horizon", "detail", "backend")}
         if by_ratio or self.metric != "cosine" or self.dedupe == 1:
@@ -177,7 +188,9 @@ class FlocPaper(Floc):
 
     block: BlockSpec = BLOCK
     detail: float = 1
-    horizon: None = field(default=None, init=False)  # not in the paper
+    horizon: None = field(default=None, init=False)  # not in the paper, as the following
+    query: None = field(default=None, init=False)
+    query_weight: float = field(default=0, init=False)
 
     @classmethod
     def complete_options(cls, given: dict[str, Any]) -> dict[str, Any]:
@@ -201,6 +214,8 @@ class _Run:
         self.spans = scenes.find_blocks(grid, None if self.band else options.block)
         self.sizes = np.array([(span.stop - span.start) * cells for span in self.spans])
         self.has_second_pass = options.dedupe > 1 and len(self.spans) > 1  # never with a horizon
+        query = read_query(options.query, grid.tokens)
+        self.relevance = None if query is None else compute_relevance(grid.frames(slice(None)), query)
         if self.has_second_pass and not grid.tokens.is_contiguous():
             # every block is read three times: one copy costs less
             self.grid = replace(grid, tokens=grid.tokens.contiguous())
@@ -254,22 +269,33 @@ class _Run:
     def run_first_pass(self, depths: np.ndarray, *, with_cosines: bool) -> list[Solution | None]:
         """Select `depths` tokens in each block; None in a block that gets none. With a horizon there is one block."""
         if self.band is not None:
-            job, similarity = Job(self.grid.frames(slice(None)), int(depths[0])), self.similarity
+            job, similarity = self._make_job(slice(None), int(depths[0])), self.similarity
             tick = self.progress.tick
             return [self.engine.solve_band(job, self.band, similarity, with_cosines=with_cosines, tick=tick)]
-        jobs = (Job(self.grid.frames(span), int(k)) for span, k in zip(self.spans, depths, strict=True) if k > 0)
+        jobs = (self._make_job(span, int(k)) for span, k in zip(self.spans, depths, strict=True) if k > 0)
         # to the end, so that the engine's threads end here: garbage collection would swallow an interrupt
         solved = [*self.engine.solve(jobs, self.similarity, with_cosines=with_cosines, tick=self.progress.tick)][::-1]
         return [solved.pop() if k > 0 else None for k in depths]
 
+    def _make_job(self, span: slice, k: int) -> Job:
+        tokens, question = self.grid.frames(span), None
+        if self.relevance is not None:
+            cells = self.grid.shape[1] * self.grid.shape[2]
+            relevance = self.relevance.unflatten(0, (-1, cells))[span].flatten(0, 1)
+            question = Question(relevance, scale_weight(self.options.query_weight, *relevance.shape))
+        return Job(tokens, k, question=question)
+
     def rank_first_pass(self, solutions: list[Solution | None]) -> Ranking:
         """Merge the picks of all blocks if there is no second pass."""
-        scaled = [None if solution is None else solution.scale(SCALE) for solution in solutions]
+        unit = SCALE if self.relevance is None else SCALE * WEIGHT_SCALE
+        scaled = [None if solution is None else solution.scale(unit) for solution in solutions]
         is_rising = self.similarity.is_plain_cosine  # with other metrics the more similar need not have a higher cosine
         return Ranking.merge(scaled, self.sizes, rising=is_rising, with_history=self.with_history)
 
     def _check_memory(self, n: int, remedy: str, *, weighted: bool = False) -> None:
         needed = self.engine.estimate_bytes(n, self.grid.dim, self.similarity, weighted=weighted)
+        if self.relevance is not None:
+            needed += 2 * n * (n + self.relevance.shape[1])  # a copy of the matrix, with the question
         check_memory(n, needed, self.grid.tokens.device, remedy)
 
 

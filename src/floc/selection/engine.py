@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from floc.selection.objective import SCALE, Similarity
+from floc.selection.objective import SCALE, WEIGHT_SCALE, Similarity
 
 Tick = Callable[[float], None]  # called with the multiply-adds done since the last call
 Matrices = Sequence[torch.Tensor]  # [M, N] int16 similarities of each set
@@ -23,6 +23,13 @@ Cosines = Callable[[np.ndarray, np.ndarray], np.ndarray]  # computes the cosines
 
 def no_tick(_: float) -> None:
     """Ignore progress."""
+
+
+class Question(NamedTuple):
+    """The tokens of a question as further targets of a set, which every token can represent, whatever the horizon."""
+
+    relevance: torch.Tensor  # [n, Q] int16 of at least 0, how well each token represents each token of the question
+    weight: int  # of a token of the question, in units of 1 / WEIGHT_SCALE of a token of the video
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +44,7 @@ class Job:
     )  # [G] int64 tokens below `first`, kept already
     first: int = 0  # the tokens before it are to be represented, but cannot be picked
     stop: int | None = None  # picks from this token on are made, but not returned
+    question: Question | None = None  # gains are then in units of 1 / (SCALE * WEIGHT_SCALE)
 
     def __post_init__(self) -> None:
         if self.tokens.ndim != 2 or not 1 <= self.budget <= len(self.tokens) - self.first:
@@ -44,6 +52,17 @@ class Job:
                 f"cannot select {self.budget} of tokens of shape {list(self.tokens.shape)} from {self.first} on"
             )
         check_indices("given", self.given, (len(self.given),), self.first)
+        if self.question is not None:
+            self._check_question(self.question)
+
+    def _check_question(self, question: Question) -> None:
+        relevance = question.relevance
+        if relevance.dtype != torch.int16 or relevance.ndim != 2 or len(relevance) != len(self.tokens):
+            raise ValueError(
+                f"relevance is {relevance.dtype} of shape {list(relevance.shape)}; it must be [n, Q] int16"
+            )
+        if question.weight < 0 or self.first or len(self.given) or self.stop is not None:
+            raise ValueError("a question needs a weight of at least 0, and all tokens must be candidates")
 
     def list_returned(self, picks: torch.Tensor) -> torch.Tensor:
         """Return the given tokens, and those of the picks that are returned."""
@@ -181,6 +200,13 @@ def check_matrices(matrices: Sequence[torch.Tensor], depths: Sequence[int], weig
     if largest >= 2.0**63:
         total = f"weights add up to {weights.sum(dtype=np.float64):.3g}"
         raise ValueError(f"{total}, too much for exact 64-bit gains with {candidates} candidates; scale them down")
+
+
+def join_targets(matrix: torch.Tensor, question: Question) -> tuple[torch.Tensor, np.ndarray]:
+    """Append a question to the targets of a set: [n, n + Q] int16 similarities, and [n + Q] int64 weights."""
+    relevance = question.relevance.to(matrix.device)
+    weights = np.repeat(np.array([WEIGHT_SCALE, question.weight], np.int64), [matrix.shape[1], relevance.shape[1]])
+    return torch.cat([matrix, relevance], 1), weights
 
 
 def split_next_gain(picks: np.ndarray, gains: np.ndarray, budget: int) -> Choice:

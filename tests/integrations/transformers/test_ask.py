@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import floc
 from floc.cli.application import load_app
 from floc.cli.output import escape_controls
+from floc.integrations.transformers import embed_text
 from tests.integrations.transformers.checkpoints import create, save
 from tests.integrations.transformers.test_capture import list_kinds
 
@@ -87,6 +88,33 @@ def test_saves_a_file_and_asks_it_again(clip: Path, models, tmp_path: Path) -> N
     assert smaller_reply["seconds"].keys() == {"prefill", "answer"}  # no time was spent on capturing
 
 
+def test_each_question_chooses_among_captured_tokens(clip: Path, models, tmp_path: Path) -> None:
+    folder, saved, questions = models["qwen2_5_vl"], tmp_path / "clip.floc", (QUESTION, "QUIZ 1234567890")
+    given = ("--model", folder, "--max-new-tokens", 6, "--json", "--ratio", "1/16", "--query-weight", "50")
+    done = run(clip, *questions, *given, "-o", saved)
+    assert done.exit_code == 0, done.stderr
+    direct = json.loads(done.stdout)
+
+    # by hand: capture an eighth, select from it, replay
+    model, processor = create("qwen2_5_vl")
+    video = floc.capture(model, clip, ratio=1 / 8, processor=processor)
+    assert len(floc.load(saved)) == len(video)
+    kept = []
+    for question, reply in zip(questions, direct, strict=True):
+        query = embed_text(model, processor, question)
+        smaller = video.at(ratio=1 / 16, query=query, query_weight=50)
+        kept.append(smaller.indices.tolist())
+        with floc.replay(model, smaller):
+            inputs = smaller.inputs(processor, question)
+            ids = model.generate(**inputs, max_new_tokens=6, do_sample=False)
+        assert reply["kept"] == len(smaller) == round(video.n / 16)
+        answer = processor.tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        assert reply["answer"] == answer
+    assert kept[0] != kept[1]
+    again = json.loads(run(saved, *questions, *given).stdout)
+    assert [reply["answer"] for reply in again] == [reply["answer"] for reply in direct]
+
+
 def test_table_fits_a_narrow_screen(clip: Path, models, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     done = run(
@@ -117,6 +145,10 @@ def test_compare_also_asks_with_all_tokens(clip: Path, models) -> None:
         (["{clip}", "?", "--model", "{model}", "--ratio", "3"], "ratio must be in"),
         (["{clip}", "?", "--model", "{model}", "--method", "nope"], "unknown method"),
         (["{clip}", "?", "--model", "{model}", "-o", "a.txt"], ".floc file"),
+        (["{clip}", "?", "--model", "{model}", "--query-weight", "1"], "give --ratio or --budget"),
+        (["no.floc", "?", "--model", "{model}", "--query-weight", "-1"], "query_weight must be a number from 0"),
+        (["no.floc", "?", "--model", "{model}", "--query-weight", "nan"], "query_weight must be a number from 0"),
+        (["{clip}", "?", "--model", "{model}", "--query-weight", "1", "--ratio", "1/2"], "larger budget"),
         (["no.mp4", "?", "--model", "{model}"], "no.mp4"),
         (["no.floc", "?", "--model", "{model}"], "no such file"),
         (["no.floc", "?", "--model", "{model}", "--compare"], "--compare is for videos"),

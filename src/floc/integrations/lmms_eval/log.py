@@ -44,9 +44,9 @@ class MeasuredRecipe(Recipe):
 
     videos: list[VideoCost] = field(default_factory=list)  # since the last sample
 
-    def __call__(self, tokens: torch.Tensor) -> Kept:
+    def __call__(self, tokens: torch.Tensor, query: torch.Tensor | None = None) -> Kept:
         started = _read_clock(tokens.device)
-        kept = super().__call__(tokens)
+        kept = super().__call__(tokens, query)
         selected = _read_clock(tokens.device)
         coverage = kept.coverage
         coverage_s = _read_clock(tokens.device) - selected

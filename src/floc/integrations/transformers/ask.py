@@ -15,6 +15,7 @@ from floc.families import find_family
 from floc.families.pretrained import first_line, hide_progress, load_part
 from floc.families.processing import check_match, check_processor
 from floc.integrations.transformers.capture import capture
+from floc.integrations.transformers.question import embed_text
 from floc.integrations.transformers.replay import replay
 from floc.planning.planner import ContextWarning
 
@@ -55,6 +56,13 @@ class Session:
     def reuse(self, video: Captured) -> Captured:
         """Return a stored video without the seconds that its capture took."""
         return replace(video, made={**video.made, "seconds": {}})
+
+    def steer(
+        self, video: Captured, question: str, weight: float, ratio: float | str | None = None, budget: int | None = None
+    ) -> Captured:
+        """Return some of a captured video's tokens, selected again for a question."""
+        query = embed_text(self.model, self.processor, question)
+        return video.at(ratio=ratio, budget=budget, query=query, query_weight=weight)
 
     @torch.no_grad()
     def ask(

@@ -51,8 +51,8 @@ class DecoderHooks(ABC):
     """The hooks on one model, as a context manager or until `detach`."""
 
     @abstractmethod
-    def select(self, videos: list[PromptVideo], embeds: torch.Tensor) -> list[VideoSelection | None]:
-        """Select the tokens of each video of a prompt with embeddings [B, L, D]; None keeps all tokens."""
+    def select(self, videos: list[PromptVideo], embeds: torch.Tensor, ids: torch.Tensor) -> list[VideoSelection | None]:
+        """Select the tokens of each video of a prompt, [B, L, D] embeddings and [B, L] ids; None keeps all tokens."""
 
     def __init__(self, model: Any, positions: Positions, shapes: Sequence[Shape] | None = None) -> None:
         check_choice("positions", positions, get_args(Positions))
@@ -207,7 +207,7 @@ class DecoderHooks(ABC):
             raise ValueError(f"the model drops tokens itself: {counts}; switch that off, such as video_pruning_rate")
         known = {**self.call.encoded, **{name: value for name, value in arguments.items() if value is not None}}
         videos = self.family.find_videos(self.config, known, self.shapes)
-        pairs = zip(videos, self.select(videos, embeds), strict=True)
+        pairs = zip(videos, self.select(videos, embeds, known["input_ids"]), strict=True)
         selected = [(video, selection) for video, selection in pairs if selection is not None]
         if not selected:
             return None

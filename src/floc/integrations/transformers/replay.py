@@ -27,7 +27,7 @@ class ReplayHandle(DecoderHooks):
             self.selections.append(VideoSelection(indices, features, deep=deep))
         super().__init__(model, positions, [video.shape for video in videos])
 
-    def select(self, videos: list[PromptVideo], embeds: torch.Tensor) -> list[VideoSelection | None]:
+    def select(self, videos: list[PromptVideo], embeds: torch.Tensor, ids: torch.Tensor) -> list[VideoSelection | None]:
         return [self.selections[video.index] for video in videos]
 
 

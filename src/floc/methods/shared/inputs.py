@@ -13,7 +13,14 @@ Layout = tuple[int | str, ...]  # sizes of the axes; text is any size of at leas
 def read_array(
     grid: TokenGrid, name: str, array: Array | None, *layouts: Layout, nonnegative: bool = False
 ) -> torch.Tensor | None:
-    """Check an optional array and move it to the tokens' device; raise if it fits no layout.
+    """Check an optional array and move it to the device of the grid's tokens; see `read_floats`."""
+    return read_floats(array, name, *layouts, device=grid.tokens.device, nonnegative=nonnegative)
+
+
+def read_floats(
+    array: Array | None, name: str, *layouts: Layout, device: torch.device, nonnegative: bool = False
+) -> torch.Tensor | None:
+    """Check an optional array and move it to a device; raise if it fits no layout.
 
     Returns:
         The array in float32 or float64, with its own shape; None if there is none.
@@ -27,7 +34,7 @@ def read_array(
     is_float = array.dtype.kind == "f" if isinstance(array, np.ndarray) else array.is_floating_point()
     if not is_float or array.dtype.itemsize > 8:
         raise TypeError(f"{name} must be floating point, got {array.dtype}; convert it first, for example to float32")
-    tensor = to_float(to_tensor(array).detach().to(grid.tokens.device))
+    tensor = to_float(to_tensor(array).detach().to(device))
     if not bool(tensor.isfinite().all()):
         raise ValueError(f"{name} must be finite, but has infinite values or NaN; replace them first")
     if nonnegative and bool((tensor < 0).any()):

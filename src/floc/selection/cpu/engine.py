@@ -16,7 +16,7 @@ import torch
 from floc._arrays import iterate_tiles
 from floc._system import count_threads, single_threaded_blas
 from floc.selection import engine
-from floc.selection.cpu import greedy, matrix_tiles, rows
+from floc.selection.cpu import greedy, matrix_tiles, question, rows
 from floc.selection.engine import Band, Choice, Job, Matrices, Raises, Solution, Targets, Tick, TokenSets, no_tick
 from floc.selection.objective import LARGEST_DETAIL, PLAIN, Similarity
 from floc.selection.torch.engine import Selected, TorchEngine, select_one_by_one
@@ -50,7 +50,7 @@ class CpuEngine(TorchEngine):
     def _select_in_band(
         self, job: Job, band: Band, similarity: Similarity, tick: Tick
     ) -> tuple[Choice, Raises, np.ndarray]:
-        if band.width >= greedy.MAX_INT32_TOKENS:
+        if band.width >= greedy.MAX_INT32_TOKENS or job.question is not None:
             return super()._select_in_band(job, band, similarity, tick)
         source = rows.view_bits(job.tokens)
         with _workers() as pool:
@@ -61,6 +61,16 @@ class CpuEngine(TorchEngine):
             raises = greedy.trace_history(values, job.list_returned(torch.from_numpy(picks)).numpy(), band.cells)
         own = values[np.arange(band.n), band.reach + np.arange(band.n) % band.cells]
         return job.split_choice(picks, gains), raises, own
+
+    def _pick_in_band(
+        self, job: Job, band: Band, similarity: Similarity
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        if job.question is None or band.width >= greedy.MAX_INT32_TOKENS:
+            return super()._pick_in_band(job, band, similarity)
+        with _workers() as pool:
+            values = _compute_cosine_band(pool, rows.view_bits(job.tokens), band, similarity.detail, no_tick)
+        picks, gains = question.band_greedy(values, band, min(job.budget + 1, band.n), job.question)
+        return torch.from_numpy(values), torch.from_numpy(picks), torch.from_numpy(gains)
 
     def _sum_by_cluster(self, sets: TokenSets, count: int, unit: bool) -> tuple[torch.Tensor, np.ndarray]:
         sums = np.zeros((count, sets[0][0].shape[1]), np.float32)
@@ -236,7 +246,14 @@ def _solve_set(
         rows.compute_cosines(source, i, source, j, out)
         return out
 
-    picks, gains, raises = greedy.symmetric_greedy(matrix, min(job.budget + 1, len(matrix)), traced=job.budget)
+    depth = min(job.budget + 1, len(matrix))
+    if job.question is None:
+        picks, gains, raises = greedy.symmetric_greedy(matrix, depth, traced=job.budget)
+    else:
+        targets, weights = engine.join_targets(torch.from_numpy(matrix), job.question)
+        engine.check_matrices([targets], [depth], weights)
+        picks, gains, _ = greedy.lazy_greedy(targets.numpy(), depth, weights)
+        raises = greedy.trace_history(matrix, picks[: job.budget])
     choice = engine.split_next_gain(picks, gains, job.budget)
     own = matrix.diagonal()
     return engine.build_solution(choice, raises, own, similarity, cosines, with_cosines=with_cosines, job=job)

@@ -32,7 +32,7 @@ class GpuEngine(TorchEngine):
     def _pick_in_band(
         self, job: Job, band: Band, similarity: Similarity
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        if job.first or len(job.given):  # a part of a stream
+        if job.first or len(job.given) or job.question is not None:  # a part of a stream, or more targets
             return super()._pick_in_band(job, band, similarity)
         depth = min(job.budget + 1, band.n)
         with use_device(job.tokens.device):

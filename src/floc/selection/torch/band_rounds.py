@@ -26,9 +26,14 @@ def greedy(
 
     For `given` and `first` see `Job`.
     """
-    rounds = _Rounds(similarity, band, first)
+    rounds = Rounds(similarity, band, first)
     if given is not None and len(given):
         rounds.cover_by(given)
+    return run_rounds(rounds, k)
+
+
+def run_rounds(rounds: "Rounds", k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run rounds until the first `k` picks of sequential greedy are known, and return them and their gains."""
     while True:
         for _ in range(CHECK):
             rounds.run()
@@ -36,7 +41,7 @@ def greedy(
             return rounds.sort_picks(k)
 
 
-class _Rounds:
+class Rounds:
     """The state of a selection. Padded arrays have `reach` entries before the first token and after the last one."""
 
     def __init__(self, similarity: torch.Tensor, band: Band, first: int) -> None:
@@ -76,16 +81,23 @@ class _Rounds:
         is_exact = _slide_maximum(waiting.long(), band.horizon) == 0
         is_pick = (largest == around) & is_exact & (largest >> self.bits > 0)  # at most one in a slice
         token = self.starts + place
+        is_pick = self._select_picks(is_pick, token, largest)
         self.picked[token] = torch.where(is_pick, largest, self.picked[token])
         rows = torch.where(is_pick[:, None], self.similarity[token], 0)  # [T, width]
         places = (self.starts[:, None] + self.offsets).view(-1)
         self.target.scatter_reduce_(0, places, rows.view(-1), "amax")
         self._raise_cover()
 
+    def _select_picks(self, is_pick: torch.Tensor, token: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
+        """Return [T] bool, which of the slices' best tokens to pick in this round; `largest` are their keys."""
+        return is_pick
+
+    def _compute_gains(self) -> torch.Tensor:
+        return self.gain[self.band.reach : self.band.reach + self.band.n]
+
     def _compute_keys(self) -> torch.Tensor:
-        gain = self.gain[self.band.reach : self.band.reach + self.band.n]
         is_candidate = (self.picked < 0) & (self.index >= self.first)
-        return torch.where(is_candidate, (gain << self.bits) | self.complement, -1)
+        return torch.where(is_candidate, (self._compute_gains() << self.bits) | self.complement, -1)
 
     def _raise_cover(self) -> None:
         """Raise the cover of some of the tokens whose target is higher, and lower the gains accordingly."""

@@ -28,7 +28,7 @@ from floc.selection.engine import (
     no_tick,
 )
 from floc.selection.objective import PLAIN, SCALE, Similarity
-from floc.selection.torch import band_rounds, greedy
+from floc.selection.torch import band_rounds, greedy, question_rounds
 
 Selected = tuple[torch.Tensor, torch.Tensor]  # int64 picks and gains of all sets, concatenated
 _BATCH_BYTES = 1 << 30  # limit of the matrices of one batch of sets
@@ -49,7 +49,7 @@ class TorchEngine:
         """Select from each set in turn; `with_cosines` requests the cosines of the history."""
         for batch in _batch_jobs(jobs):
             computed = [compute_symmetric_matrix(job.tokens, similarity) for job in batch]
-            choices = self._select_budgets([matrix for matrix, _ in computed], [job.budget for job in batch], None)
+            choices = self._choose(batch, [matrix for matrix, _ in computed])
             for job, (matrix, sigma), choice in zip(batch, computed, choices, strict=True):
                 raises, own = self._trace_history(matrix, choice[0]), matrix.diagonal().cpu().numpy()
 
@@ -61,6 +61,15 @@ class TorchEngine:
                     choice, raises, own, similarity, cosines, with_cosines=with_cosines, job=job
                 )
                 yield replace(solution, sigma=sigma)
+
+    def _choose(self, jobs: list[Job], matrices: list[torch.Tensor]) -> list[Choice]:
+        asked = [
+            self._select_budgets([targets], [job.budget], weights)[0]
+            for job, matrix in zip(jobs, matrices, strict=True)
+            if job.question is not None
+            for targets, weights in [engine.join_targets(matrix, job.question)]
+        ]
+        return asked or self._select_budgets(matrices, [job.budget for job in jobs], None)
 
     def solve_band(
         self, job: Job, band: Band, similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick
@@ -93,6 +102,8 @@ class TorchEngine:
         values = compute_band(job.tokens, band, similarity)
         given = torch.from_numpy(job.given).to(values.device)
         depth = min(job.budget + 1, band.n - job.first)
+        if job.question is not None:
+            return values, *question_rounds.greedy(values, band, depth, job.question)
         return values, *band_rounds.greedy(values, band, depth, given, job.first)
 
     def sum_by_cluster(self, sets: TokenSets, count: int, *, unit: bool) -> tuple[torch.Tensor, np.ndarray]:
@@ -238,7 +249,11 @@ class ReferenceEngine(TorchEngine):
         tick(job.tokens.numel() * band.width / 2)
         covered = matrix[job.given].max(0, initial=0)
         gained = np.maximum(matrix[job.first :] - covered, 0)  # [candidates, n], beyond what is covered already
-        picks, gains = reference.greedy(gained, min(job.budget + 1, len(gained)))
+        weights = None
+        if job.question is not None:
+            targets, weights = engine.join_targets(torch.from_numpy(gained), job.question)
+            gained = targets.numpy()
+        picks, gains = reference.greedy(gained, min(job.budget + 1, len(gained)), weights)
         choice = job.split_choice(job.first + picks, gains)
         token, rank, cover = self._trace_history(torch.from_numpy(matrix), np.append(job.given, choice[0]))
         rises = cover > 0  # a pick represents no token that it does not resemble
