@@ -185,11 +185,12 @@ class Worker:
             part = capture_kept(kept, self.job.model, [merge_values(layer.flatten(0, 2), kept) for layer in deep])
         about: dict[str, Any] = {} if span.preparation is None else {"preparation": span.preparation}
         about |= {} if self.job.options.reuse is None else {"reuse": float(self.job.options.reuse)}
-        captured = join_pieces([part], FrameLog(frames_per_slice, times, span.fps, span.duration_s, about), {})
+        # the preparation is of the whole video
+        captured = join_pieces([part], FrameLog(frames_per_slice, times, span.fps, span.duration_s), {})
         with stages.measure("write"):
             piece = self.store.write_piece(span.video, number, captured)
         release_memory()  # otherwise the heap fragments from piece to piece
-        return events.PieceWritten(piece, captured.nested, captured.made, stages.seconds)
+        return events.PieceWritten(piece, captured.nested, {**captured.made, **about}, stages.seconds)
 
     def _encode(self, batch: Frames, span: VideoSpan) -> FrameTokens:
         if not isinstance(self.encoder, VisionTower):
