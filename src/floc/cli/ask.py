@@ -34,6 +34,7 @@ ARCHIVE = "Video in an archive"  # panel of the help
 @command(
     "floc ask talk.mp4 'What is on the table?' --model Qwen/Qwen2.5-VL-7B-Instruct",
     "floc ask talk.floc 'What is on the table?' --ratio 1/32 --query-weight 0.25 --model Qwen/Qwen2.5-VL-7B-Instruct",
+    "floc ask door.mp4 'Who comes in?' --model Qwen/Qwen2.5-VL-7B-Instruct --reuse 8",
     "floc ask archive 'Who comes in?' --video door.mp4 --from 10:00 --to 20:00 --model Qwen/Qwen2.5-VL-7B-Instruct",
 )
 def ask(
@@ -59,6 +60,7 @@ def ask(
     max_frames: str | None = options.MAX_FRAMES,
     frame_tokens: int | None = options.FRAME_TOKENS,
     more_frames: bool = options.MORE_FRAMES,
+    reuse: float | None = options.REUSE,
     device: str | None = options.DEVICE,
     as_json: bool = options.AS_JSON,
 ) -> None:
@@ -69,8 +71,10 @@ def ask(
 
     With --query-weight, a video is captured at 1/8, and each question chooses among the captured tokens.
     """
+    from floc.encoders.base import check_reuse
     from floc.integrations.transformers.ask import Session
 
+    check_reuse(reuse)
     check_count("--max-new-tokens", max_new_tokens, "tokens")
     _check_weight(query_weight, ratio, budget)
     is_in_archive = (video, start, end) != (None, None, None)
@@ -79,6 +83,7 @@ def ask(
     if is_captured:
         refused = dict(coverage=coverage, method=method, fps=fps, max_frames=max_frames, compare=compare)
         refused |= dict(frame_tokens=frame_tokens, more_frames=more_frames)
+        refused |= dict(reuse=None if reuse is None else str(reuse))  # 0 is an option, too
         options.refuse_options(source, "this one is already captured", **refused)
     elif more_frames:
         chosen = dict(ratio=ratio, budget=budget, coverage=coverage, fps=fps, max_frames=max_frames)
@@ -95,14 +100,16 @@ def ask(
         ratio, budget = None if is_captured else options.DEFAULT_RATIO, None
     stored = _load_captured(source, video, start, end, ratio, budget) if is_captured else None
     sampling = {"fps": options.parse_fps(fps), "max_frames": options.parse_limit(max_frames)}
-    sampling |= {"frame_tokens": frame_tokens, "more_frames": more_frames}
+    sampling |= {"frame_tokens": frame_tokens, "more_frames": more_frames, "reuse": reuse}
     session = Session(model, device)
     settings: dict[str, Any] = {"method": spec.method, **sampling, **spec.options}
     limits: dict[str, Any] = {"ratio": ratio, "budget": budget, "coverage": coverage}
-    budgets = [limits, *[{"ratio": 1}] * compare]
+    budgets = [limits, *[{"ratio": 1, "reuse": None}] * compare]
     answers = []
     for run, limits in enumerate(budgets):
-        captured = _capture(session, Path(source), **limits, **settings) if stored is None else session.reuse(stored)
+        captured = (
+            _capture(session, Path(source), **{**settings, **limits}) if stored is None else session.reuse(stored)
+        )
         if output is not None and run == 0:
             output.parent.mkdir(parents=True, exist_ok=True)
             captured.save(output)

@@ -25,6 +25,7 @@ MAX_MESSAGES = 20  # failures and warnings in the summary; the store and --json 
 
 @command(
     "floc ingest footage/ --store archive --encoder hf:Qwen/Qwen2.5-VL-7B-Instruct --horizon 8",
+    "floc ingest door.mp4 --store archive --encoder hf:Qwen/Qwen2.5-VL-7B-Instruct --reuse 8",
     "floc ingest s3://bucket/cameras --store s3://bucket/archive --engine ray --address auto",
 )
 def ingest(
@@ -38,6 +39,7 @@ def ingest(
     encoder: str | None = options.ENCODER,
     fps: str | None = options.FPS,
     max_frames: str | None = options.MAX_FRAMES,
+    reuse: float | None = options.REUSE,
     device: str | None = options.DEVICE,
     engine: Engine = option("NAME", "local: processes on this machine; ray: Ray Data.", WORKERS, default="local"),
     workers: int | None = option("N", "Number of encoders. (default: 1 per core; per GPU 2, or 1 on Ray)", WORKERS),
@@ -56,7 +58,7 @@ def ingest(
     given = options.parse_block(block) | options.parse_horizon(horizon)
     method_options = {"method": spec.method, **spec.options, **given}
     reading = {"encoder": encoder or "auto", "fps": options.parse_fps(fps), "device": device}
-    reading["max_frames"] = options.parse_limit(max_frames)
+    reading["reuse"], reading["max_frames"] = reuse, options.parse_limit(max_frames)
     settings: dict[str, Any] = {"ratio": ratio, "coverage": coverage, **method_options, **reading}
     settings |= {"engine": engine, "workers": workers, "address": address}
     from floc.archive.ingest import ingest as ingest_videos

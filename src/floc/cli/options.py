@@ -76,6 +76,11 @@ MORE_FRAMES = flag(
 )
 _ENCODERS = "pixels, mobilenet, hf:MODEL, or auto: the best installed. (default: auto)"
 ENCODER = option("NAME", _ENCODERS, VIDEO, complete=complete_encoder)
+REUSE = option(
+    "LEVELS",
+    "Reuse tokens of frames that differ by at most so many levels of 255; model encoders. (default: off)",
+    VIDEO,
+)
 DEVICE = option("DEVICE", "Device of the model: cpu, cuda:0. (default: a GPU if there is one)", VIDEO)
 AS_JSON = flag("--json", "Print the result as JSON to stdout.")
 

@@ -28,6 +28,7 @@ Seconds = float | None
     "floc stream rtsp://camera/main --budget 4096 --state camera.state",
     "floc stream recording.ts --follow --ratio 1/32 --segment 60 -o segments",
     "floc stream /dev/video0 --ratio 1/32 --horizon 16 --state camera.state",
+    "floc stream /dev/video0 --ratio 1/32 --encoder hf:Qwen/Qwen2.5-VL-7B-Instruct --reuse 8",
 )
 def stream(
     source: str = typer.Argument(help="A video, a camera (/dev/video0), or an rtsp:// or http:// address."),
@@ -44,6 +45,7 @@ def stream(
     follow: bool = flag("--follow", "Wait for more of a file that still grows (MPEG-TS, Matroska).", VIDEO),
     patience: float = option("SECONDS", "With --follow: stop after this long without growth.", VIDEO, default=10),
     seconds: Seconds = option("SECONDS", "Stop after this much video. (default: never)", VIDEO),
+    reuse: float | None = options.REUSE,
     device: str | None = options.DEVICE,
     as_json: bool = options.AS_JSON,
 ) -> None:
@@ -68,7 +70,7 @@ def stream(
     if state is not None:
         options.check_output(state, Path(source))
         state.parent.mkdir(parents=True, exist_ok=True)
-    network = encoders.get(encoder or "auto", device=device)
+    network = encoders.get(encoder or "auto", device=device, reuse=reuse)
     recorder = open_recorder(source, network, target, state=state, device=device, **stream_options)
     if encoder in (None, "auto"):
         print_note(f"encoder: {network.name}")

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from floc._arrays import Array
-from floc._checks import check_choice
+from floc._checks import check_choice, is_number, shorten, to_float
 from floc.families.processing import Limit, Rate
 from floc.tokens import Frames
 from floc.video.choice import FrameChoice, VideoFacts
@@ -27,6 +27,7 @@ DEFAULT_FPS, DEFAULT_LIMIT = 1.0, 7200  # two hours at one frame per second, the
 
 # The grid of the built-in encoders: square cells, the same for all of them, so that reports can be compared
 CELL = 32  # pixels on a side: the stride of MobileNetV2's last feature map
+LEVELS = 255  # the largest value of a pixel
 MAX_CELLS = 144  # of a frame: 9 x 16 for a wide screen
 RESERVED_BYTES = 1 << 30  # for tokens at first: the length that a file states may be wrong
 
@@ -114,23 +115,36 @@ def list_encoders() -> list[str]:
     return ["auto", "mobilenet", "pixels"]
 
 
-def get(name: str, *, device: str | None = None) -> Encoder:
+def get(name: str, *, device: str | None = None, reuse: float | None = None) -> Encoder:
     """Return the encoder with this name.
 
     Args:
         name: "pixels", "mobilenet", "hf:" with a folder or hub id, or "auto": mobilenet if its weights are installed,
             else pixels.
         device: where the network runs, such as "cuda:1". Default: the first GPU, else the CPU.
+        reuse: for "hf:", the tolerance for slices that look the same, as in `floc.capture`.
     """
     name = resolve_name(name)
+    check_reuse(reuse, name)
     if device is not None and name != "pixels":
         try:
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
             raise ValueError(f"device {device!r} cannot be used here: {str(error).splitlines()[0]}") from None
     if name.startswith("hf:"):
-        return import_module("floc.encoders.vision_tower").load(name, device)
+        return import_module("floc.encoders.vision_tower").load(name, device, reuse)
     return import_module(f"floc.encoders.{name}").load(device)
+
+
+def check_reuse(reuse: object, encoder: str = "hf:") -> None:
+    """Raise ValueError unless `reuse` is None, or a number of levels of a pixel for the encoder of a model."""
+    if reuse is None:
+        return
+    if not (is_number(reuse) and 0 <= to_float(reuse) <= LEVELS):
+        problem = f"reuse must be a number of levels of a pixel, 0 to {LEVELS}, or None to encode every slice"
+        raise ValueError(f"{problem}; got {shorten(reuse)}")
+    if not encoder.startswith("hf:"):
+        raise ValueError(f"reuse is for the vision encoders of models, hf:<model>, not {encoder!r}; leave it out")
 
 
 def resolve_name(name: str) -> str:

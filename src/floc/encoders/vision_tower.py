@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from floc.encoders.base import FrameTokens, default_device, require_rgb
+from floc.encoders.reuse import SliceMemory, encode_changed, remember_frames, require_reuse
 from floc.encoders.vision_features import ADDS_TO_PLACEHOLDER, can_encode_in_chunks, encode_prepared, require_chunks
 from floc.families import find_family
 from floc.families.frame_size import limit_frame_tokens
@@ -86,14 +87,20 @@ class VisionTower(VisionLayout):
 
     model: Any = None  # the multimodal model, with or without its language model
     is_half: bool = True  # convert tokens to 16 bits, whatever the model's dtype
+    reuse: float | None = (
+        None  # largest difference, in levels, of a slice that takes the tokens of the last; None: none
+    )
+    memory: SliceMemory | None = field(default=None, init=False, repr=False)  # of the video that is encoded
+
+    def __post_init__(self) -> None:
+        if self.reuse is not None:  # a copy for another video has a memory of its own
+            object.__setattr__(self, "memory", remember_frames(self.model.config, self.reuse))
 
     def __call__(self, pixels: np.ndarray) -> torch.Tensor:
         return self.encode(pixels).tokens
 
     def prepare_steps(self, pixels: np.ndarray) -> Iterator[Mapping[str, torch.Tensor]]:
         """Prepare as many frames at a time as are encoded at a time."""
-        if len(pixels) % (count := self.frames_per_token):
-            raise ValueError(f"{self.name} joins {count} frames, got {len(pixels)}; use floc.encoders.encode to pad")
         step = STEP if can_encode_in_chunks(self.model.config) else len(pixels)
         for start in range(0, len(pixels), step):
             yield self.prepare(pixels[start : start + step])
@@ -101,20 +108,36 @@ class VisionTower(VisionLayout):
     @torch.no_grad()
     def encode(self, pixels: np.ndarray) -> FrameTokens:
         """Encode [B, height, width, 3] uint8 frames as tokens and deep features, on the model's device."""
+        require_rgb(pixels)
+        if len(pixels) % (count := self.frames_per_token):
+            raise ValueError(f"{self.name} joins {count} frames, got {len(pixels)}; use floc.encoders.encode to pad")
+        if self.memory is not None:
+            tokens, deep = encode_changed(self, pixels)
+            return FrameTokens(self._convert(tokens), deep)
         parts = []
         for prepared in self.prepare_steps(pixels):
             tokens, deep = encode_prepared(self.model, prepared)
-            parts.append(FrameTokens(tokens.half() if self.is_half and tokens.element_size() > 2 else tokens, deep))
+            parts.append(FrameTokens(self._convert(tokens), deep))
         tokens, *layers = (torch.cat(layer) for layer in zip(*(part.all for part in parts), strict=True))
         return FrameTokens(tokens, tuple(layers))
 
+    def forget(self) -> None:
+        """Encode the next slice, whatever it looks like."""
+        if self.memory is not None:
+            self.memory.forget()
 
-def load(name: str, device: str | None = None) -> VisionTower:
-    """Load the encoder "hf:" with a folder or hub id."""
+    def _convert(self, tokens: torch.Tensor) -> torch.Tensor:
+        return tokens.half() if self.is_half and tokens.element_size() > 2 else tokens
+
+
+def load(name: str, device: str | None = None, reuse: float | None = None) -> VisionTower:
+    """Load the encoder "hf:" with a folder or hub id; `reuse` is as in `floc.encoders.get`."""
     layout = load_layout(name)
     config = load_part("config", name.removeprefix("hf:"), f"the encoder {name!r}")
+    if reuse is not None:
+        require_reuse(config, reuse)
     model = _load_without_language(name, config).to(torch.device(device or default_device()))
-    return VisionTower(name, layout.preparer, model=model)
+    return VisionTower(name, layout.preparer, model=model, reuse=reuse)
 
 
 def load_layout(name: str) -> VisionLayout:

@@ -172,7 +172,7 @@ class StreamRecorder:
         segment = self.folder / f"segment-{number:06}.safetensors"
         if not self.written:
             self.folder.mkdir(parents=True, exist_ok=True)
-        metadata = {"encoder": self.encoder.name, "fps": self.fps, "segment": number}
+        metadata = {**_describe_encoder(self.encoder), "fps": self.fps, "segment": number}
         files.write_kept(self.kept, segment, source=live.redact_source(self.source), made_from=metadata)
         write_atomic(self.folder / LATEST, lambda temporary: shutil.copyfile(segment, temporary))
         self.stream.note["segments"] += 1
@@ -205,12 +205,17 @@ def open_recorder(
         assert state is not None
         stream = _load_stream(state, stream, encoder, device)
     else:
-        stream.note = {"encoder": encoder.name, "segments": 0, "first_segment": 0}
+        stream.note = {**_describe_encoder(encoder), "segments": 0, "first_segment": 0}
         if before := sorted(folder.glob("segment-*.safetensors")):
             missing = "" if state is None else f", but {state}, the state to resume from, does not exist"
             remedy = "name another folder with -o, or the state to resume from with --state"
             raise ValueError(f"{folder} has segments already, such as {before[-1].name}{missing}; {remedy}")
     return StreamRecorder(source, encoder, stream, budget, folder, state, fps, segment_s, resumes)
+
+
+def _describe_encoder(encoder: Encoder) -> dict[str, Any]:
+    reuse = getattr(encoder, "reuse", None)
+    return {"encoder": encoder.name, **({} if reuse is None else {"reuse": float(reuse)})}
 
 
 def _load_stream(state: Path, wanted: Stream, encoder: Encoder, device: str | None) -> Stream:
@@ -228,8 +233,8 @@ def _load_stream(state: Path, wanted: Stream, encoder: Encoder, device: str | No
     except ValueError as error:
         problem = f"{state}: a stream that `floc stream` did not save ({error})"
         raise ValueError(f"{problem}; name another file with --state") from error
-    saved = {"encoder": stream.note["encoder"], **stream.settings}
-    given = {"encoder": encoder.name, **wanted.settings}
+    saved = {"encoder": stream.note["encoder"], "reuse": stream.note.get("reuse"), **stream.settings}
+    given = {"reuse": None, **_describe_encoder(encoder), **wanted.settings}
     if different := [name for name in given if saved[name] != given[name]]:
         before, now = (", ".join(f"{name}={each[name]!r}" for name in different) for each in (saved, given))
         problem = f"{state}: saved with {before}, and cannot resume with {now}"

@@ -28,6 +28,7 @@ from floc.captured.identity import Identity
 from floc.captured.pieces import FrameLog, StageTimer, capture_kept, join_pieces
 from floc.captured.recipe import merge_values
 from floc.encoders.base import FrameLayout, FrameTokens, Layout, group_frames, open_video
+from floc.encoders.reuse import join_frames
 from floc.encoders.vision_tower import VisionLayout, VisionTower
 from floc.families.preparation import Preparation
 from floc.tokens import Frames
@@ -144,7 +145,7 @@ class Worker:
     """Encodes, compresses and writes pieces of videos; holds the encoder."""
 
     def __init__(self, options: IngestOptions, store: str) -> None:
-        self.encoder = encoders.get(options.encoder, device=options.device)
+        self.encoder = encoders.get(options.encoder, device=options.device, reuse=options.reuse)
         if isinstance(self.encoder, VisionTower):
             self.encoder = replace(self.encoder, is_half=False)  # features in the dtype of the model
         self.planned: tuple[str, VisionTower] | None = None  # the last video, and the encoder for it
@@ -169,7 +170,12 @@ class Worker:
         frames_per_slice = self.encoder.frames_per_token
         stages = StageTimer(torch.device("cpu"))
         encoded, times = [], []
-        for batch in stages.measure_items("decode", group_frames(frames, frames_per_slice)):
+        batches = group_frames(frames, frames_per_slice)
+        if self.job.options.reuse is not None:
+            batches = join_frames(batches)
+        if self.planned is not None:
+            self.planned[1].forget()  # a piece does not depend on others, which another worker may encode
+        for batch in stages.measure_items("decode", batches):
             times.append(batch.times_s)
             with stages.measure("encode"):
                 encoded.append(self._encode(batch, span))
@@ -177,12 +183,14 @@ class Worker:
             tokens, *deep = map(torch.cat, zip(*((batch.tokens, *batch.deep) for batch in encoded), strict=True))
             kept = self.job.options.recipe()(tokens)
             part = capture_kept(kept, self.job.model, [merge_values(layer.flatten(0, 2), kept) for layer in deep])
-        about = {} if span.preparation is None else {"preparation": span.preparation}
-        captured = join_pieces([part], FrameLog(frames_per_slice, times, span.fps, span.duration_s, about), {})
+        about: dict[str, Any] = {} if span.preparation is None else {"preparation": span.preparation}
+        about |= {} if self.job.options.reuse is None else {"reuse": float(self.job.options.reuse)}
+        # the preparation is of the whole video
+        captured = join_pieces([part], FrameLog(frames_per_slice, times, span.fps, span.duration_s), {})
         with stages.measure("write"):
             piece = self.store.write_piece(span.video, number, captured)
         release_memory()  # otherwise the heap fragments from piece to piece
-        return events.PieceWritten(piece, captured.nested, captured.made, stages.seconds)
+        return events.PieceWritten(piece, captured.nested, {**captured.made, **about}, stages.seconds)
 
     def _encode(self, batch: Frames, span: VideoSpan) -> FrameTokens:
         if not isinstance(self.encoder, VisionTower):

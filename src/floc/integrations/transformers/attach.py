@@ -1,5 +1,6 @@
 """Attach FLoC to a model: `with floc.attach(model, ratio=1/8): model.generate(**inputs)`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,20 +11,26 @@ from floc.families.locate import PromptVideo
 from floc.families.parts import unwrap_model
 from floc.integrations.transformers.cut import VideoSelection
 from floc.integrations.transformers.hooks import DecoderHooks, Positions
+from floc.integrations.transformers.reuse import remember_patches, reuse_slices
 from floc.kept import Kept
 
 
 class AttachHandle(DecoderHooks):
     """FLoC on a model, until it is detached."""
 
-    def __init__(self, model: Any, recipe: Recipe, positions: Positions) -> None:
+    def __init__(self, model: Any, recipe: Recipe, positions: Positions, reuse: float | None = None) -> None:
         query = recipe.options.get("query")
         if isinstance(query, str) and query != "prompt":
             raise ValueError(f"query must be 'prompt', for the text of the prompt, or embeddings; got {shorten(query)}")
-        self.recipe = recipe
+        self.recipe, self.reuse = recipe, reuse
+        if reuse is not None:
+            remember_patches(unwrap_model(model).config, reuse)  # raises if the model cannot
         self.special_ids = _list_special_ids(unwrap_model(model)) if isinstance(query, str) else []
         self.last: list[Kept] = []  # one for each distinct video of the last prompt, and question if it steers
         super().__init__(model, positions)
+
+    def _remember(self, encode: Callable[..., Any]) -> Callable[..., Any]:
+        return super()._remember(encode if self.reuse is None else reuse_slices(encode, self.config, self.reuse))
 
     def select(self, videos: list[PromptVideo], embeds: torch.Tensor, ids: torch.Tensor) -> list[VideoSelection | None]:
         self.last = []
@@ -88,6 +95,7 @@ def attach(
     method: str = "floc",
     positions: Positions = "keep",
     recipe: Recipe | None = None,
+    reuse: float | None = None,
     **options: object,
 ) -> AttachHandle:
     """Let a transformers video model read only the visual tokens that best represent each video.
@@ -105,7 +113,8 @@ def attach(
         positions: "keep" the position of every kept token, or, for models with plain positions, number the remaining
             tokens without gaps ("compact"), so that a long video fits a short context.
         recipe: `floc.captured.recipe.Recipe` to use instead of the arguments of `floc.compress`.
+        reuse: as in `floc.capture`, for models that take `video_grid_thw`; never between two videos.
         **options: of the method, such as `block`; and `merge` of `floc.compress`. `query="prompt"` takes the text of
             each prompt as the question of a method that has the option, such as "floc" with `query_weight=0.25`.
     """
-    return AttachHandle(model, recipe or Recipe(ratio, budget, coverage, method, options), positions)
+    return AttachHandle(model, recipe or Recipe(ratio, budget, coverage, method, options), positions, reuse)

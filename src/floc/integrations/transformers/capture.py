@@ -17,11 +17,13 @@ from floc.captured.identity import Identity
 from floc.captured.pieces import FrameLog, StageTimer, create_selector, estimate_rate, join_pieces
 from floc.captured.recipe import Recipe
 from floc.encoders.base import FrameTokens, group_frames, open_video
+from floc.encoders.reuse import encode_changed, join_frames
 from floc.encoders.vision_features import can_encode_in_chunks, encode_prepared, split_prepared
 from floc.encoders.vision_tower import STEP, VisionTower, wrap_model
 from floc.families import find_family
 from floc.families.parts import find_device, unwrap_model
 from floc.families.processing import Limit, Rate
+from floc.integrations.transformers.reuse import encode_changed_patches, remember_patches
 from floc.planning import ModelCosts, check_plan, describe_plan, plan_more_frames
 from floc.planning.planner import ContextWarning, check_context
 from floc.tokens import Frames
@@ -42,6 +44,7 @@ def capture(
     max_frames: Limit = None,
     frame_tokens: int | None = None,
     more_frames: bool = False,
+    reuse: float | None = None,
     progress: Callable[[float], None] | None = None,
     **options: object,
 ) -> Captured:
@@ -61,6 +64,8 @@ def capture(
         frame_tokens: most tokens of a frame of a file. Default: as many as the processor makes.
         more_frames: take as many frames of a file as fit the machine, and keep as many tokens as the processor would
             make without options. Leave out all other options for frames and budget.
+        reuse: a slice takes the tokens of the last encoded one, instead of being encoded, if in every patch their
+            pixels differ by at most so many levels of 255 (root mean square). Default: encode every slice.
         progress: called with the share of the frames that is done.
         **options: of the method.
     """
@@ -74,7 +79,7 @@ def capture(
     if not isinstance(inputs, Mapping) and processor is None:
         raise ValueError("the model's processor prepares a video; pass processor=AutoProcessor.from_pretrained(...)")
     if path is not None:
-        tower = replace(wrap_model(model, processor), frame_tokens=frame_tokens)
+        tower = replace(wrap_model(model, processor), frame_tokens=frame_tokens, reuse=reuse)
         if more_frames:
             given = (ratio, budget, coverage, fps, max_frames, frame_tokens)
             if given != (None,) * len(given):
@@ -87,10 +92,11 @@ def capture(
     else:
         recipe = Recipe(ratio, budget, coverage, method, options)
         if isinstance(inputs, Mapping):
-            planned, encoded = _encode_prepared(model, inputs, timer)
+            planned, encoded = _encode_prepared(model, inputs, timer, reuse)
         else:
             given_frames = cast("Iterable[Frames]", inputs)
-            planned, encoded = _encode_frames(wrap_model(model, processor), given_frames, timer, frames)
+            tower = replace(wrap_model(model, processor), reuse=reuse)
+            planned, encoded = _encode_frames(tower, given_frames, timer, frames)
     if budget is not None and not planned and recipe.get_stream_options() is None:
         problem = f"method {method!r} needs the length of the video for a budget"
         raise ValueError(f"{problem}; pass a file or a list, not an iterator")
@@ -108,6 +114,7 @@ def capture(
         raise ValueError("no frames to capture: the video is empty")
     with timer.measure("select"):
         pieces += selector.finish()
+    frames.about |= {} if reuse is None else {"reuse": float(reuse)}
     return join_pieces(pieces, frames, {**timer.seconds, "total": time.perf_counter() - started})
 
 
@@ -195,15 +202,22 @@ def _encode(tower: VisionTower, frames: Iterable[Frames], timer: StageTimer, log
     if not can_encode_in_chunks(tower.model.config):
         pixels, times_s = zip(*((batch.pixels, batch.times_s) for batch in batches), strict=True)
         batches = [Frames(np.concatenate(pixels), np.concatenate(times_s))]
+    elif tower.reuse is not None:
+        batches = join_frames(batches)
     for batch in timer.measure_items("decode", batches):
         log.times_s.append(batch.times_s)
+        if tower.reuse is not None:
+            yield encode_changed(tower, batch.pixels, timer)
+            continue
         for prepared in timer.measure_items("preprocess", tower.prepare_steps(batch.pixels)):
             with timer.measure("vision"):
                 encoded = encode_prepared(tower.model, prepared)
             yield encoded
 
 
-def _encode_prepared(model: Any, inputs: Mapping[str, Any], timer: StageTimer) -> tuple[int, Iterator[FrameTokens]]:
+def _encode_prepared(
+    model: Any, inputs: Mapping[str, Any], timer: StageTimer, reuse: float | None
+) -> tuple[int, Iterator[FrameTokens]]:
     """Encode the inputs of a processor; return the number of slices and their tokens, a few at a time."""
     family, model_type = find_family(model.config), model.config.model_type
     pixels = inputs.get(family.pixels)
@@ -220,7 +234,12 @@ def _encode_prepared(model: Any, inputs: Mapping[str, Any], timer: StageTimer) -
     if family.takes_images and images != slices:
         raise ValueError(f"the inputs have {images} images for {slices} frames; prepare the video alone")
 
+    memory = None if reuse is None else remember_patches(model.config, reuse)
+
     def encode() -> Iterator[FrameTokens]:
+        if memory is not None:
+            yield from encode_changed_patches(model, split_prepared(model.config, inputs, slices, STEP), memory, timer)
+            return
         for part in split_prepared(model.config, inputs, slices, STEP):
             with timer.measure("vision"):
                 encoded = encode_prepared(model.base_model, part)
