@@ -56,6 +56,7 @@ def ask(
     frame_tokens: int | None = options.FRAME_TOKENS,
     more_frames: bool = options.MORE_FRAMES,
     device: str | None = options.DEVICE,
+    no_fast_vision: bool = options.NO_FAST_VISION,
     as_json: bool = options.AS_JSON,
 ) -> None:
     """Ask a video model about a video, with a fraction of its tokens.
@@ -72,7 +73,7 @@ def ask(
     spec = floc.methods.parse(method or "floc")
     if is_captured:
         refused = dict(coverage=coverage, method=method, fps=fps, max_frames=max_frames, compare=compare)
-        refused |= dict(frame_tokens=frame_tokens, more_frames=more_frames)
+        refused |= dict(frame_tokens=frame_tokens, more_frames=more_frames, no_fast_vision=no_fast_vision)
         options.refuse_options(source, "this one is already captured", **refused)
     elif more_frames:
         chosen = dict(ratio=ratio, budget=budget, coverage=coverage, fps=fps, max_frames=max_frames)
@@ -92,7 +93,7 @@ def ask(
         check_file(Path(source))
     stored = _load_captured(source, video, start, end, ratio, budget) if is_captured else None
     sampling = {"fps": options.parse_fps(fps), "max_frames": options.parse_limit(max_frames)}
-    sampling |= {"frame_tokens": frame_tokens, "more_frames": more_frames}
+    sampling |= {"frame_tokens": frame_tokens, "more_frames": more_frames, "fast_vision": not no_fast_vision}
     session = Session(model, device)
     settings: dict[str, Any] = {"method": spec.method, **sampling, **spec.options}
     budgets: list[dict[str, Any]] = [{"ratio": ratio, "budget": budget, "coverage": coverage}]

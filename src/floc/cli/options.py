@@ -77,6 +77,7 @@ MORE_FRAMES = flag(
 _ENCODERS = "pixels, mobilenet, hf:MODEL, or auto: the best installed. (default: auto)"
 ENCODER = option("NAME", _ENCODERS, VIDEO, complete=complete_encoder)
 DEVICE = option("DEVICE", "Device of the model: cpu, cuda:0. (default: a GPU if there is one)", VIDEO)
+NO_FAST_VISION = flag("--no-fast-vision", "Run the vision encoder's attention as transformers does.", VIDEO)
 AS_JSON = flag("--json", "Print the result as JSON to stdout.")
 
 

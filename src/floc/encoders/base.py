@@ -114,13 +114,14 @@ def list_encoders() -> list[str]:
     return ["auto", "mobilenet", "pixels"]
 
 
-def get(name: str, *, device: str | None = None) -> Encoder:
+def get(name: str, *, device: str | None = None, fast_vision: bool = True) -> Encoder:
     """Return the encoder with this name.
 
     Args:
         name: "pixels", "mobilenet", "hf:" with a folder or hub id, or "auto": mobilenet if its weights are installed,
             else pixels.
         device: where the network runs, such as "cuda:1". Default: the first GPU, else the CPU.
+        fast_vision: of a model's vision encoder, compute attention faster, with the same results.
     """
     name = resolve_name(name)
     if device is not None and name != "pixels":
@@ -129,7 +130,7 @@ def get(name: str, *, device: str | None = None) -> Encoder:
         except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
             raise ValueError(f"device {device!r} cannot be used here: {str(error).splitlines()[0]}") from None
     if name.startswith("hf:"):
-        return import_module("floc.encoders.vision_tower").load(name, device)
+        return import_module("floc.encoders.vision_tower").load(name, device, fast_vision=fast_vision)
     return import_module(f"floc.encoders.{name}").load(device)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from floc.encoders.base import FrameTokens, default_device, require_rgb
+from floc.encoders.chunks import STEP, count_patches, limit_patches
 from floc.encoders.vision_features import ADDS_TO_PLACEHOLDER, can_encode_in_chunks, encode_prepared, require_chunks
 from floc.families import find_family
 from floc.families.frame_size import limit_frame_tokens
@@ -20,7 +21,6 @@ from floc.families.processing import Limit, Rate, VideoPlan, VideoPreparer, chec
 from floc.video.choice import FrameChoice, VideoFacts
 
 LOADED_WHOLE = (*ADDS_TO_PLACEHOLDER, "gemma4")  # their embeddings depend on the number of layers, or are needed
-STEP = 16  # frames encoded at a time: bounds the memory; even, so that pairs stay together
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,35 +86,49 @@ class VisionTower(VisionLayout):
 
     model: Any = None  # the multimodal model, with or without its language model
     is_half: bool = True  # convert tokens to 16 bits, whatever the model's dtype
+    fast_vision: bool = True  # use fast attention, with the same results
+
+    @property
+    def chunk_frames(self) -> int:
+        """Frames of the planned video to encode at a time: on a GPU as many as its free memory holds."""
+        most = None if self.plan is None else limit_patches(self.model)
+        if most is None or self.plan is None:
+            return STEP
+        patches = count_patches(self.model.config, self.plan.pixels[1]) / len(self.plan.indices)  # of a frame
+        return max(self.frames_per_token, int(most / patches) // self.frames_per_token * self.frames_per_token)
 
     def __call__(self, pixels: np.ndarray) -> torch.Tensor:
         return self.encode(pixels).tokens
 
     def prepare_steps(self, pixels: np.ndarray) -> Iterator[Mapping[str, torch.Tensor]]:
-        """Prepare as many frames at a time as are encoded at a time."""
+        """Prepare as many frames at a time as are encoded at a time, in the dtype of the model."""
         if len(pixels) % (count := self.frames_per_token):
             raise ValueError(f"{self.name} joins {count} frames, got {len(pixels)}; use floc.encoders.encode to pad")
-        step = STEP if can_encode_in_chunks(self.model.config) else len(pixels)
+        step = self.chunk_frames if can_encode_in_chunks(self.model.config) else len(pixels)
         for start in range(0, len(pixels), step):
-            yield self.prepare(pixels[start : start + step])
+            prepared = self.prepare(pixels[start : start + step])
+            yield {
+                name: value.to(self.model.dtype) if torch.is_tensor(value) and value.is_floating_point() else value
+                for name, value in prepared.items()
+            }
 
     @torch.no_grad()
     def encode(self, pixels: np.ndarray) -> FrameTokens:
         """Encode [B, height, width, 3] uint8 frames as tokens and deep features, on the model's device."""
         parts = []
         for prepared in self.prepare_steps(pixels):
-            tokens, deep = encode_prepared(self.model, prepared)
+            tokens, deep = encode_prepared(self.model, prepared, fast_vision=self.fast_vision)
             parts.append(FrameTokens(tokens.half() if self.is_half and tokens.element_size() > 2 else tokens, deep))
         tokens, *layers = (torch.cat(layer) for layer in zip(*(part.all for part in parts), strict=True))
         return FrameTokens(tokens, tuple(layers))
 
 
-def load(name: str, device: str | None = None) -> VisionTower:
+def load(name: str, device: str | None = None, *, fast_vision: bool = True) -> VisionTower:
     """Load the encoder "hf:" with a folder or hub id."""
     layout = load_layout(name)
     config = load_part("config", name.removeprefix("hf:"), f"the encoder {name!r}")
     model = _load_without_language(name, config).to(torch.device(device or default_device()))
-    return VisionTower(name, layout.preparer, model=model)
+    return VisionTower(name, layout.preparer, model=model, fast_vision=fast_vision)
 
 
 def load_layout(name: str) -> VisionLayout:

@@ -186,7 +186,7 @@ def test_times_of_frames() -> None:
     assert (video.fps, video.duration_s) == (2, 4.5)
     assert shares == sorted(shares)
     assert shares[-1] == 1
-    assert {"decode", "preprocess", "vision", "select", "total"} == video.made["seconds"].keys()
+    assert {"decode", "preprocess", "vision", "select", "other", "total"} == video.made["seconds"].keys()
 
 
 @pytest.fixture(scope="module")
