@@ -26,10 +26,12 @@ WITHOUT_WINDOWS = {
     *("gemma4", "gemma4_unified", "internvl", "llava_next_video", "llava_onevision", "minimax_m3_vl", "molmo2"),
     *("perception_lm", "smolvlm", "video_llava"),
 }
+# types that call once in any case: one attends to the whole part of a video, one has windows for pictures only
+ONE_CALL = {"kimi_k25", "nemotron_h_omni"}
 SOME = pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl", "glm4v", "video_llama_3"])
 PACKED = pytest.mark.parametrize("is_packed", [False, True], ids=["patterns", "groups"])
 REGISTRY = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS
-GRID_ROWS = [[3, 8, 12], [1, 4, 4], [2, 20, 12], [1, 8, 12], [5, 4, 28]]
+GRID_ROWS = [[3, 8, 12], [1, 4, 4], [2, 10, 14], [1, 8, 12], [5, 6, 26]]
 
 
 @contextmanager
@@ -83,13 +85,15 @@ def test_features_equal_those_of_the_bare_model(kind: str) -> None:
         assert torch.equal(actual, wanted)  # the same kernel for each window
     calls = len(fast), len(slow)
     assert calls[0] <= calls[1]
-    if kind not in WITHOUT_WINDOWS and kind != "kimi_k25":  # which attends to the whole part of a video
+    if kind not in WITHOUT_WINDOWS | ONE_CALL:
         assert calls[0] < calls[1]
     assert get_state(bare) == before
 
 
 def encode_grids(kind: str, rows: Sequence[Sequence[int]], models: Any) -> tuple[Any, torch.Tensor]:
-    """Return a tower of the zoo, and a function of whether it is fast that returns its output for grids of noise."""
+    """Return the output of a tower of the zoo for grids of noise, without and with fast attention."""
+    if kind == "glm4v":  # the model passes frames one by one
+        rows = [[1, h, w] for t, h, w in rows for _ in range(t)]
     base = models[kind, "sdpa"].base_model
     (tower,) = find_towers(base)
     width = 3 * 4 * 4 * (1 if kind == "video_llama_3" else 2)
@@ -107,27 +111,29 @@ def encode_grids(kind: str, rows: Sequence[Sequence[int]], models: Any) -> tuple
 @PACKED
 @pytest.mark.parametrize(
     "rows",
-    [GRID_ROWS, [[1, 4, 4]], [[7, 12, 20]], [[1, 12, 20]], [[4, 20, 4], [4, 20, 4]], [[1, 2, 2], [1, 2, 2]]],
+    [GRID_ROWS, [[1, 4, 4]], [[7, 10, 14]], [[1, 10, 14]], [[4, 10, 4], [4, 10, 4]], [[1, 2, 2], [1, 2, 2]]],
     ids=["ragged", "one window", "edge windows", "one frame", "two equal videos", "smallest"],
 )
 def test_grids(kind: str, rows: Any, is_packed: bool, packed: None, models) -> None:
     bare, fast = encode_grids(kind, rows, models)
     assert torch.equal(fast.last_hidden_state, bare.last_hidden_state)
-    assert torch.equal(fast.pooler_output, bare.pooler_output)
+    if bare.pooler_output is not None:
+        assert torch.equal(fast.pooler_output, bare.pooler_output)
 
 
 @PACKED
 def test_half_precision(is_packed: bool, packed: None) -> None:
     base = model("qwen2_5_vl", dtype=torch.bfloat16).base_model
     (tower,) = find_towers(base)
-    pixels, grids = torch.randn(5 * 12 * 20, 96).bfloat16(), torch.tensor([[5, 12, 20]])
+    pixels, grids = torch.randn(5 * 10 * 14, 96).bfloat16(), torch.tensor([[5, 10, 14]])
     bare = tower(pixels, grid_thw=grids).pooler_output
     with FastVision(base).use():
         assert torch.equal(tower(pixels, grid_thw=grids).pooler_output, bare)
 
 
+@PACKED
 @pytest.mark.parametrize("kind", sorted(GRIDS & set(transformers.CONFIG_MAPPING)))
-def test_videos_and_pictures_in_one_call(kind: str, models) -> None:
+def test_videos_and_pictures_in_one_call(kind: str, is_packed: bool, packed: None, models) -> None:
     bare = models[kind, "sdpa"]
     # GLM-V takes no pictures beside videos
     pictures = [] if kind.startswith("glm") else [Image(4, 6), Image(2, 2)]
@@ -139,7 +145,7 @@ def test_videos_and_pictures_in_one_call(kind: str, models) -> None:
             logits.append(bare(**example.inputs).logits)
         logits.append(len(calls))
     assert torch.equal(logits[2], logits[0])
-    assert logits[3] < logits[1]
+    assert logits[3] < logits[1] if is_packed else logits[3] <= logits[1]
 
 
 @SOME
@@ -177,7 +183,7 @@ def test_groups_of_windows(monkeypatch) -> None:
 def test_no_call_has_more_windows_than_kernels_number(is_packed: bool, packed: None, models, monkeypatch) -> None:
     monkeypatch.setattr(fast_attention, "MOST_WINDOWS", 3)
     with count_calls() as calls:
-        bare, fast = encode_grids("qwen2_5_vl", [[8, 12, 20]], models)
+        bare, fast = encode_grids("qwen2_5_vl", [[8, 10, 14]], models)
     assert torch.equal(fast.pooler_output, bare.pooler_output)
     # the bare model calls with one window at a time
     assert max(shape[0] for shape in calls) == 3
@@ -222,8 +228,7 @@ def install(name: str, function: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         module.varlen_attn = function  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, name, module)
     fast_attention._is_usable.cache_clear()
-    run = fast_attention._run_flash_attn if name == "flash_attn" else fast_attention._run_torch_varlen
-    return run
+    return fast_attention._run_flash_attn if name == "flash_attn" else fast_attention._run_torch_varlen
 
 
 KERNELS = pytest.mark.parametrize("name", ["flash_attn", "torch.nn.attention.varlen"])
@@ -247,7 +252,7 @@ def test_packed_kernel(name: str, models, monkeypatch) -> None:
     group_windows.cache_clear()
     fast_attention._is_usable.cache_clear()
     torch.testing.assert_close(fast.pooler_output, bare.pooler_output, **CLOSE)
-    assert len(used) == 2
+    assert len(used) == 2  # a layer with windows, and one with frames
 
 
 @KERNELS
