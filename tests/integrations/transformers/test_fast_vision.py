@@ -117,7 +117,7 @@ def encode_grids(kind: str, rows: Sequence[Sequence[int]], models: Any) -> tuple
 def test_grids(kind: str, rows: Any, is_packed: bool, packed: None, models) -> None:
     bare, fast = encode_grids(kind, rows, models)
     assert torch.equal(fast.last_hidden_state, bare.last_hidden_state)
-    if bare.pooler_output is not None:
+    if getattr(bare, "pooler_output", None) is not None:
         assert torch.equal(fast.pooler_output, bare.pooler_output)
 
 
