@@ -74,6 +74,11 @@ def _concatenate(batches: list[Frames]) -> Frames:
     return Frames(np.concatenate(pixels), np.concatenate(times_s))
 
 
+def runs_ahead(device: torch.device) -> bool:
+    """Return whether to prepare the next frames while a device encodes; a CPU is busy with the encoder."""
+    return device.type == "cuda"
+
+
 def run_ahead(items: Iterable[T]) -> Iterator[T]:
     """Yield items while a thread makes the next one; at most three exist: one used, one waiting, one being made.
 
@@ -101,6 +106,10 @@ def run_ahead(items: Iterable[T]) -> Iterator[T]:
             put((False, error))
         else:
             put((False, None))
+        finally:
+            close = getattr(items, "close", None)
+            if close is not None:  # a generator, whose files are then closed
+                close()
 
     thread = threading.Thread(target=work, name="floc-prepare", daemon=True)
     thread.start()

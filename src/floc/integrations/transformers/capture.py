@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -18,7 +19,7 @@ from floc.captured.identity import Identity
 from floc.captured.pieces import FrameLog, StageTimer, create_selector, estimate_rate, join_pieces
 from floc.captured.recipe import Recipe
 from floc.encoders.base import FrameTokens, group_frames, open_video
-from floc.encoders.chunks import STEP, count_patches, join_frames, limit_patches, run_ahead
+from floc.encoders.chunks import STEP, count_patches, join_frames, limit_patches, run_ahead, runs_ahead
 from floc.encoders.vision_features import can_encode_in_chunks, encode_prepared, split_prepared
 from floc.encoders.vision_tower import VisionTower, wrap_model
 from floc.families import find_family
@@ -103,13 +104,14 @@ def capture(
     pieces: list[Captured] = []
     selector = None
     done = 0
-    for batch in encoded:
-        selector = selector or create_selector(recipe, identity, batch, planned)
-        with timer.measure("select"):
-            pieces += selector.add(batch)
-        done += len(batch.tokens)
-        if progress is not None:
-            progress(min(1.0, done / max(1, planned)))
+    with closing(cast("Any", encoded)):  # ends the thread that prepares frames, also after an error
+        for batch in encoded:
+            selector = selector or create_selector(recipe, identity, batch, planned)
+            with timer.measure("select"):
+                pieces += selector.add(batch)
+            done += len(batch.tokens)
+            if progress is not None:
+                progress(min(1.0, done / max(1, planned)))
     if selector is None:
         raise ValueError("no frames to capture: the video is empty")
     with timer.measure("select"):
@@ -213,8 +215,8 @@ def _encode(
             log.times_s.append(batch.times_s)
             yield from work.measure_items("preprocess", tower.prepare_steps(batch.pixels))
 
-    runs_ahead = may_run_ahead and timer.device.type == "cuda"  # a CPU is busy with the encoder
-    prepared: Iterator[Mapping[str, Any]] = run_ahead(prepare()) if runs_ahead else prepare()
+    is_ahead = may_run_ahead and runs_ahead(timer.device)
+    prepared: Iterator[Mapping[str, Any]] = run_ahead(prepare()) if is_ahead else prepare()
     try:
         for part in timer.measure_items("wait", prepared):
             with timer.measure("vision"):
