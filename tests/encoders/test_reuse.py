@@ -18,7 +18,7 @@ pytest.importorskip("torchvision", reason="processors need torchvision: pip inst
 
 from floc import encoders
 from floc.encoders import reuse
-from floc.encoders.reuse import SliceMemory, join_frames, measure_frames, require_reuse
+from floc.encoders.reuse import SliceMemory, measure_frames, require_reuse
 from floc.encoders.vision_features import can_encode_in_chunks
 from floc.encoders.vision_tower import VisionTower
 from floc.tokens import Frames
@@ -213,13 +213,3 @@ def test_other_encoders_and_unknown_models_are_refused(tmp_path: Any) -> None:
         require_reuse(SimpleNamespace(model_type="new_vl"), 8)
     folder = save("qwen2_5_vl", tmp_path)
     assert encoders.get(f"hf:{folder}", device="cpu", reuse=8).reuse == 8  # type: ignore[attr-defined]
-
-
-def test_small_batches_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = [Frames(FRAMES[i : i + 4], np.arange(i, i + 4) / 2) for i in range(0, 32, 4)]
-    monkeypatch.setattr(reuse, "JOINED_BYTES", 10 * FRAMES[0].nbytes)
-    joined = [*join_frames(batches)]
-    assert [len(batch.times_s) for batch in joined] == [12, 12, 8]
-    assert np.array_equal(np.concatenate([batch.pixels for batch in joined]), FRAMES)
-    assert np.concatenate([batch.times_s for batch in joined]).tolist() == (np.arange(32) / 2).tolist()
-    assert FACTS.frames == 32

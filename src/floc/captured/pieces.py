@@ -8,7 +8,7 @@ ratio or coverage.
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -158,6 +158,12 @@ class StageTimer:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - started
+
+    def split(self, stage: str, work: Mapping[str, float]) -> None:
+        """Replace a stage, in which this thread waited for another, by the stages of the other, in their proportion."""
+        waited, worked = self.seconds.pop(stage, 0.0), sum(work.values())
+        for name, seconds in work.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + waited * seconds / max(worked, 1e-12)
 
     def measure_items(self, stage: str, items: Iterable[T]) -> Iterator[T]:
         """Yield the items; time how long it takes to get them, not how long they are used."""

@@ -62,6 +62,7 @@ def ask(
     more_frames: bool = options.MORE_FRAMES,
     reuse: float | None = options.REUSE,
     device: str | None = options.DEVICE,
+    no_fast_vision: bool = options.NO_FAST_VISION,
     as_json: bool = options.AS_JSON,
 ) -> None:
     """Ask a video model about a video, with a fraction of its tokens.
@@ -82,7 +83,7 @@ def ask(
     spec = floc.methods.parse(method or "floc")
     if is_captured:
         refused = dict(coverage=coverage, method=method, fps=fps, max_frames=max_frames, compare=compare)
-        refused |= dict(frame_tokens=frame_tokens, more_frames=more_frames)
+        refused |= dict(frame_tokens=frame_tokens, more_frames=more_frames, no_fast_vision=no_fast_vision)
         refused |= dict(reuse=None if reuse is None else str(reuse))  # 0 is an option, too
         options.refuse_options(source, "this one is already captured", **refused)
     elif more_frames:
@@ -100,7 +101,8 @@ def ask(
         ratio, budget = None if is_captured else options.DEFAULT_RATIO, None
     stored = _load_captured(source, video, start, end, ratio, budget) if is_captured else None
     sampling = {"fps": options.parse_fps(fps), "max_frames": options.parse_limit(max_frames)}
-    sampling |= {"frame_tokens": frame_tokens, "more_frames": more_frames, "reuse": reuse}
+    sampling |= {"frame_tokens": frame_tokens, "more_frames": more_frames}
+    sampling |= {"reuse": reuse, "fast_vision": not no_fast_vision}
     session = Session(model, device)
     settings: dict[str, Any] = {"method": spec.method, **sampling, **spec.options}
     limits: dict[str, Any] = {"ratio": ratio, "budget": budget, "coverage": coverage}

@@ -41,6 +41,7 @@ def compare(
     max_frames: str | None = options.MAX_FRAMES,
     encoder: str | None = options.ENCODER,
     device: str | None = options.DEVICE,
+    no_fast_vision: bool = options.NO_FAST_VISION,
     as_json: bool = options.AS_JSON,
 ) -> None:
     """Compare methods on a video, and write one HTML page that shows which tokens each method keeps."""
@@ -61,7 +62,9 @@ def compare(
         options.check_folder(plots)
     report.require_packages(figures=plots is not None)
     started = time.perf_counter()
-    encoded = options.encode_video(video, fps, max_frames, encoder, device, with_thumbnails=True)
+    encoded = options.encode_video(
+        video, fps, max_frames, encoder, device, with_thumbnails=True, fast_vision=not no_fast_vision
+    )
     seconds = {"decode and encode": time.perf_counter() - started}
     line = shlex.join(["floc", *sys.argv[1:]])
     with show_progress("comparing") as update:

@@ -41,6 +41,7 @@ def compress(
     max_frames: str | None = options.MAX_FRAMES,
     encoder: str | None = options.ENCODER,
     device: str | None = options.DEVICE,
+    no_fast_vision: bool = options.NO_FAST_VISION,
     tensor: str | None = option("NAME", "Tensor of a .safetensors file. (default: tokens, or the only one)"),
     as_json: bool = options.AS_JSON,
 ) -> None:
@@ -78,11 +79,12 @@ def compress(
     if is_video:
         if tensor is not None:
             raise ValueError(f"{source}: --tensor is for .safetensors files; this is a video")
-        video = options.encode_video(source, fps, max_frames, encoder, device)
+        video = options.encode_video(source, fps, max_frames, encoder, device, fast_vision=not no_fast_vision)
         tokens = video.tokens
         details = {"times_s": video.times_s, "made_from": video.describe()}
     else:
-        refused = dict(fps=fps, max_frames=max_frames, encoder=encoder, device=device)
+        refused: dict[str, Any] = dict(fps=fps, max_frames=max_frames, encoder=encoder, device=device)
+        refused["no_fast_vision"] = no_fast_vision
         options.refuse_options(source, "this file holds tokens", **refused)
         tokens = files.read_tokens(source, tensor)
     seconds["decode and encode" if is_video else "read"] = time.perf_counter() - started

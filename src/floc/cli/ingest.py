@@ -41,6 +41,7 @@ def ingest(
     max_frames: str | None = options.MAX_FRAMES,
     reuse: float | None = options.REUSE,
     device: str | None = options.DEVICE,
+    no_fast_vision: bool = options.NO_FAST_VISION,
     engine: Engine = option("NAME", "local: processes on this machine; ray: Ray Data.", WORKERS, default="local"),
     workers: int | None = option("N", "Number of encoders. (default: 1 per core; per GPU 2, or 1 on Ray)", WORKERS),
     address: str | None = option("ADDRESS", "Ray: the cluster, or auto. (default: a new one)", WORKERS),
@@ -57,8 +58,8 @@ def ingest(
     spec = floc.methods.parse(method)
     given = options.parse_block(block) | options.parse_horizon(horizon)
     method_options = {"method": spec.method, **spec.options, **given}
-    reading = {"encoder": encoder or "auto", "fps": options.parse_fps(fps), "device": device}
-    reading["reuse"], reading["max_frames"] = reuse, options.parse_limit(max_frames)
+    reading: dict[str, Any] = {"encoder": encoder or "auto", "fps": options.parse_fps(fps), "device": device}
+    reading |= {"max_frames": options.parse_limit(max_frames), "reuse": reuse, "fast_vision": not no_fast_vision}
     settings: dict[str, Any] = {"ratio": ratio, "coverage": coverage, **method_options, **reading}
     settings |= {"engine": engine, "workers": workers, "address": address}
     from floc.archive.ingest import ingest as ingest_videos

@@ -82,6 +82,7 @@ REUSE = option(
     VIDEO,
 )
 DEVICE = option("DEVICE", "Device of the model: cpu, cuda:0. (default: a GPU if there is one)", VIDEO)
+NO_FAST_VISION = flag("--no-fast-vision", "Run the vision encoder's attention as transformers does.", VIDEO)
 AS_JSON = flag("--json", "Print the result as JSON to stdout.")
 
 

@@ -47,6 +47,7 @@ def stream(
     seconds: Seconds = option("SECONDS", "Stop after this much video. (default: never)", VIDEO),
     reuse: float | None = options.REUSE,
     device: str | None = options.DEVICE,
+    no_fast_vision: bool = options.NO_FAST_VISION,
     as_json: bool = options.AS_JSON,
 ) -> None:
     """Compress a video that may never end.
@@ -70,7 +71,7 @@ def stream(
     if state is not None:
         options.check_output(state, Path(source))
         state.parent.mkdir(parents=True, exist_ok=True)
-    network = encoders.get(encoder or "auto", device=device, reuse=reuse)
+    network = encoders.get(encoder or "auto", device=device, reuse=reuse, fast_vision=not no_fast_vision)
     recorder = open_recorder(source, network, target, state=state, device=device, **stream_options)
     if encoder in (None, "auto"):
         print_note(f"encoder: {network.name}")

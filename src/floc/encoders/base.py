@@ -115,7 +115,7 @@ def list_encoders() -> list[str]:
     return ["auto", "mobilenet", "pixels"]
 
 
-def get(name: str, *, device: str | None = None, reuse: float | None = None) -> Encoder:
+def get(name: str, *, device: str | None = None, reuse: float | None = None, fast_vision: bool = True) -> Encoder:
     """Return the encoder with this name.
 
     Args:
@@ -123,6 +123,7 @@ def get(name: str, *, device: str | None = None, reuse: float | None = None) -> 
             else pixels.
         device: where the network runs, such as "cuda:1". Default: the first GPU, else the CPU.
         reuse: for "hf:", the tolerance for slices that look the same, as in `floc.capture`.
+        fast_vision: of a model's vision encoder, compute attention faster, with the same results.
     """
     name = resolve_name(name)
     check_reuse(reuse, name)
@@ -132,7 +133,7 @@ def get(name: str, *, device: str | None = None, reuse: float | None = None) -> 
         except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
             raise ValueError(f"device {device!r} cannot be used here: {str(error).splitlines()[0]}") from None
     if name.startswith("hf:"):
-        return import_module("floc.encoders.vision_tower").load(name, device, reuse)
+        return import_module("floc.encoders.vision_tower").load(name, device, reuse=reuse, fast_vision=fast_vision)
     return import_module(f"floc.encoders.{name}").load(device)
 
 

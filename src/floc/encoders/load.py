@@ -52,6 +52,7 @@ def load_tokens(
     max_frames: Limit = None,
     encoder: str | Encoder = "auto",
     device: str | None = None,
+    fast_vision: bool = True,
     with_thumbnails: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> EncodedVideo:
@@ -60,14 +61,14 @@ def load_tokens(
     Args:
         fps, max_frames: as in `floc.encoders.base.open_video`.
         encoder: an encoder, or its name for `floc.encoders.get`.
-        device: where the named encoder runs.
+        device, fast_vision: of the named encoder, as in `floc.encoders.get`.
         with_thumbnails: keep small pictures, for a report.
         progress: called with the share of the frames that is done.
     """
     from floc.video import check_file
 
     check_file(path)  # before loading a network
-    network = base.get(encoder, device=device) if isinstance(encoder, str) else encoder
+    network = base.get(encoder, device=device, fast_vision=fast_vision) if isinstance(encoder, str) else encoder
     video, network = base.open_video(path, network, fps=fps, max_frames=max_frames, batch=BATCH)
     thumbnails = None
     if with_thumbnails:
@@ -75,6 +76,8 @@ def load_tokens(
 
         thumbnails = Thumbnails(video.planned, every=network.frames_per_token, crop=network.crop)
     frames = video if thumbnails is None else thumbnails.watch(video)
+    if hasattr(network, "join"):  # the encoder of a model
+        frames = network.join(frames)
     report = None if progress is None else lambda done: progress(min(1.0, done / max(1, video.planned)))
     encoded = base.encode(frames, network, planned=video.planned, progress=report)
     return EncodedVideo(encoded.tokens, encoded.times_s, video, network, thumbnails)

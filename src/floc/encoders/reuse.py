@@ -5,7 +5,7 @@ slow changes add up until they exceed the tolerance. Only vision encoders whose 
 leave slices out; `can_encode_in_chunks` is that fact, and the tests check it for every family.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from floc._arrays import to_tensor
 from floc.encoders.base import FrameTokens, check_reuse
 from floc.encoders.vision_features import can_encode_in_chunks, encode_prepared
 from floc.families import FAMILIES
-from floc.tokens import Frames
 
 if TYPE_CHECKING:
     from floc.encoders.vision_tower import VisionTower
@@ -114,6 +113,8 @@ def measure_frames(slices: torch.Tensor, last: torch.Tensor, patch: int) -> torc
 def encode_changed(tower: "VisionTower", pixels: np.ndarray, timer: Any = None) -> FrameTokens:
     """Encode frames [B, height, width, 3] that follow those of the last call; `timer` is a `StageTimer`."""
     assert tower.memory is not None
+    if len(pixels) % (count := tower.frames_per_token):
+        raise ValueError(f"{tower.name} joins {count} frames, got {len(pixels)}; use floc.encoders.encode to pad")
     measure: Any = nullcontext if timer is None else timer.measure
     with measure("compare"):
         slices = to_tensor(pixels).unflatten(0, (-1, tower.frames_per_token))
@@ -123,24 +124,7 @@ def encode_changed(tower: "VisionTower", pixels: np.ndarray, timer: Any = None) 
     steps = tower.prepare_steps(new)
     for prepared in steps if timer is None else timer.measure_items("preprocess", steps):
         with measure("vision"):
-            parts.append(encode_prepared(tower.model, prepared).all)
+            parts.append(encode_prepared(tower.model, prepared, fast_vision=tower.fast_vision).all)
     encoded = [torch.cat(layer) for layer in zip(*parts, strict=True)]
     tokens, *deep = tower.memory.expand(slices, is_new, encoded)
     return FrameTokens(tokens, tuple(deep))
-
-
-def join_frames(batches: Iterable[Frames]) -> Iterator[Frames]:
-    """Join batches of frames: of a few frames most may be known, and a vision encoder is slow with few at a time."""
-    waiting: list[Frames] = []
-    for batch in batches:
-        waiting.append(batch)
-        if sum(part.pixels.nbytes for part in waiting) >= JOINED_BYTES:
-            yield _join(waiting)
-            waiting = []
-    if waiting:
-        yield _join(waiting)
-
-
-def _join(batches: list[Frames]) -> Frames:
-    pixels, times_s = zip(*((batch.pixels, batch.times_s) for batch in batches), strict=True)
-    return Frames(np.concatenate(pixels), np.concatenate(times_s))

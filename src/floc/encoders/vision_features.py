@@ -7,11 +7,13 @@ what the model's processor returns, so one call serves all families; only the gr
 import inspect
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from floc.encoders.base import FrameTokens
+from floc.encoders.fast_attention import FastVision
 from floc.families import ModelFamily, find_family
 from floc.families.locate import Shape
 from floc.families.parts import find_device
@@ -64,17 +66,19 @@ def split_prepared(config: Any, prepared: Mapping[str, Any], slices: int, step: 
 
 
 @torch.no_grad()
-def encode_prepared(base: Any, prepared: Mapping[str, Any]) -> FrameTokens:
+def encode_prepared(base: Any, prepared: Mapping[str, Any], *, fast_vision: bool = True) -> FrameTokens:
     """Encode the prepared frames of one video as tokens [T, H, W, D] and deep features.
 
     Args:
         base: the multimodal model without its head (`model.base_model`), on any device.
         prepared: what the model's processor returns for the frames, as from `VideoPreparer.prepare`: the pixels and all
             that the vision encoder takes beside them. Other entries are ignored.
+        fast_vision: use fast attention in the vision encoder, where it has windows.
     """
     family = find_family(base.config)
     arguments = _select_arguments(base, family, prepared)
-    output = _get_encoder(base)(**arguments, return_dict=True)
+    with FastVision(base).use() if fast_vision else nullcontext():
+        output = _get_encoder(base)(**arguments, return_dict=True)
     features = _flatten(output.pooler_output)
     shape = _read_shape(base.config, family, prepared, len(features))
     if base.config.model_type in ADDS_TO_PLACEHOLDER:

@@ -4,7 +4,7 @@ The model's own processor prepares the frames. The language model is built witho
 read, and the rest of it is dropped after loading.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -12,16 +12,17 @@ import numpy as np
 import torch
 
 from floc.encoders.base import FrameTokens, default_device, require_rgb
-from floc.encoders.reuse import SliceMemory, encode_changed, remember_frames, require_reuse
+from floc.encoders.chunks import MOST_PIXEL_BYTES, STEP, count_patches, join_frames, limit_patches
+from floc.encoders.reuse import JOINED_BYTES, SliceMemory, encode_changed, remember_frames, require_reuse
 from floc.encoders.vision_features import ADDS_TO_PLACEHOLDER, can_encode_in_chunks, encode_prepared, require_chunks
 from floc.families import find_family
 from floc.families.frame_size import limit_frame_tokens
 from floc.families.pretrained import hide_progress, load_part
 from floc.families.processing import Limit, Rate, VideoPlan, VideoPreparer, check_match
+from floc.tokens import Frames
 from floc.video.choice import FrameChoice, VideoFacts
 
 LOADED_WHOLE = (*ADDS_TO_PLACEHOLDER, "gemma4")  # their embeddings depend on the number of layers, or are needed
-STEP = 16  # frames encoded at a time: bounds the memory; even, so that pairs stay together
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,36 +88,57 @@ class VisionTower(VisionLayout):
 
     model: Any = None  # the multimodal model, with or without its language model
     is_half: bool = True  # convert tokens to 16 bits, whatever the model's dtype
-    reuse: float | None = (
-        None  # largest difference, in levels, of a slice that takes the tokens of the last; None: none
-    )
+    fast_vision: bool = True  # use fast attention, with the same results
+    # largest difference, in levels, of a slice that takes the tokens of the last encoded one; None: encode all
+    reuse: float | None = None
     memory: SliceMemory | None = field(default=None, init=False, repr=False)  # of the video that is encoded
 
     def __post_init__(self) -> None:
         if self.reuse is not None:  # a copy for another video has a memory of its own
             object.__setattr__(self, "memory", remember_frames(self.model.config, self.reuse))
 
+    @property
+    def chunk_frames(self) -> int:
+        """Frames of the planned video to encode at a time: on a GPU as many as its free memory holds."""
+        most = None if self.plan is None else limit_patches(self.model)
+        if most is None or self.plan is None:
+            return STEP
+        patches = count_patches(self.model.config, self.plan.pixels[1]) / len(self.plan.indices)  # of a frame
+        return max(self.frames_per_token, int(most / patches) // self.frames_per_token * self.frames_per_token)
+
+    def join(self, batches: Iterable[Frames]) -> Iterator[Frames]:
+        """Join batches of frames into the parts to encode at a time."""
+        if not can_encode_in_chunks(self.model.config):
+            return join_frames(batches, None, None)
+        if self.reuse is not None:  # most slices of a part may be known, and a few alone are slow to encode
+            return join_frames(batches, None, JOINED_BYTES)
+        return join_frames(batches, self.chunk_frames, MOST_PIXEL_BYTES)
+
     def __call__(self, pixels: np.ndarray) -> torch.Tensor:
         return self.encode(pixels).tokens
 
     def prepare_steps(self, pixels: np.ndarray) -> Iterator[Mapping[str, torch.Tensor]]:
-        """Prepare as many frames at a time as are encoded at a time."""
-        step = STEP if can_encode_in_chunks(self.model.config) else len(pixels)
+        """Prepare as many frames at a time as are encoded at a time, in the dtype of the model."""
+        if len(pixels) % (count := self.frames_per_token):
+            raise ValueError(f"{self.name} joins {count} frames, got {len(pixels)}; use floc.encoders.encode to pad")
+        step = self.chunk_frames if can_encode_in_chunks(self.model.config) else len(pixels)
         for start in range(0, len(pixels), step):
-            yield self.prepare(pixels[start : start + step])
+            prepared = self.prepare(pixels[start : start + step])
+            yield {
+                name: value.to(self.model.dtype) if torch.is_tensor(value) and value.is_floating_point() else value
+                for name, value in prepared.items()
+            }
 
     @torch.no_grad()
     def encode(self, pixels: np.ndarray) -> FrameTokens:
         """Encode [B, height, width, 3] uint8 frames as tokens and deep features, on the model's device."""
         require_rgb(pixels)
-        if len(pixels) % (count := self.frames_per_token):
-            raise ValueError(f"{self.name} joins {count} frames, got {len(pixels)}; use floc.encoders.encode to pad")
         if self.memory is not None:
             tokens, deep = encode_changed(self, pixels)
             return FrameTokens(self._convert(tokens), deep)
         parts = []
         for prepared in self.prepare_steps(pixels):
-            tokens, deep = encode_prepared(self.model, prepared)
+            tokens, deep = encode_prepared(self.model, prepared, fast_vision=self.fast_vision)
             parts.append(FrameTokens(self._convert(tokens), deep))
         tokens, *layers = (torch.cat(layer) for layer in zip(*(part.all for part in parts), strict=True))
         return FrameTokens(tokens, tuple(layers))
@@ -130,14 +152,14 @@ class VisionTower(VisionLayout):
         return tokens.half() if self.is_half and tokens.element_size() > 2 else tokens
 
 
-def load(name: str, device: str | None = None, reuse: float | None = None) -> VisionTower:
-    """Load the encoder "hf:" with a folder or hub id; `reuse` is as in `floc.encoders.get`."""
+def load(name: str, device: str | None = None, *, reuse: float | None = None, fast_vision: bool = True) -> VisionTower:
+    """Load the encoder "hf:" with a folder or hub id; options are as in `floc.encoders.get`."""
     layout = load_layout(name)
     config = load_part("config", name.removeprefix("hf:"), f"the encoder {name!r}")
     if reuse is not None:
         require_reuse(config, reuse)
     model = _load_without_language(name, config).to(torch.device(device or default_device()))
-    return VisionTower(name, layout.preparer, model=model, reuse=reuse)
+    return VisionTower(name, layout.preparer, model=model, reuse=reuse, fast_vision=fast_vision)
 
 
 def load_layout(name: str) -> VisionLayout:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from floc.captured.pieces import count_piece_frames
-from floc.encoders.vision_tower import STEP
+from floc.encoders.chunks import STEP
 from floc.methods.floc import choose_horizon
 
 PIXEL_BYTES = 4  # of a value that a processor returns

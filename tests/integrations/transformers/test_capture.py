@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import torch
 
 import floc
 from floc.captured import pieces
+from floc.encoders import vision_tower
 from floc.families import FAMILIES
 from floc.families.processing import VideoPreparer
 from floc.tokens import Frames
@@ -23,6 +26,7 @@ from tests.integrations.transformers.tiny_configs import create_model
 from tests.integrations.transformers.video_types import NOTES
 from tests.integrations.transformers.zoo import Image, Text, Video, prompt, side, transformers, without_pixels
 
+captures = importlib.import_module("floc.integrations.transformers.capture")  # the function has its name
 QUESTION = "What is on the table?"
 BROKEN = {kind: NOTES[kind] for kind in ("kimi_k25", "nemotron_h_omni")}
 MISSING = f"not in transformers {transformers.__version__}"
@@ -186,7 +190,7 @@ def test_times_of_frames() -> None:
     assert (video.fps, video.duration_s) == (2, 4.5)
     assert shares == sorted(shares)
     assert shares[-1] == 1
-    assert {"decode", "preprocess", "vision", "select", "total"} == video.made["seconds"].keys()
+    assert {"decode", "preprocess", "vision", "select", "other", "total"} == video.made["seconds"].keys()
 
 
 @KINDS
@@ -352,3 +356,52 @@ def test_a_video_that_is_read_is_prepared_like_its_file(clip: Path) -> None:
         capture_frames("qwen3_vl", iter(list(video)), ratio=RATIO)
     with pytest.raises(ValueError, match="are for a video file"):
         capture_frames("qwen3_vl", list(video), ratio=RATIO, fps=1)
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl", "glm4v", "internvl"])
+@pytest.mark.parametrize("patches", [1, 200, 10**6], ids=["a slice", "a few slices", "the video"])
+def test_chunks_by_memory(kind: str, patches: int, clip: Path, monkeypatch) -> None:
+    """As on a GPU: chunks of any size, prepared in a thread, keep the same tokens."""
+    model, processor = create_model(kind), create_processor(kind)
+    expected = floc.capture(model, clip, processor=processor, ratio=RATIO, fps="all")
+    sizes = []
+    monkeypatch.setattr(vision_tower, "limit_patches", lambda base: patches)
+    monkeypatch.setattr(captures, "limit_patches", lambda base: patches)
+    monkeypatch.setattr(captures, "runs_ahead", lambda device: True)
+    encode = captures.encode_prepared
+
+    def record(base: Any, prepared: Any, **options: Any) -> Any:
+        encoded = encode(base, prepared, **options)
+        sizes.append(len(encoded.tokens))
+        return encoded
+
+    monkeypatch.setattr(captures, "encode_prepared", record)
+    video = floc.capture(model, clip, processor=processor, ratio=RATIO, fps="all")
+    assert video.shape == expected.shape
+    assert video.indices.tolist() == expected.indices.tolist()
+    torch.testing.assert_close(video.features, expected.features, **CLOSE)
+    assert video.times_s.tolist() == expected.times_s.tolist()
+    slices = video.shape[0]
+    assert sum(sizes) == slices
+    assert sizes == ([1] * slices if patches == 1 else [slices] if patches == 10**6 else sizes)
+    assert not [thread for thread in threading.enumerate() if thread.name == "floc-prepare"]
+    seconds = dict(video.made["seconds"])
+    assert sum(seconds.values()) == pytest.approx(2 * seconds["total"])  # the stages add up to the total
+    assert min(seconds.values()) >= 0
+
+
+def test_error_while_frames_are_prepared_ahead(monkeypatch) -> None:
+    def read() -> Iterator[Frames]:
+        yield from create_frames(16)
+        raise ValueError("a damaged file")
+
+    class Frozen(list):  # type: ignore[type-arg]
+        """Frames that end in an error."""
+
+        def __iter__(self) -> Iterator[Frames]:
+            return read()
+
+    monkeypatch.setattr(captures, "runs_ahead", lambda device: True)
+    with pytest.raises(ValueError, match="a damaged file"):
+        capture_frames("qwen2_5_vl", Frozen(create_frames(32)), ratio=RATIO)
+    assert not [thread for thread in threading.enumerate() if thread.name == "floc-prepare"]

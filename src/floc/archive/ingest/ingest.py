@@ -36,6 +36,7 @@ def ingest(
     max_frames: Limit = None,
     device: str | None = None,
     reuse: float | None = None,
+    fast_vision: bool = True,
     engine: Literal["local", "ray"] = "local",
     workers: int | None = None,
     address: str | None = None,
@@ -56,6 +57,7 @@ def ingest(
             model, those of its processor.
         device: device of the encoders, such as "cuda:1"; None for all GPUs, or the CPU if there are none.
         reuse: as in `floc.capture`, for the encoder of a model; the first slice of each piece is encoded.
+        fast_vision: as in `floc.encoders.get`.
         engine: "local" for processes on this machine, "ray" for Ray Data.
         workers: number of encoders; None for one per CPU core, or for GPUs two (local) or one (ray) per GPU.
         address: of the Ray cluster, "auto" for the cluster of this machine; None starts a new one.
@@ -67,7 +69,9 @@ def ingest(
     if engine == "local" and address is not None:
         raise ValueError(f"address {address!r} is for a Ray cluster; pass engine='ray' with it")
     text = None if ratio is None else str(ratio)
-    ingest_options = IngestOptions(encoder, text, coverage, method, options, fps, max_frames, device, reuse)
+    ingest_options = IngestOptions(
+        encoder, text, coverage, method, options, fps, max_frames, device, reuse, fast_vision
+    )
     warnings: list[tuple[str, str]] = []
     files = find_videos(sources, lambda uri, warning: warnings.append((name_file(uri), warning)))
     target = Store(store, create=True)

@@ -32,6 +32,7 @@ class IngestOptions:
     max_frames: Limit = None  # the same; all frames for encoders without a processor
     device: str | None = None  # for the encoder
     reuse: float | None = None  # as in `floc.capture`, within each piece
+    fast_vision: bool = True  # of the encoder; the tokens are the same
 
     def __post_init__(self) -> None:
         check_sampling(None if self.fps == "all" else self.fps, None if self.max_frames == "all" else self.max_frames)

@@ -27,14 +27,13 @@ from floc.archive.store import Store
 from floc.captured.identity import Identity
 from floc.captured.pieces import FrameLog, StageTimer, capture_kept, join_pieces
 from floc.captured.recipe import merge_values
-from floc.encoders.base import FrameLayout, FrameTokens, Layout, group_frames, open_video
-from floc.encoders.reuse import join_frames
+from floc.encoders.base import Encoder, FrameLayout, FrameTokens, Layout, group_frames, open_video
 from floc.encoders.vision_tower import VisionLayout, VisionTower
 from floc.families.preparation import Preparation
 from floc.tokens import Frames
 from floc.video import Video
 
-BATCH = 16  # frames decoded and encoded at a time
+BATCH = 16  # frames decoded at a time
 MAX_SPANS = 1000  # a video that claims to be longer than six weeks has a wrong duration
 
 
@@ -145,7 +144,9 @@ class Worker:
     """Encodes, compresses and writes pieces of videos; holds the encoder."""
 
     def __init__(self, options: IngestOptions, store: str) -> None:
-        self.encoder = encoders.get(options.encoder, device=options.device, reuse=options.reuse)
+        self.encoder = encoders.get(
+            options.encoder, device=options.device, reuse=options.reuse, fast_vision=options.fast_vision
+        )
         if isinstance(self.encoder, VisionTower):
             self.encoder = replace(self.encoder, is_half=False)  # features in the dtype of the model
         self.planned: tuple[str, VisionTower] | None = None  # the last video, and the encoder for it
@@ -170,15 +171,18 @@ class Worker:
         frames_per_slice = self.encoder.frames_per_token
         stages = StageTimer(torch.device("cpu"))
         encoded, times = [], []
-        batches = group_frames(frames, frames_per_slice)
-        if self.job.options.reuse is not None:
-            batches = join_frames(batches)
-        if self.planned is not None:
-            self.planned[1].forget()  # a piece does not depend on others, which another worker may encode
+        encoder = self._plan_encoder(span)
+        batches: Iterable[Frames] = group_frames(frames, frames_per_slice)
+        if isinstance(encoder, VisionTower):
+            encoder.forget()  # a piece does not depend on others, which another worker may encode
+            batches = encoder.join(batches)
         for batch in stages.measure_items("decode", batches):
             times.append(batch.times_s)
             with stages.measure("encode"):
-                encoded.append(self._encode(batch, span))
+                if isinstance(encoder, VisionTower):
+                    encoded.append(encoder.encode(batch.pixels))
+                else:
+                    encoded.append(FrameTokens(torch.as_tensor(encoder(batch.pixels))))
         with stages.measure("choose"):
             tokens, *deep = map(torch.cat, zip(*((batch.tokens, *batch.deep) for batch in encoded), strict=True))
             kept = self.job.options.recipe()(tokens)
@@ -192,13 +196,12 @@ class Worker:
         release_memory()  # otherwise the heap fragments from piece to piece
         return events.PieceWritten(piece, captured.nested, {**captured.made, **about}, stages.seconds)
 
-    def _encode(self, batch: Frames, span: VideoSpan) -> FrameTokens:
+    def _plan_encoder(self, span: VideoSpan) -> Encoder:
+        """Return the encoder for a span's video."""
         if not isinstance(self.encoder, VisionTower):
-            return FrameTokens(torch.as_tensor(self.encoder(batch.pixels)))
+            return self.encoder
         assert span.preparation is not None
         if self.planned is None or self.planned[0] != span.video:
-            self.planned = (
-                span.video,
-                replace(self.encoder, plan=self.encoder.preparer.restore(Preparation.from_dict(span.preparation))),
-            )
-        return self.planned[1].encode(batch.pixels)
+            plan = self.encoder.preparer.restore(Preparation.from_dict(span.preparation))
+            self.planned = span.video, replace(self.encoder, plan=plan)
+        return self.planned[1]

@@ -1,14 +1,16 @@
-"""Capture a video once: encode it a few frames at a time, and keep the selected tokens for later questions."""
+"""Capture a video once: encode it a part at a time, and keep the selected tokens for later questions."""
 
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 
 from floc._system import available_bytes
 from floc.budget import Budget
@@ -17,9 +19,10 @@ from floc.captured.identity import Identity
 from floc.captured.pieces import FrameLog, StageTimer, create_selector, estimate_rate, join_pieces
 from floc.captured.recipe import Recipe
 from floc.encoders.base import FrameTokens, group_frames, open_video
-from floc.encoders.reuse import encode_changed, join_frames
-from floc.encoders.vision_features import can_encode_in_chunks, encode_prepared, split_prepared
-from floc.encoders.vision_tower import STEP, VisionTower, wrap_model
+from floc.encoders.chunks import STEP, count_patches, limit_patches, run_ahead, runs_ahead
+from floc.encoders.reuse import encode_changed
+from floc.encoders.vision_features import encode_prepared, split_prepared
+from floc.encoders.vision_tower import VisionTower, wrap_model
 from floc.families import find_family
 from floc.families.parts import find_device, unwrap_model
 from floc.families.processing import Limit, Rate
@@ -45,14 +48,16 @@ def capture(
     frame_tokens: int | None = None,
     more_frames: bool = False,
     reuse: float | None = None,
+    fast_vision: bool = True,
     progress: Callable[[float], None] | None = None,
     **options: object,
 ) -> Captured:
-    """Encode a video once, a few frames at a time, and keep the tokens that best represent it, for `floc.replay`.
+    """Encode a video once, a part at a time, and keep the tokens that best represent it, for `floc.replay`.
 
         video = floc.capture(model, "talk.mp4", processor=processor, ratio=1/8)
 
     At most one piece of the video's tokens is in memory; of a long video with a budget or horizon, twice what is kept.
+    A GPU encodes as many frames at a time as half of its free memory holds, while the next are decoded and prepared.
 
     Args:
         inputs: a video file; or frames from `floc.video.read`; or the inputs that the model's processor returns for
@@ -66,6 +71,7 @@ def capture(
             make without options. Leave out all other options for frames and budget.
         reuse: a slice takes the tokens of the last encoded one, instead of being encoded, if in every patch their
             pixels differ by at most so many levels of 255 (root mean square). Default: encode every slice.
+        fast_vision: compute the attention of vision encoders with windows faster, with the same results.
         progress: called with the share of the frames that is done.
         **options: of the method.
     """
@@ -79,7 +85,7 @@ def capture(
     if not isinstance(inputs, Mapping) and processor is None:
         raise ValueError("the model's processor prepares a video; pass processor=AutoProcessor.from_pretrained(...)")
     if path is not None:
-        tower = replace(wrap_model(model, processor), frame_tokens=frame_tokens, reuse=reuse)
+        tower = replace(wrap_model(model, processor), frame_tokens=frame_tokens, reuse=reuse, fast_vision=fast_vision)
         if more_frames:
             given = (ratio, budget, coverage, fps, max_frames, frame_tokens)
             if given != (None,) * len(given):
@@ -92,10 +98,10 @@ def capture(
     else:
         recipe = Recipe(ratio, budget, coverage, method, options)
         if isinstance(inputs, Mapping):
-            planned, encoded = _encode_prepared(model, inputs, timer, reuse)
+            planned, encoded = _encode_prepared(model, inputs, timer, reuse=reuse, fast_vision=fast_vision)
         else:
             given_frames = cast("Iterable[Frames]", inputs)
-            tower = replace(wrap_model(model, processor), reuse=reuse)
+            tower = replace(wrap_model(model, processor), reuse=reuse, fast_vision=fast_vision)
             planned, encoded = _encode_frames(tower, given_frames, timer, frames)
     if budget is not None and not planned and recipe.get_stream_options() is None:
         problem = f"method {method!r} needs the length of the video for a budget"
@@ -103,19 +109,22 @@ def capture(
     pieces: list[Captured] = []
     selector = None
     done = 0
-    for batch in encoded:
-        selector = selector or create_selector(recipe, identity, batch, planned)
-        with timer.measure("select"):
-            pieces += selector.add(batch)
-        done += len(batch.tokens)
-        if progress is not None:
-            progress(min(1.0, done / max(1, planned)))
+    with closing(cast("Any", encoded)):  # ends the thread that prepares frames, also after an error
+        for batch in encoded:
+            selector = selector or create_selector(recipe, identity, batch, planned)
+            with timer.measure("select"):
+                pieces += selector.add(batch)
+            done += len(batch.tokens)
+            if progress is not None:
+                progress(min(1.0, done / max(1, planned)))
     if selector is None:
         raise ValueError("no frames to capture: the video is empty")
     with timer.measure("select"):
         pieces += selector.finish()
     frames.about |= {} if reuse is None else {"reuse": float(reuse)}
-    return join_pieces(pieces, frames, {**timer.seconds, "total": time.perf_counter() - started})
+    total_s = time.perf_counter() - started
+    rest_s = total_s - sum(timer.seconds.values())
+    return join_pieces(pieces, frames, {**timer.seconds, "other": rest_s, "total": total_s})
 
 
 def _take_more_frames(model: Any, tower: VisionTower, path: Path) -> tuple[VisionTower, int]:
@@ -184,7 +193,8 @@ def _encode_frames(
             raise ValueError(f"{problem}; pass a file or a list of frames, not an iterator")
         planned_tower = tower.plan_video(VideoFacts(count, rate, width, height), "all", "all")
         assert planned_tower.plan is not None
-        yield from _encode(planned_tower, chain([first], batches), timer, log)
+        is_safe = isinstance(frames, Sequence | Video)  # other iterators may belong to the thread that made them
+        yield from _encode(planned_tower, chain([first], batches), timer, log, may_run_ahead=is_safe)
         times_s = np.concatenate(log.times_s)
         facts = VideoFacts(len(times_s), estimate_rate(times_s), width, height)
         plan = replace(planned_tower.plan, facts=facts, indices=np.arange(len(times_s)))
@@ -196,29 +206,43 @@ def _encode_frames(
     return -(-planned // tower.frames_per_token), encode()
 
 
-def _encode(tower: VisionTower, frames: Iterable[Frames], timer: StageTimer, log: FrameLog) -> Iterator[FrameTokens]:
+def _encode(
+    tower: VisionTower, frames: Iterable[Frames], timer: StageTimer, log: FrameLog, *, may_run_ahead: bool = True
+) -> Iterator[FrameTokens]:
+    """Encode frames a chunk at a time. On a GPU, a thread decodes and prepares the next chunk meanwhile."""
     log.frames_per_slice = tower.frames_per_token
     batches: Iterable[Frames] = group_frames(frames, tower.frames_per_token)
-    if not can_encode_in_chunks(tower.model.config):
-        pixels, times_s = zip(*((batch.pixels, batch.times_s) for batch in batches), strict=True)
-        batches = [Frames(np.concatenate(pixels), np.concatenate(times_s))]
-    elif tower.reuse is not None:
-        batches = join_frames(batches)
-    for batch in timer.measure_items("decode", batches):
-        log.times_s.append(batch.times_s)
-        if tower.reuse is not None:
+    batches = tower.join(batches)
+    if tower.reuse is not None:  # which slices are new depends on the last one that was encoded
+        for batch in timer.measure_items("decode", batches):
+            log.times_s.append(batch.times_s)
             yield encode_changed(tower, batch.pixels, timer)
-            continue
-        for prepared in timer.measure_items("preprocess", tower.prepare_steps(batch.pixels)):
+        return
+    work = StageTimer(torch.device("cpu"))  # of the thread
+
+    def prepare() -> Iterator[Mapping[str, Any]]:
+        for batch in work.measure_items("decode", batches):
+            log.times_s.append(batch.times_s)
+            yield from work.measure_items("preprocess", tower.prepare_steps(batch.pixels))
+
+    is_ahead = may_run_ahead and runs_ahead(timer.device)
+    prepared: Iterator[Mapping[str, Any]] = run_ahead(prepare()) if is_ahead else prepare()
+    try:
+        for part in timer.measure_items("wait", prepared):
             with timer.measure("vision"):
-                encoded = encode_prepared(tower.model, prepared)
+                encoded = encode_prepared(tower.model, part, fast_vision=tower.fast_vision)
             yield encoded
+    finally:
+        close = getattr(prepared, "close", None)
+        if close is not None:  # ends the thread
+            close()
+        timer.split("wait", work.seconds)
 
 
 def _encode_prepared(
-    model: Any, inputs: Mapping[str, Any], timer: StageTimer, reuse: float | None
+    model: Any, inputs: Mapping[str, Any], timer: StageTimer, *, reuse: float | None, fast_vision: bool
 ) -> tuple[int, Iterator[FrameTokens]]:
-    """Encode the inputs of a processor; return the number of slices and their tokens, a few at a time."""
+    """Encode the inputs of a processor; return the number of slices and their tokens, a part at a time."""
     family, model_type = find_family(model.config), model.config.model_type
     pixels = inputs.get(family.pixels)
     if pixels is None:
@@ -237,12 +261,15 @@ def _encode_prepared(
     memory = None if reuse is None else remember_patches(model.config, reuse)
 
     def encode() -> Iterator[FrameTokens]:
+        most = limit_patches(model.base_model)
+        step = STEP if most is None else max(1, most * slices // count_patches(model.config, pixels.shape))
+        parts = split_prepared(model.config, inputs, slices, step)
         if memory is not None:
-            yield from encode_changed_patches(model, split_prepared(model.config, inputs, slices, STEP), memory, timer)
+            yield from encode_changed_patches(model, parts, memory, timer, fast_vision=fast_vision)
             return
-        for part in split_prepared(model.config, inputs, slices, STEP):
+        for part in parts:
             with timer.measure("vision"):
-                encoded = encode_prepared(model.base_model, part)
+                encoded = encode_prepared(model.base_model, part, fast_vision=fast_vision)
             yield encoded
 
     return slices, encode()

@@ -53,7 +53,7 @@ def _find_levels(config: Any) -> float:
 
 
 def encode_changed_patches(
-    model: Any, parts: Iterable[Mapping[str, Any]], memory: SliceMemory, timer: StageTimer
+    model: Any, parts: Iterable[Mapping[str, Any]], memory: SliceMemory, timer: StageTimer, *, fast_vision: bool
 ) -> Iterator[FrameTokens]:
     """Encode consecutive parts of one prepared video, without the slices that look like the last encoded one."""
     for part in parts:
@@ -63,7 +63,7 @@ def encode_changed_patches(
         encoded: Sequence[torch.Tensor] = ()
         if any(video.is_new):
             with timer.measure("vision"):
-                encoded = encode_prepared(model.base_model, {**part, **cut.changed}).all
+                encoded = encode_prepared(model.base_model, {**part, **cut.changed}, fast_vision=fast_vision).all
         tokens, *deep = memory.expand(video.slices, video.is_new, encoded)
         yield FrameTokens(tokens, tuple(deep))
 
