@@ -21,8 +21,7 @@ from floc.encoders import reuse
 from floc.encoders.reuse import SliceMemory, measure_frames, require_reuse
 from floc.encoders.vision_features import can_encode_in_chunks
 from floc.encoders.vision_tower import VisionTower
-from floc.tokens import Frames
-from tests.encoders.test_vision_features import ALL, CLOSE, FACTS, FRAMES, create_example
+from tests.encoders.test_vision_features import ALL, CLOSE, FRAMES, create_example
 from tests.integrations.transformers.checkpoints import save
 
 PATCH = 3
