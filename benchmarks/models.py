@@ -1,4 +1,4 @@
-"""Qwen2.5-VL with random weights, which cost the same time and memory as trained ones."""
+"""Qwen2.5-VL and Qwen3-VL with random weights, which cost the same time and memory as trained ones."""
 
 from __future__ import annotations
 
@@ -19,6 +19,19 @@ FULL_VISION: dict[str, Any] = dict(
     depth=32, hidden_size=1280, intermediate_size=3420, num_heads=16, fullatt_block_indexes=[7, 15, 23, 31]
 )
 FULL_SECTIONS = [16, 24, 24]  # of the rotary embedding
+QWEN3_NAME, TINY_QWEN3_NAME = "Qwen3-VL-8B", "tiny Qwen3-VL"
+QWEN3_TEXT = dict(
+    hidden_size=4096,
+    intermediate_size=12288,
+    num_hidden_layers=36,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    head_dim=128,
+    vocab_size=151_936,
+)
+QWEN3_VISION: dict[str, Any] = dict(
+    depth=27, hidden_size=1152, intermediate_size=4304, num_heads=16, deepstack_visual_indexes=[8, 16, 24]
+)
 QUESTION_TOKENS = 40
 
 
@@ -45,9 +58,32 @@ def make_qwen(device: torch.device, tiny: bool) -> Any:
         config = make_config(text, vision | {"fullatt_block_indexes": [1]}, [2, 3, 3])
     else:
         config = make_config(FULL_TEXT, FULL_VISION, FULL_SECTIONS)
+    return _build(transformers.Qwen2_5_VLForConditionalGeneration, config, device)
+
+
+def make_qwen3(device: torch.device, tiny: bool) -> Any:
+    """Build Qwen3-VL with random weights: the 8B model, or a tiny one."""
+    import transformers
+
+    text: dict[str, Any] = dict(QWEN3_TEXT)
+    vision, sections = dict(QWEN3_VISION), [24, 20, 20]
+    if tiny:
+        text |= dict(hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=2)
+        text |= dict(num_key_value_heads=2, head_dim=16)
+        vision |= dict(depth=2, hidden_size=16, intermediate_size=24, num_heads=2, deepstack_visual_indexes=[0])
+        sections = [2, 3, 3]
+    rope = dict(rope_type="default", rope_theta=5e6, mrope_section=sections)
+    config = transformers.Qwen3VLConfig(
+        text_config=dict(text, max_position_embeddings=262_144, rope_parameters=rope),
+        vision_config=dict(vision, out_hidden_size=text["hidden_size"]),
+    )
+    return _build(transformers.Qwen3VLForConditionalGeneration, config, device)
+
+
+def _build(model_class: Any, config: Any, device: torch.device) -> Any:
     torch.manual_seed(0)
     with device:
-        model = transformers.Qwen2_5_VLForConditionalGeneration._from_config(
+        model = model_class._from_config(
             config, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32
         ).eval()
     model.generation_config.update(eos_token_id=None, bos_token_id=None, pad_token_id=0, do_sample=False)
