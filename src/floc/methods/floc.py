@@ -265,7 +265,7 @@ class _Run:
     def rank_first_pass(self, solutions: list[Solution | None]) -> Ranking:
         """Merge the picks of all blocks if there is no second pass."""
         scaled = [None if solution is None else solution.scale(SCALE) for solution in solutions]
-        is_rising = self.similarity.is_plain_cosine  # with other metrics the more similar need not have a higher cosine
+        is_rising = self.similarity.metric == "cosine"  # else the more similar need not have a higher cosine
         return Ranking.merge(scaled, self.sizes, rising=is_rising, with_history=self.with_history)
 
     def _check_memory(self, n: int, remedy: str, *, weighted: bool = False) -> None:

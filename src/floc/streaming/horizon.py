@@ -108,7 +108,7 @@ class HorizonPast:
         n = len(times) * frame_tokens
         count = self.budget.count(n)
         picks, order = np.concatenate([stored.picks for stored in blocks]), _order_by_gain(blocks, frame_tokens)
-        ranking = _rank(blocks, picks, order, count, n, rising=selector.similarity.is_plain_cosine)
+        ranking = _rank(blocks, picks, order, count, n, rising=True)
         places = order[:count][np.argsort(picks[order[:count]])]
         kept = to_input_type(take_rows(torch.cat(features), places), dtype)
         times_s, shape = convert_like(kept, times[picks[places] // frame_tokens]), (len(times), *cells)
