@@ -335,9 +335,11 @@ def test_progress_goes_to_one(tokens: np.ndarray) -> None:
     floc.compress(tokens, ratio=1 / 8, progress=seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == pytest.approx(1, abs=0.01)
-    seen.clear()
-    floc.compress(tokens, coverage=0.9, progress=seen.append)
-    assert seen[-1] == pytest.approx(1, abs=0.01)
+    for coverage in (0.9, 0.1):  # with the least horizon, and with a second selection within a longer one
+        seen.clear()
+        floc.compress(tokens, coverage=coverage, progress=seen.append)
+        assert seen == sorted(seen)
+        assert seen[-1] == pytest.approx(1, abs=0.01)
 
 
 def test_settings_are_recorded(tokens: np.ndarray) -> None:

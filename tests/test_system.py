@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -18,7 +19,6 @@ from threadpoolctl import ThreadpoolController
 import floc
 from floc import _system
 from floc._system import single_threaded_blas
-from floc.selection.cpu import engine
 
 
 def blas_threads() -> set[int]:
@@ -112,23 +112,84 @@ def test_use_one_thread_nests_and_is_local_to_the_thread(set_threads) -> None:
     assert _system.count_threads() == 2
 
 
-def test_use_one_thread_starts_no_pool(set_threads, monkeypatch) -> None:
+def test_use_one_thread_starts_no_others(set_threads, monkeypatch) -> None:
     set_threads(2)
     tokens = np.random.default_rng(0).normal(size=(70, 3, 4, 16)).astype(np.float32)
     expected = floc.compress(tokens, ratio=1 / 8).indices.tolist()
-    monkeypatch.setattr("floc.selection.cpu.engine.ThreadPoolExecutor", None)
+    start, started = _system.start_new_thread, []
+
+    def record(function: Any, arguments: tuple) -> None:
+        started.append(function.__name__)
+        start(function, arguments)
+
+    monkeypatch.setattr(_system, "start_new_thread", record)
     with _system.use_one_thread():
         assert floc.compress(tokens, ratio=1 / 8).indices.tolist() == expected
-    with pytest.raises(TypeError):
-        floc.compress(tokens, ratio=1 / 8)
+    assert "work" not in started
+    floc.compress(tokens, ratio=1 / 8)
+    assert "work" in started
 
 
-def test_errors_in_the_calling_thread_are_raised() -> None:
-    def wrong(_: int) -> None:
-        raise ValueError("wrong")
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_run_in_threads(threads: int) -> None:
+    done: list[int] = []
+    _system.run_in_threads(done.append, range(100), threads, prepare=lambda: None)
+    assert sorted(done) == [*range(100)]
+    _system.run_in_threads(done.append, [], threads)
+    assert len(done) == 100
 
-    with _system.use_one_thread(), engine._workers() as pool, pytest.raises(ValueError, match="wrong"):
-        engine._run(pool, wrong, [1])
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_errors_in_threads_are_raised_and_stop_the_others(threads: int) -> None:
+    done: list[int] = []
+
+    def fail(item: int) -> None:
+        if item == 3:
+            raise ValueError("wrong")
+        time.sleep(0.002)
+        done.append(item)
+
+    with pytest.raises(ValueError, match="wrong"):
+        _system.run_in_threads(fail, range(1000), threads, prepare=lambda: None)
+    assert len(done) < 100
+
+
+def test_threads_have_ended_after_an_interrupt() -> None:
+    running, items = [], []
+
+    def work(item: int) -> None:
+        running.append(item)
+        items.append(item)
+        time.sleep(0.05)
+        running.pop()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(KeyboardInterrupt):
+            _system.run_in_threads(work, range(100), 2, prepare=lambda: None)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert running == []
+    assert len(items) < 50
+
+
+def test_a_thread_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = _system.start_new_thread, []
+
+    def refuse(function: Any, arguments: tuple) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(True)
+        start(function, arguments)
+
+    monkeypatch.setattr(_system, "start_new_thread", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        _system.run_in_threads(lambda _: time.sleep(0.01), range(9), 3, prepare=lambda: None)
 
 
 def test_restore_interrupts_raises_the_first_cause() -> None:

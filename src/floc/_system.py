@@ -5,15 +5,17 @@ import ctypes
 import functools
 import os
 import threading
+import time
 from _thread import allocate_lock, start_new_thread
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from floc._text import format_bytes
 
+_Item = TypeVar("_Item")
 _thread = threading.local()
 
 
@@ -149,6 +151,55 @@ def _create_locked() -> Any:
 
 
 single_threaded_blas = _SingleThreadedBlas()
+
+
+def run_in_threads(
+    task: Callable[[_Item], object],
+    items: Iterable[_Item],
+    threads: int | None = None,
+    prepare: Callable[[], object] = single_threaded_blas.limit_this_thread,
+) -> None:
+    """Run `task` on all items in new threads, as many as torch uses, and raise the first error.
+
+    One thread alone is the calling one. Each other thread calls `prepare` first. After an error or an interrupt the
+    threads stop when their current item is done. They are no `Executor`: an interrupt inside of one of its methods can
+    leave a lock locked for ever.
+    """
+    items = list(items)
+    threads = min(threads or count_threads(), len(items))
+    if threads <= 1:
+        for item in items:
+            task(item)
+        return
+    # the steps of a list and its iterator are atomic
+    left, errors, running, is_done = iter(items), list[BaseException](), [*range(threads)], _create_locked()
+
+    def work() -> None:
+        try:
+            prepare()
+            for item in left:
+                if errors:
+                    break
+                task(item)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            if running.pop() == 0:
+                is_done.release()
+
+    started = 0
+    try:
+        for _ in range(threads):
+            start_new_thread(work, ())
+            started += 1
+        is_done.acquire()
+    except BaseException as error:
+        errors.append(error)
+        while len(running) > threads - started:
+            time.sleep(0.001)
+        raise
+    if errors:
+        raise errors[0]
 
 
 def available_bytes(device: torch.device) -> int | None:

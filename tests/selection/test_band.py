@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from floc import _system
 from floc.selection import reference
 from floc.selection.backends import create_engine
 from floc.selection.cpu import engine as cpu_engine
@@ -122,7 +123,8 @@ def test_any_band(frames: int, cells: int, horizon: int, largest: int, seed: int
     matrix = np.triu(half) + np.triu(half, 1).T
     picks, gains = reference.greedy(reference.limit_to_horizon(matrix, cells, horizon), k)
     values = pack(matrix, band)
-    ours, our_gains, raises = greedy.band_greedy(values, band, k, traced=k)
+    ours, our_gains = greedy.band_greedy(values, band, k)
+    raises = greedy.trace_history(values, ours, cells)
     np.testing.assert_array_equal(ours, picks)
     np.testing.assert_array_equal(our_gains, gains)
     with pytest.MonkeyPatch.context() as patch:
@@ -135,11 +137,36 @@ def test_any_band(frames: int, cells: int, horizon: int, largest: int, seed: int
         np.testing.assert_array_equal(a, b)
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    parts=st.integers(2, 3),
+    horizon=st.integers(0, 2),
+    busy=st.integers(0, 8),
+    largest=st.sampled_from([3, 40, SCALE]),
+    seed=st.integers(0, 2**16),
+    data=st.data(),
+)
+def test_any_band_in_threads(parts: int, horizon: int, busy: int, largest: int, seed: int, data: st.DataObject) -> None:
+    """The first `busy` eighths of the video have larger similarities, so that threads pick unequally many."""
+    band = Band(32 * parts * max(1, horizon) + 5, 2, horizon)
+    k = data.draw(st.integers(1, band.n))
+    half = np.random.default_rng(seed).integers(0, largest + 1, (band.n, band.n))
+    half[band.n * busy // 8 :] //= 2
+    matrix = np.triu(half) + np.triu(half, 1).T
+    picks, gains = reference.greedy(reference.limit_to_horizon(matrix, 2, horizon), k)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(greedy, "count_threads", lambda: parts)
+        patch.setattr(_system, "count_threads", lambda: parts)
+        ours, our_gains = greedy.band_greedy(pack(matrix, band), band, k)
+    np.testing.assert_array_equal(ours, picks)
+    np.testing.assert_array_equal(our_gains, gains)
+
+
 @pytest.mark.parametrize("slots", [1, 7])
 def test_raised_tokens_may_wait_for_later_rounds(slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
     band = Band(30, 4, 2)
     values = compute_band(torch.from_numpy(make_signs(120)), band, Similarity("cosine", 1))
-    want = greedy.band_greedy(values.numpy(), band, 60, traced=0)
+    want = greedy.band_greedy(values.numpy(), band, 60)
     monkeypatch.setattr(band_rounds, "_count_slots", lambda band: slots)
     picks, gains = band_rounds.greedy(values, band, 60)
     np.testing.assert_array_equal(picks, want[0])
@@ -154,8 +181,7 @@ def test_bands_equal_the_definition_to_one_unit(detail: float, frames: int, cell
     unit = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
     s = (unit.astype(np.float64) @ unit.T).clip(0, 1)
     want = pack(np.rint(sharpen(s, detail) * SCALE).astype(np.int64), band).astype(int)
-    with cpu_engine._workers() as pool:
-        ours = cpu_engine._compute_cosine_band(pool, tokens, band, detail, lambda _: None)
+    ours = cpu_engine._compute_cosine_band(tokens, band, detail, lambda _: None)
     other = compute_band(torch.from_numpy(tokens), band, Similarity("cosine", detail)).numpy()
     for values in (ours, other):
         assert np.abs(values - want).max() <= 1

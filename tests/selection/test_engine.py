@@ -44,8 +44,7 @@ def define_matrix(tokens: np.ndarray, similarity: Similarity) -> np.ndarray:
 def test_matrix_equals_definition_to_one_unit(name: str, similarity: Similarity, n: int) -> None:
     tokens = make_video_tokens(n)
     if name == "cpu":
-        with cpu_engine._workers() as pool:
-            matrix = cpu_engine._compute_cosine_matrix(pool, tokens, similarity.detail, lambda _: None)
+        matrix = cpu_engine._compute_cosine_matrix(tokens, similarity.detail, lambda _: None)
     else:
         matrix = compute_symmetric_matrix(torch.from_numpy(tokens), similarity)[0].numpy()
     want = define_matrix(tokens, similarity) if n > 1 else np.ones((1, 1))

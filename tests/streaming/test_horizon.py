@@ -18,6 +18,7 @@ from floc import _system
 from floc.budget import Budget
 from floc.selection import reference
 from floc.selection.objective import SCALE
+from floc.streaming.horizon import HorizonPast
 from tests.selection.matrices import sharpen
 from tests.streaming.test_bounded import true_coverage
 from tests.streaming.test_stream import assert_same
@@ -171,6 +172,21 @@ def test_borders_do_not_cut() -> None:
     blocks = push_all(floc.Stream(ratio="1/5", block=32), tokens)
     gains = dict(zip(blocks.indices[blocks.order].tolist(), blocks.gains, strict=True))
     assert sum(gain > 0 for token, gain in gains.items() if 30 <= token <= 34) == 2
+
+
+def test_the_level_of_kept_gains_follows_every_block() -> None:
+    tokens = make_tokens(400, 2, 3, dim=16)
+    stream = floc.Stream(ratio="1/7", horizon=2)
+    for t in range(0, 400, 50):
+        stream.push(tokens[t : t + 50])
+        past = stream._past
+        assert isinstance(past, HorizonPast)
+        if past.blocks:
+            gains = np.concatenate([stored.gains for stored in past.blocks])
+            count = past.budget.count(6 * past.frames)
+            assert past._kept_gains[0] == np.sort(gains)[-count]
+    entries = sum(len(stored.token) for stored in past.blocks)
+    assert sum(s.token.nbytes + s.pick.nbytes + s.cosine.nbytes for s in past.blocks) == 12 * entries
 
 
 def test_static_video_is_shared_evenly() -> None:

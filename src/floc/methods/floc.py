@@ -167,13 +167,20 @@ class Floc:
 
         With the horizon "auto" it is the order within the horizon of the ratio that the least horizon needs.
         """
-        run = (replace(self, horizon=LEAST_HORIZON) if self.horizon == "auto" else self)._start(grid)
+        options = self
+        if self.horizon == "auto":
+            options = replace(self, horizon=LEAST_HORIZON, progress=_show_part(self.progress, 0, 0.5))
+        run = options._start(grid)
         solutions = run.run_first_pass(run.sizes, with_cosines=True)
         ranking = run.rank_first_pass(solutions)
         count = ranking.find_count(coverage)
-        if self.horizon == "auto" and (horizon := choose_horizon(grid.n, count)) > LEAST_HORIZON:
-            # the ratio that the least horizon needs sets the horizon, which then needs fewer tokens
-            return replace(self, horizon=horizon).reach_coverage(grid, coverage)
+        if self.horizon == "auto":
+            second_half = _show_part(self.progress, 0.5, 1)
+            if (horizon := choose_horizon(grid.n, count)) > LEAST_HORIZON:
+                # the ratio that the least horizon needs sets the horizon, which then needs fewer tokens
+                return replace(self, horizon=horizon, progress=second_half).reach_coverage(grid, coverage)
+            if second_half is not None:
+                second_half(1)
         if run.has_second_pass:
             # survivors for the count that plain blocks need: the second pass hardly needs more, and may keep them all
             ranking = run.second_pass.rank(solutions, run.plan_windows(count), run.grid.n)
@@ -289,7 +296,7 @@ class _Run:
         """Merge the picks of all blocks if there is no second pass."""
         unit = SCALE if self.relevance is None else SCALE * WEIGHT_SCALE
         scaled = [None if solution is None else solution.scale(unit) for solution in solutions]
-        is_rising = self.similarity.is_plain_cosine  # with other metrics the more similar need not have a higher cosine
+        is_rising = self.similarity.metric == "cosine"  # else the more similar need not have a higher cosine
         return Ranking.merge(scaled, self.sizes, rising=is_rising, with_history=self.with_history)
 
     def _check_memory(self, n: int, remedy: str, *, weighted: bool = False) -> None:
@@ -297,6 +304,11 @@ class _Run:
         if self.relevance is not None:
             needed += 2 * n * (n + self.relevance.shape[1])  # a copy of the matrix, with the question
         check_memory(n, needed, self.grid.tokens.device, remedy)
+
+
+def _show_part(show: Callable[[float], None] | None, start: float, stop: float) -> Callable[[float], None] | None:
+    """Return a function that shows the fraction of one part of the work as that of the whole."""
+    return show and (lambda fraction: show(start + (stop - start) * fraction))
 
 
 class _Progress:

@@ -12,12 +12,15 @@ from typing import Any
 
 import torch
 
-from floc.captured.pieces import count_piece_frames
+from floc.captured.pieces import PIECE_TOKENS
 from floc.encoders.chunks import STEP
 from floc.methods.floc import choose_horizon
+from floc.streaming.cutting import HorizonCutter
+from floc.streaming.horizon import STORED
 
 PIXEL_BYTES = 4  # of a value that a processor returns
 EMBEDDED = 3  # times that all visual tokens are in memory with FLoC attached: features, embeddings and their copy
+HISTORY_BYTES = 40  # of a stream for each token of the video: which kept tokens represented it
 # Tensors of one layer that are in memory at a time, in multiples of its width and of the width of its MLP
 WIDTHS, MLP_WIDTHS = 8, 2
 FULL_LAYERS = "fullatt_block_indexes"  # of Qwen2.5-VL: all other layers attend to a small window
@@ -65,10 +68,14 @@ class Workload:
         return min(1.0, STEP / self.frames)
 
     @property
+    def horizon(self) -> int:
+        """Slices between a token and its representative at most."""
+        return choose_horizon(self.tokens, max(1, self.kept))
+
+    @property
     def window(self) -> int:
         """Tokens that may represent a token."""
-        horizon = choose_horizon(self.tokens, max(1, self.kept))
-        return min(self.slices, 2 * horizon + 1) * self.tokens // self.slices
+        return min(self.slices, 2 * self.horizon + 1) * self.tokens // self.slices
 
 
 @dataclass(frozen=True)
@@ -150,13 +157,16 @@ class ModelCosts:
 
     def count_capture_bytes(self, work: Workload) -> int:
         """Return the peak of a capture, which encodes a few frames at a time, and of a question."""
-        slices = count_piece_frames(max(1, work.tokens // work.slices), work.slices)
-        piece = slices * work.tokens // work.slices * self.dim * self.itemsize
+        slices, past = work.slices, 0
+        if work.tokens > PIECE_TOKENS:  # then a stream selects, which holds the last slices and all of its picks twice
+            slices = min(slices, HorizonCutter(work.horizon).capacity)
+            past = (2 * STORED + 1) * work.kept * self.dim * self.itemsize + HISTORY_BYTES * work.tokens
+        waiting = slices * work.tokens // work.slices * self.dim * self.itemsize
         pixels = int(work.pixels * work.chunk) * (2 * PIXEL_BYTES + self.itemsize)
         patches = int(work.patches * work.chunk)
-        encoding = piece + pixels + self.vision.count_activation_bytes(patches, self.itemsize)
-        selecting = piece + count_selection_bytes(work, slices * work.tokens // work.slices, self.decoder.width)
-        return self.weights_bytes + max(encoding, selecting, self._count_prefill_bytes(work))
+        encoding = waiting + pixels + self.vision.count_activation_bytes(patches, self.itemsize)
+        selecting = waiting + count_selection_bytes(work, slices * work.tokens // work.slices, self.decoder.width)
+        return self.weights_bytes + max(past + max(encoding, selecting), self._count_prefill_bytes(work))
 
     def _count_prefill_bytes(self, work: Workload) -> int:
         activations = self.decoder.count_activation_bytes(work.prompt, self.itemsize)

@@ -20,6 +20,8 @@ Choice = tuple[np.ndarray, np.ndarray, int]  # picks, gains, and the gain of the
 Raises = tuple[np.ndarray, np.ndarray, np.ndarray]  # every time a pick raised a token's cover: [E] token, rank, cover
 Cosines = Callable[[np.ndarray, np.ndarray], np.ndarray]  # computes the cosines of tokens i and j of a set
 
+_NEAR = 8  # levels below similarity 1
+
 
 def no_tick(_: float) -> None:
     """Ignore progress."""
@@ -236,9 +238,24 @@ def build_solution(
     rank = np.concatenate([rank, np.arange(len(picks))])
     by_rank = np.argsort(rank, kind="stable")
     token, rank = np.concatenate([token, picks])[by_rank], rank[by_rank]
-    cosine = None
+    cover, cosine = np.concatenate([cover, own[picks]])[by_rank], None
     if similarity.is_plain_cosine:
-        cosine = np.concatenate([cover, own[picks]])[by_rank] / SCALE
+        cosine = cover / SCALE
+    elif with_cosines and similarity.metric == "cosine":
+        cosine = _find_cosines(cover, token, picks[rank], similarity, cosines)
     elif with_cosines:
         cosine = cosines(token, picks[rank])
     return Solution(picks, gains, next_gain, History(token, rank, cosine))
+
+
+def _find_cosines(
+    cover: np.ndarray, token: np.ndarray, pick: np.ndarray, similarity: Similarity, cosines: Cosines
+) -> np.ndarray:
+    """Read the cosines of tokens and picks off their similarities, to within 1 / (2 PLAIN SCALE).
+
+    Computed from the tokens are those that are not positive, and those so near 1 that the error matters there.
+    """
+    cosine = similarity.tabulate_cosines()[cover.clip(0)]
+    unclear = ((cover <= 0) | (cover > SCALE - _NEAR)) & (token != pick)
+    cosine[unclear] = cosines(token[unclear], pick[unclear])
+    return cosine

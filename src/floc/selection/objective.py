@@ -10,6 +10,8 @@ bit, ties included.
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
+
 SCALE = 1 << 14  # similarity 1.0 in fixed point; int16 holds [-2, 2)
 WEIGHT_SCALE = 1 << 8  # weight 1.0 in fixed point; small, so that a gain and a candidate index fit one int64
 PLAIN = 0.125  # share of the similarity on which `detail` has no effect
@@ -35,3 +37,10 @@ class Similarity:
     def is_plain_cosine(self) -> bool:
         """Whether the matrix holds the cosines themselves, so that coverage can be read from it."""
         return self.metric == "cosine" and self.detail == 1
+
+    def tabulate_cosines(self) -> np.ndarray:
+        """Return [SCALE + 1] float64, the cosine of every fixed-point similarity from 0 to 1."""
+        cosine = np.linspace(0, 1, 4 * SCALE + 1)
+        gap = 1 - cosine
+        sharpened = 1 - gap * (PLAIN + (1 - PLAIN) * gap ** (min(self.detail, LARGEST_DETAIL) - 1))
+        return np.interp(np.arange(SCALE + 1) / SCALE, sharpened, cosine)

@@ -48,7 +48,7 @@ class GrowingPast:
         sizes = np.array([len(block.times) * frame_tokens for block in picked])
         count = self.budget.count(int(sizes.sum()))
         solutions = [block.solution for block in picked]
-        ranking = Ranking.merge(solutions, sizes, rising=selector.similarity.is_plain_cosine).truncate(count)
+        ranking = Ranking.merge(solutions, sizes, rising=selector.similarity.metric == "cosine").truncate(count)
         indices = np.sort(ranking.picks)
         flat = np.concatenate([start + s.picks for start, s in zip(sizes.cumsum() - sizes, solutions, strict=True)])
         by_index = np.argsort(flat)

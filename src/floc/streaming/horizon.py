@@ -7,8 +7,9 @@ largest gains, as many as the ratio says. A video that ends before its first blo
 the result is that of `floc.compress`.
 """
 
+import heapq
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,12 +57,23 @@ class HorizonPast:
         self.blocks: list[_StoredPicks] = []
         self.features: list[torch.Tensor] = []  # [P, D] of each block's picks
         self.frames = 0
+        # gains of the picks that would be kept if the stream had ended now, and the others, negative: two heaps
+        self._kept_gains: list[int] = []
+        self._other_gains: list[int] = []
 
     def add(self, selector: Selector, block: StreamBlock) -> None:
         stored = self._select(selector, block)
         self.features.append(self._take_features(stored, block))
-        self.blocks.append(stored)
+        self._append(stored, block.cells)
+
+    def _append(self, stored: _StoredPicks, cells: int) -> None:
+        history = {name: getattr(stored, name).astype(dtype) for name, dtype in _SHORT.items()}
+        self.blocks.append(replace(stored, **history))
         self.frames += len(stored.block_times)
+        for gain in stored.gains.tolist():
+            heapq.heappush(self._other_gains, -heapq.heappushpop(self._kept_gains, gain))
+        for _ in range(self.budget.count(self.frames * cells) - len(self._kept_gains)):
+            heapq.heappush(self._kept_gains, -heapq.heappop(self._other_gains))
 
     def _select(self, selector: Selector, block: StreamBlock) -> _StoredPicks:
         cells, first = block.cells, block.before * block.cells
@@ -94,10 +106,8 @@ class HorizonPast:
         """Return the tokens from number `start` on that would be kept if the stream had ended after the last block."""
         if not self.blocks:
             return np.zeros(0, np.int64)
-        gains, last = np.concatenate([stored.gains for stored in self.blocks]), self.blocks[-1]
-        count = self.budget.count(self.frames * cells)
-        level = np.partition(gains, -count)[-count]
-        return np.sort(last.picks[(last.picks >= start) & (last.gains >= level)])
+        last = self.blocks[-1]
+        return np.sort(last.picks[(last.picks >= start) & (last.gains >= self._kept_gains[0])])
 
     def keep(self, selector: Selector, rest: list[StreamBlock], cells: tuple[int, int], dtype: np.dtype | None) -> Kept:
         blocks, features, frame_tokens = self.blocks, self.features, cells[0] * cells[1]
@@ -108,7 +118,7 @@ class HorizonPast:
         n = len(times) * frame_tokens
         count = self.budget.count(n)
         picks, order = np.concatenate([stored.picks for stored in blocks]), _order_by_gain(blocks, frame_tokens)
-        ranking = _rank(blocks, picks, order, count, n, rising=selector.similarity.is_plain_cosine)
+        ranking = _rank(blocks, picks, order, count, n, rising=True)
         places = order[:count][np.argsort(picks[order[:count]])]
         kept = to_input_type(take_rows(torch.cat(features), places), dtype)
         times_s, shape = convert_like(kept, times[picks[places] // frame_tokens]), (len(times), *cells)
@@ -121,7 +131,9 @@ class HorizonPast:
     def tensors(self) -> dict[str, torch.Tensor]:
         if not self.blocks:
             return {}
-        return {**concatenate_columns([asdict(stored) for stored in self.blocks]), "features": torch.cat(self.features)}
+        columns = concatenate_columns([asdict(stored) for stored in self.blocks])
+        columns |= {name: columns[name].to(dtype) for name, dtype in _COLUMNS.items()}
+        return {**columns, "features": torch.cat(self.features)}
 
     def restore(self, file: CheckedFile, metadata: Fields, saved: SavedStream) -> None:
         if saved.complete == 0:
@@ -130,8 +142,7 @@ class HorizonPast:
         for columns in read_columns(file, _COLUMNS):
             stored = _StoredPicks(**columns)
             self._check(f"block {len(self.blocks)}", stored, saved)
-            self.blocks.append(stored)
-            self.frames += saved.block
+            self._append(stored, saved.cells)
         require(self.frames == saved.complete, f"its blocks have {self.frames} frames, not {saved.complete}")
         saved.require_times("block_times", np.concatenate([stored.block_times for stored in self.blocks]))
         counts = [len(stored.picks) for stored in self.blocks]
@@ -159,6 +170,8 @@ class HorizonPast:
         require((abs(stored.cosine) <= 1.001).all(), f"the cosines in the history of {name} must be in [-1, 1]")
 
 
+# the types of a stored history, which is most of a stream's memory besides features
+_SHORT = {"token": np.int32, "pick": np.int32, "cosine": np.float32}
 # how the arrays of a block are saved
 _COLUMNS = dict.fromkeys(("picks", "gains", "token", "pick"), torch.int64)
 _COLUMNS |= dict.fromkeys(("cosine", "block_times"), torch.float64)

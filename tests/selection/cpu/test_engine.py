@@ -20,20 +20,12 @@ def test_results_do_not_depend_on_the_number_of_threads(detail: float, monkeypat
     jobs = [Job(torch.from_numpy(make_video_tokens(n, seed=n)), k) for n, k in ((600, 60), (33, 5), (1, 1))]
     results = []
     for threads in (1, 3):
-        for module in (_system, engine):
-            monkeypatch.setattr(module, "count_threads", lambda threads=threads: threads)
+        monkeypatch.setattr(_system, "count_threads", lambda threads=threads: threads)
         results.append(list(engine.CpuEngine().solve(jobs, Similarity(detail=detail), with_cosines=True)))
     for one, several in zip(*results, strict=True):
         np.testing.assert_array_equal(one.picks, several.picks)
         np.testing.assert_array_equal(one.gains, several.gains)
         np.testing.assert_array_equal(one.history.rank, several.history.rank)
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_errors_of_tasks_reach_the_caller(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "count_threads", lambda: threads)
-    with pytest.raises(ZeroDivisionError), engine._workers() as pool:
-        engine._run(pool, lambda item: 1 // item, [1, 0])
 
 
 def test_a_huge_detail_does_not_overflow() -> None:

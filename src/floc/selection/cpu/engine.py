@@ -1,20 +1,19 @@
-"""The CPU engine: BLAS for matrix tiles, compiled greedy, and one thread pool for all sets.
+"""The CPU engine: BLAS for matrix tiles, compiled greedy, and threads that share the work.
 
 All threads share the tiles of one set's matrix. Once it is complete, one thread selects from it, which is sequential,
-while the others start on the next set. So all cores stay busy, and only one set at a time is held in float32. The
-Gaussian metric, an ablation, takes its matrices from the torch engine.
+while the others start on the next set. So all cores stay busy, and only one set at a time is held in float32. With a
+horizon the threads share the selection, too. The Gaussian metric, an ablation, uses the matrices of the torch engine.
 """
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
 
 from floc._arrays import iterate_tiles
-from floc._system import count_threads, single_threaded_blas
+from floc._system import count_threads, run_in_threads, single_threaded_blas
 from floc.selection import engine
 from floc.selection.cpu import greedy, matrix_tiles, question, rows
 from floc.selection.engine import Band, Choice, Job, Matrices, Raises, Solution, Targets, Tick, TokenSets, no_tick
@@ -23,7 +22,7 @@ from floc.selection.torch.engine import Selected, TorchEngine, select_one_by_one
 
 
 class CpuEngine(TorchEngine):
-    """The torch engine with compiled kernels and a pool of threads; see `TorchEngine`."""
+    """The torch engine with compiled kernels and threads; see `TorchEngine`."""
 
     def share_setup(self) -> contextlib.AbstractContextManager[None]:
         return single_threaded_blas()
@@ -34,31 +33,31 @@ class CpuEngine(TorchEngine):
         if similarity.metric == "gaussian":
             yield from super().solve(jobs, similarity, with_cosines=with_cosines, tick=tick)
             return
-        with _workers() as pool:
-            previous: Future[Solution] | None = None
+        solved: list[Solution] = []
+
+        def select(matrix: np.ndarray, source: np.ndarray, job: Job) -> None:
+            solved.append(_solve_set(matrix, source, job, similarity, with_cosines))
+
+        last: list[Callable[[], None]] = []  # the selection from the last matrix, to which it holds the only reference
+        with single_threaded_blas():
             for job in jobs:
                 source = rows.view_bits(job.tokens)
-                matrix = _compute_cosine_matrix(pool, source, similarity.detail, tick)
-                current = pool.submit(_solve_set, matrix, source, job, similarity, with_cosines)
-                del matrix  # the task holds the only reference, and frees the matrix when it is done
-                if previous is not None:
-                    yield previous.result()
-                previous = current
-            if previous is not None:
-                yield previous.result()
+                last = [partial(select, _compute_cosine_matrix(source, similarity.detail, tick, last), source, job)]
+                if solved:
+                    yield solved.pop()
+            for task in last:
+                task()
+                yield solved.pop()
 
     def _select_in_band(
         self, job: Job, band: Band, similarity: Similarity, tick: Tick
     ) -> tuple[Choice, Raises, np.ndarray]:
         if band.width >= greedy.MAX_INT32_TOKENS or job.question is not None:
             return super()._select_in_band(job, band, similarity, tick)
-        source = rows.view_bits(job.tokens)
-        with _workers() as pool:
-            values = _compute_cosine_band(pool, source, band, similarity.detail, tick)
-        depth, traced = min(job.budget + 1, band.n - job.first), job.budget if job.first == 0 else 0
-        picks, gains, raises = greedy.band_greedy(values, band, depth, traced, job.given, job.first)
-        if job.first > 0 or job.stop is not None:
-            raises = greedy.trace_history(values, job.list_returned(torch.from_numpy(picks)).numpy(), band.cells)
+        with single_threaded_blas():
+            values = _compute_cosine_band(rows.view_bits(job.tokens), band, similarity.detail, tick)
+        picks, gains = greedy.band_greedy(values, band, min(job.budget + 1, band.n - job.first), job.given, job.first)
+        raises = greedy.trace_history(values, job.list_returned(torch.from_numpy(picks)).numpy(), band.cells)
         own = values[np.arange(band.n), band.reach + np.arange(band.n) % band.cells]
         return job.split_choice(picks, gains), raises, own
 
@@ -67,23 +66,27 @@ class CpuEngine(TorchEngine):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         if job.question is None or band.width >= greedy.MAX_INT32_TOKENS:
             return super()._pick_in_band(job, band, similarity)
-        with _workers() as pool:
-            values = _compute_cosine_band(pool, rows.view_bits(job.tokens), band, similarity.detail, no_tick)
+        with single_threaded_blas():
+            values = _compute_cosine_band(rows.view_bits(job.tokens), band, similarity.detail, no_tick)
         picks, gains = question.band_greedy(values, band, min(job.budget + 1, band.n), job.question)
         return torch.from_numpy(values), torch.from_numpy(picks), torch.from_numpy(gains)
 
     def _sum_by_cluster(self, sets: TokenSets, count: int, unit: bool) -> tuple[torch.Tensor, np.ndarray]:
         sums = np.zeros((count, sets[0][0].shape[1]), np.float32)
-        with _workers() as pool:
-            _run(pool, lambda members: rows.sum_by_cluster(rows.view_bits(members[0]), members[1], unit, sums), sets)
-            lengths = _normalize(pool, sums, out=sums)
-        return torch.from_numpy(sums), lengths
+        run_in_threads(lambda members: rows.sum_by_cluster(rows.view_bits(members[0]), members[1], unit, sums), sets)
+        return torch.from_numpy(sums), _normalize(sums, out=sums)
 
     def _compute_cosines(self, left: torch.Tensor, i: np.ndarray, right: torch.Tensor, j: np.ndarray) -> np.ndarray:
         a, b, out = rows.view_bits(left), rows.view_bits(right), np.empty(len(i))
-        with _workers() as pool:
-            parts = _split_rows(len(i), a.shape[1])
-            _run(pool, lambda part: rows.compute_cosines(a, i[part], b, j[part], out[part]), parts)
+        by_pick = np.argsort(j)  # near tokens one after the other, so that they stay in the cache
+
+        def compute(part: slice) -> None:
+            some = by_pick[part]
+            cosines = np.empty(len(some))
+            rows.compute_cosines(a, i[some], b, j[some], cosines)
+            out[some] = cosines
+
+        run_in_threads(compute, _split_rows(len(i), a.shape[1]))
         return out
 
     def estimate_bytes(self, n: int, dim: int, similarity: Similarity, *, weighted: bool = False) -> int:
@@ -114,8 +117,8 @@ class CpuEngine(TorchEngine):
             _fill_tile(unit, directions[tile.columns], similarity.detail, matrix, tile)
             tick(matrix_tiles.count_cells(tile) * directions.shape[1])
 
-        with _workers() as pool:
-            _run(pool, fill, matrix_tiles.split_rectangle(*matrix.shape))
+        with single_threaded_blas():
+            run_in_threads(fill, matrix_tiles.split_rectangle(*matrix.shape))
         return torch.from_numpy(matrix)
 
     def _select(self, matrices: Matrices, depths: Sequence[int], weights: np.ndarray | None) -> Selected:
@@ -128,53 +131,25 @@ class CpuEngine(TorchEngine):
         return greedy.find_closest(matrix.cpu().numpy(), picks, count)
 
 
-@contextlib.contextmanager
-def _workers() -> Iterator[Executor]:
-    """Open a pool of as many threads as torch uses; if that is one, tasks run in the calling thread."""
-    with single_threaded_blas():
-        if count_threads() == 1:
-            yield _InlineExecutor()
-            return
-        pool = ThreadPoolExecutor(count_threads(), "floc", initializer=single_threaded_blas.limit_this_thread)
-        try:
-            yield pool
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-class _InlineExecutor(Executor):
-    def submit(self, task: Callable, /, *args: Any, **kwargs: Any) -> Future:
-        future: Future = Future()
-        try:
-            result = task(*args, **kwargs)
-        except BaseException as error:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-        return future
-
-
-def _run(pool: Executor, task: Callable, items: Iterable) -> None:
-    for future in [pool.submit(task, item) for item in items]:
-        future.result()
-
-
 def _split_rows(count: int, dim: int) -> Iterator[slice]:
-    """Split `count` rows of `dim` values into slices that take longer than submitting a task."""
+    """Split `count` rows of `dim` values into slices that take longer than starting a task."""
     return iterate_tiles(count, dim, max(1 << 20, 256 * dim))
 
 
-def _normalize(pool: Executor, source: np.ndarray, out: np.ndarray) -> np.ndarray:
+def _normalize(source: np.ndarray, out: np.ndarray) -> np.ndarray:
     """Write the [n, D] rows of `source`, scaled to length 1, to `out`, and return their [n] float64 lengths."""
     lengths = np.empty(len(source))
-    _run(pool, lambda part: rows.normalize(source, out, lengths, part.start, part.stop), _split_rows(*source.shape))
+    parts = _split_rows(*source.shape)
+    run_in_threads(lambda part: rows.normalize(source, out, lengths, part.start, part.stop), parts)
     return lengths
 
 
-def _compute_cosine_matrix(pool: Executor, source: np.ndarray, detail: float, tick: Tick) -> np.ndarray:
-    """[n, n] int16 similarity of every token to every other, from the cosine."""
+def _compute_cosine_matrix(
+    source: np.ndarray, detail: float, tick: Tick, beside: Sequence[Callable[[], None]] = ()
+) -> np.ndarray:
+    """[n, n] int16 similarity of every token to every other, from the cosine; other tasks run beside the tiles."""
     unit = np.empty_like(source, np.float32)
-    _normalize(pool, source, out=unit)
+    _normalize(source, out=unit)
     n, dim = unit.shape
     matrix = np.empty((n, n), np.int16)
 
@@ -183,11 +158,12 @@ def _compute_cosine_matrix(pool: Executor, source: np.ndarray, detail: float, ti
         # on the diagonal SYRK computes half of the cells
         tick(matrix_tiles.count_cells(tile) * dim * (1 if tile.mirror else 0.5))
 
-    _run(pool, fill, matrix_tiles.split_triangle(n))
+    tiles = (partial(fill, tile) for tile in matrix_tiles.split_triangle(n))
+    run_in_threads(lambda task: task(), [*beside, *tiles])
     return matrix
 
 
-def _compute_cosine_band(pool: Executor, source: np.ndarray, band: Band, detail: float, tick: Tick) -> np.ndarray:
+def _compute_cosine_band(source: np.ndarray, band: Band, detail: float, tick: Tick) -> np.ndarray:
     """[n, width] int16 similarities of a band, from the cosine.
 
     A task normalizes some slices and those in their horizon, so that there is no float32 copy of all tokens.
@@ -198,12 +174,14 @@ def _compute_cosine_band(pool: Executor, source: np.ndarray, band: Band, detail:
     def fill(span: slice) -> None:
         start, stop = span.start, min(span.stop + horizon, band.frames)
         block = source[start * cells : stop * cells]
-        unit = matrix_tiles.borrow_scratch("rows", block.shape)
-        rows.normalize(block, unit, np.empty(len(block)), 0, len(block))
+        unit, lengths = matrix_tiles.borrow_scratch("rows", block.shape), np.empty(len(block))
+        normalized = 0
         for first in range(start, span.stop, rows_at_once):
             last = min(first + rows_at_once, span.stop)
-            left = unit[(first - start) * cells : (last - start) * cells]
-            right = unit[(first - start) * cells : (min(last + horizon, stop) - start) * cells]
+            end = (min(last + horizon, stop) - start) * cells
+            rows.normalize(block, unit, lengths, normalized, end)  # in the cache when the product reads it
+            normalized = end
+            left, right = unit[(first - start) * cells : (last - start) * cells], unit[(first - start) * cells : end]
             product = matrix_tiles.borrow_scratch("tile", (len(left), len(right)))
             np.matmul(left, right.T, out=product)
             matrix_tiles.store_band(product, _sharpen(product, detail), values, cells, first)
@@ -213,7 +191,7 @@ def _compute_cosine_band(pool: Executor, source: np.ndarray, band: Band, detail:
     for beyond in range(min(horizon, band.frames)):
         ends[beyond, :, : horizon - beyond] = 0
         ends[band.frames - 1 - beyond, :, horizon + beyond + 1 :] = 0
-    _run(pool, fill, iterate_tiles(band.frames, 1, matrix_tiles.count_band_slices(band)))
+    run_in_threads(fill, iterate_tiles(band.frames, 1, matrix_tiles.count_band_slices(band)))
     return values
 
 
@@ -248,12 +226,12 @@ def _solve_set(
 
     depth = min(job.budget + 1, len(matrix))
     if job.question is None:
-        picks, gains, raises = greedy.symmetric_greedy(matrix, depth, traced=job.budget)
+        picks, gains = greedy.symmetric_greedy(matrix, depth)
     else:
         targets, weights = engine.join_targets(torch.from_numpy(matrix), job.question)
         engine.check_matrices([targets], [depth], weights)
         picks, gains, _ = greedy.lazy_greedy(targets.numpy(), depth, weights)
-        raises = greedy.trace_history(matrix, picks[: job.budget])
     choice = engine.split_next_gain(picks, gains, job.budget)
+    raises = greedy.trace_history(matrix, choice[0])
     own = matrix.diagonal()
     return engine.build_solution(choice, raises, own, similarity, cosines, with_cosines=with_cosines, job=job)

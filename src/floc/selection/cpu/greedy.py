@@ -9,20 +9,25 @@ the larger gain and, for equal gains, the lower index.
 `symmetric_greedy` keeps all gains up to date. When the cover of token v rises, candidate u loses what it would have
 added in between: clip(similarity[v, u], old, new) - old. In a symmetric matrix that reads one contiguous row per raised
 token, four in one pass over the gains. After the first picks few tokens rise: about six rows are read per token in all,
-against five to seventeen in `lazy_greedy`, each with a heap operation. The raised tokens are also the history.
+against five to seventeen in `lazy_greedy`, each with a heap operation.
 
-`band_greedy` does the same on the band of a video with a horizon. A pick changes the gains of a few slices only, so the
-largest gain of every slice is stored, and found again only if it fell.
+`band_greedy` does the same on the band of a video with a horizon. A pick changes the gains within 2h slices only, so a
+candidate with the largest gain there can be picked at once (docs/background/how-it-works.md), and threads pick in parts
+of the video at the same time. All parts go down the levels of gains until there are enough picks, which are sorted.
 """
 
 import numba as nb
 import numpy as np
 
-from floc.selection.engine import Band, Raises
+from floc._system import count_threads, run_in_threads
+from floc.selection.engine import Band
 
 _SUM_CHUNK = 1 << 15  # values summed in int32: 2**15 values below 2**15 add up to less than 2**31
 _SCAN_CHUNK = 64  # values tested together for a change or a maximum
 MAX_INT32_TOKENS = 1 << 16  # gains over fewer tokens fit int32
+LEVELS = 256  # of gains: about 7% apart
+_INDEX_BITS = 31  # of a key, which has a gain above them
+_INDEX_MASK = (1 << _INDEX_BITS) - 1
 
 
 def lazy_greedy(
@@ -37,55 +42,56 @@ def lazy_greedy(
     return picks, gains, _lazy_greedy(similarity, weights, picks, gains)
 
 
-def symmetric_greedy(similarity: np.ndarray, k: int, traced: int) -> tuple[np.ndarray, np.ndarray, Raises]:
-    """Pick `k` tokens from a symmetric matrix as `reference.greedy` does; also trace the first `traced` picks.
+def symmetric_greedy(similarity: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pick `k` tokens from a symmetric matrix as `reference.greedy` does.
 
-    >>> symmetric_greedy(np.array([[9, 9, 0], [9, 9, 0], [0, 0, 5]], np.int16), k=2, traced=2)[0].tolist()
+    >>> symmetric_greedy(np.array([[9, 9, 0], [9, 9, 0], [0, 0, 5]], np.int16), k=2)[0].tolist()
     [0, 2]
     """
     if len(similarity) >= MAX_INT32_TOKENS:
-        picks, gains, _ = lazy_greedy(similarity, k)
-        return picks, gains, trace_history(similarity, picks[:traced])
+        return lazy_greedy(similarity, k)[:2]
     picks, gains = np.empty(k, np.int64), np.empty(k, np.int64)
-    token, rank, cover, length = _symmetric_greedy(similarity, traced, picks, gains)
-    return picks, gains, (token[:length], rank[:length], cover[:length])
+    _symmetric_greedy(similarity, picks, gains)
+    return picks, gains
 
 
 def band_greedy(
-    similarity: np.ndarray, band: Band, k: int, traced: int, given: np.ndarray | None = None, first: int = 0
-) -> tuple[np.ndarray, np.ndarray, Raises]:
-    """Pick `k` tokens from a symmetric band of less than MAX_INT32_TOKENS columns; also trace the first `traced` picks.
+    similarity: np.ndarray, band: Band, k: int, given: np.ndarray | None = None, first: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pick `k` tokens from a symmetric band of less than MAX_INT32_TOKENS columns; for `given` and `first` see `Job`.
 
-    For `given` and `first` see `Job`; with these nothing is traced.
-
-    >>> band_greedy(np.array([[0, 9, 9], [9, 9, 0], [0, 5, 0]], np.int16), Band(3, 1, 1), k=2, traced=2)[0].tolist()
+    >>> band_greedy(np.array([[0, 9, 9], [9, 9, 0], [0, 5, 0]], np.int16), Band(3, 1, 1), k=2)[0].tolist()
     [0, 2]
     """
-    given = np.zeros(0, np.int64) if given is None else given
-    before = len(given)
-    picks, gains = np.append(given, np.empty(k, np.int64)), np.empty(before + k, np.int64)
-    gain = np.zeros(band.n + 2 * band.reach, np.int32)
-    _sum_rows(similarity, gain[band.reach :])
-    token, rank, cover, length = _band_greedy(similarity, band.cells, gain, before, first, traced, picks, gains)
-    return picks[before:], gains[before:], (token[:length], rank[:length], cover[:length])
+    # padded by what lies before the first token and after the last one: there gains stay 0 or less
+    gain, covered = np.zeros(band.n + 2 * band.reach, np.int32), np.zeros(band.n + 2 * band.reach, np.int16)
+    for u in () if given is None else given:
+        around = covered[u // band.cells * band.cells :][: band.width]
+        np.maximum(around, similarity[u], out=around)
+    keys = np.empty(band.frames, np.int64)
+    levels = np.unique(np.geomspace(1, band.width << 14, LEVELS).astype(np.int64))[::-1].copy()
+    # a part for each thread; in short parts most slices would be too close to the next one
+    parts = max(1, min(count_threads(), band.frames // (32 * max(1, band.horizon))))
+    counts = np.zeros((parts + 1, len(levels)), np.int64)
+    state = similarity, band.cells, gain, covered, keys
 
+    def select(part: int) -> None:
+        start, stop = band.frames * part // parts, band.frames * (part + 1) // parts
+        _compute_gains(*state, first, start, stop)
+        _pick_in_slices(*state, levels, counts, part, start, stop, k)
 
-def trace_history(similarity: np.ndarray, picks: np.ndarray, cells: int = 0) -> Raises:
-    """List every time a pick raised a token's cover; `cells` is that of a band, or 0 for a whole matrix."""
-    token, rank, cover, length = _trace_history(similarity, picks, cells)
-    return token[:length], rank[:length], cover[:length]
-
-
-def find_closest(similarity: np.ndarray, picks: np.ndarray, count: int) -> np.ndarray:
-    """[N, count] int64: for each token the ranks of the picks most similar to it, in no particular order."""
-    ranks = np.zeros((similarity.shape[1], count), np.int64)
-    _find_closest(similarity, picks, ranks)
-    return ranks
+    run_in_threads(select, range(parts))
+    _pick_in_slices(*state, levels, counts, parts, 0, band.frames, k)
+    # what was picked has its gain, negative; what was not gains nothing, or less than the k-th pick
+    left = gain[band.reach : band.reach + band.n]
+    picked = first + np.flatnonzero(left[first:] <= 0)
+    picks = picked[np.argsort(left[picked], kind="stable")[:k]]
+    return picks, -left[picks].astype(np.int64)
 
 
 @nb.njit(nogil=True, cache=True)
-def _trace_history(similarity, picks, cells):
-    """Return token, rank and cover arrays, and their filled length."""
+def trace_history(similarity, picks, cells=0):
+    """List every time a pick raised a token's cover: `Raises`. `cells` is that of a band, or 0 for a whole matrix."""
     width, n = similarity.shape[1], max(similarity.shape[0], similarity.shape[1])
     reach = (width - cells) // 2 if cells else 0
     covered = np.zeros(n + 2 * reach, np.int16) if cells else np.full(width, -32768, np.int16)
@@ -95,22 +101,14 @@ def _trace_history(similarity, picks, cells):
     for r in range(picks.shape[0]):
         start = picks[r] // cells * cells if cells else 0
         count = _raise_cover(covered[start : start + width], similarity[picks[r]], raised, old, new)
-        raised[:count] += start - reach
-        token, rank, cover = _append_history(token, rank, cover, length, r, raised[:count], new)
+        if length + count > token.shape[0]:
+            token = np.concatenate((token, np.empty_like(token)))
+            rank = np.concatenate((rank, np.empty_like(rank)))
+            cover = np.concatenate((cover, np.empty_like(cover)))
+        for i in range(count):
+            token[length + i], rank[length + i], cover[length + i] = start - reach + raised[i], r, new[i]
         length += count
-    return token, rank, cover, length
-
-
-@nb.njit(nogil=True, cache=True)
-def _append_history(token, rank, cover, length, r, raised, new):
-    """Append the tokens raised by pick `r` to a history of `length` entries; double the arrays if they are full."""
-    if length + raised.shape[0] > token.shape[0]:
-        token = np.concatenate((token, np.empty_like(token)))
-        rank = np.concatenate((rank, np.empty_like(rank)))
-        cover = np.concatenate((cover, np.empty_like(cover)))
-    for i in range(raised.shape[0]):
-        token[length + i], rank[length + i], cover[length + i] = raised[i], r, new[i]
-    return token, rank, cover
+    return token[:length], rank[:length], cover[:length]
 
 
 @nb.njit(nogil=True, cache=True)
@@ -138,8 +136,10 @@ def _any_above(row, covered):
 
 
 @nb.njit(nogil=True, cache=True)
-def _find_closest(similarity, picks, ranks):
-    n, count = ranks.shape
+def find_closest(similarity, picks, count):
+    """[N, count] int64: for each token the ranks of the picks most similar to it, in no particular order."""
+    n = similarity.shape[1]
+    ranks = np.zeros((n, count), np.int64)
     cover = np.full((n, count), -32768, np.int16)
     least = np.full(n, -32768, np.int16)  # the minimum of `cover`: most picks are rejected by this one comparison
     for r in range(picks.shape[0]):
@@ -149,6 +149,7 @@ def _find_closest(similarity, picks, ranks):
                 slot = r if r < count else cover[j].argmin()
                 cover[j, slot], ranks[j, slot] = row[j], r
                 least[j] = cover[j].min()
+    return ranks
 
 
 @nb.njit(nogil=True, cache=True)
@@ -249,37 +250,25 @@ def _lazy_greedy(similarity, weights, picks, gains):
 
 
 @nb.njit(nogil=True, cache=True)
-def _symmetric_greedy(similarity, traced, picks, gains):
-    """Fill `picks` and `gains`; return token, rank and cover of the history, and their filled length."""
+def _symmetric_greedy(similarity, picks, gains):
     n = similarity.shape[0]
     current = np.empty(n, np.int64)
     _evaluate(similarity, np.full(n, -32768, np.int16), None, current)
     best = current.argmax()  # the first maximum: ties go to the lowest index
     covered = similarity[best].copy()
-    picks[0], gains[0] = best, np.int64(0)
-    for j in range(n):
-        gains[0] += covered[j]
+    picks[0], gains[0] = best, _covered_sum(covered, covered, None)
     _evaluate(similarity, covered, None, current)
     gain = current.astype(np.int32)
     gain[best] = -1  # never pick it twice
 
-    raised, old, new = np.arange(n), np.empty(n, np.int16), np.empty(n, np.int16)
-    token, rank, cover = np.empty(2 * n, np.int64), np.empty(2 * n, np.int64), np.empty(2 * n, np.int16)
-    length = 0
-    if traced > 0:
-        token, rank, cover = _append_history(token, rank, cover, 0, 0, raised, covered)
-        length = n
+    raised, old, new = np.empty(n, np.int64), np.empty(n, np.int16), np.empty(n, np.int16)
     for step in range(1, picks.shape[0]):
         best = _find_first_maximum(gain)
         picks[step], gains[step] = best, gain[best]
         if gain[best] > 0:
             count = _raise_cover(covered, similarity[best], raised, old, new)
             _lower_gains(gain, similarity, raised[:count], old, new)
-            if step < traced:
-                token, rank, cover = _append_history(token, rank, cover, length, step, raised[:count], new)
-                length += count
         gain[best] = -1
-    return token, rank, cover, length
 
 
 @nb.njit(nogil=True, cache=True)
@@ -308,9 +297,10 @@ def _lower_gains(gain, similarity, raised, old, new):
         rows = similarity[a], similarity[b], similarity[c], similarity[d]
         _lower_gains_by_four(gain, *rows, old[i : i + 4], new[i : i + 4])
         i += 4
-    while i < raised.shape[0]:
-        _lower_gains_by_one(gain, similarity[raised[i]], old[i], new[i])
-        i += 1
+    for rest in range(i, raised.shape[0]):
+        row, low, high = similarity[raised[rest]], old[rest], new[rest]
+        for u in range(gain.shape[0]):
+            gain[u] = np.int32(gain[u] + np.int32(low) - np.int32(max(min(row[u], high), low)))
 
 
 @nb.njit(nogil=True, cache=True)
@@ -325,76 +315,86 @@ def _lower_gains_by_four(gain, a, b, c, d, old, new):
 
 
 @nb.njit(nogil=True, cache=True)
-def _lower_gains_by_one(gain, row, old, new):
-    for u in range(gain.shape[0]):
-        gain[u] = np.int32(gain[u] + np.int32(old) - np.int32(max(min(row[u], new), old)))
+def _compute_gains(similarity, cells, gain, covered, keys, first, start, stop):
+    """Compute the gains of the candidates in slices start..stop, and the keys of these slices."""
+    width = similarity.shape[1]
+    inner = gain[(width - cells) // 2 :]
+    for t in range(start, stop):
+        around = covered[t * cells : t * cells + width]
+        base = _covered_sum(around, around, None)
+        for u in range(t * cells, (t + 1) * cells):
+            inner[u] = _covered_sum(similarity[u], around, None) - base if u >= first else -1
+        keys[t] = _find_key(inner, t * cells, cells)
 
 
 @nb.njit(nogil=True, cache=True)
-def _sum_rows(similarity, out):
-    """Set out[i] to the sum of row i, which is less than 2**31."""
-    for i in range(similarity.shape[0]):
-        total = np.int32(0)
-        row = similarity[i]
-        for j in range(row.shape[0]):
-            total = np.int32(total + np.int32(row[j]))
-        out[i] = total
+def _find_key(inner, start, cells):
+    """Return `gain << _INDEX_BITS | complement of the index` of the best of some candidates."""
+    u = start + _find_first_maximum(inner[start : start + cells])
+    return np.int64(inner[u]) << _INDEX_BITS | (_INDEX_MASK - u)
 
 
 @nb.njit(nogil=True, cache=True)
-def _band_greedy(similarity, cells, gain, given, candidates, traced, picks, gains):
-    """Fill `picks` after the `given` ones, and `gains`; return token, rank and cover of the history, and their length.
+def _pick_in_slices(similarity, cells, gain, covered, keys, levels, counts, part, start, stop, k):
+    """Pick in slices start..stop what has the largest gain around it, level by level, until `k` picks are counted.
 
-    Only tokens from number `candidates` on are picked.
-    `gain` has `reach` entries before the first token and after the last one, which stay 0 or less: the band is 0 there.
+    counts[part, i] are those of at least levels[i]. Other threads may do the same in other slices at the same time.
     """
-    n, width = similarity.shape
-    reach, frames = (width - cells) // 2, n // cells
-    around = 2 * (reach // cells)
-    inner = gain[reach : reach + n]
-    covered = np.zeros(n + 2 * reach, np.int16)
+    around = similarity.shape[1] // cells - 1  # slices in which a pick changes gains: twice the horizon
+    low = start if start == 0 else start + around
+    high = stop if stop == keys.shape[0] else stop - around
+    i = 0
+    while True:
+        for t in range(low, high):
+            while keys[t] >> _INDEX_BITS >= levels[i]:
+                best = _climb(keys, t, around, low, high)
+                if best < 0:
+                    break
+                _pick_best(similarity, cells, gain, covered, keys, best)
+                counts[part, i] += 1
+        total, parts = counts[:, : i + 1].sum(), counts.shape[0] - 1
+        is_ahead = part < parts and 2 * parts * counts[part].sum() > 3 * k  # of parts that had to wait
+        if total >= k or is_ahead or i + 1 == levels.shape[0]:
+            return
+        # large steps at first: neighbours are picked one after the other, while their rows are in the cache
+        i = min(i + (1 if 4 * total >= k else 8), levels.shape[0] - 1)
+
+
+@nb.njit(nogil=True, cache=True)
+def _climb(keys, t, around, low, high):
+    """Go to the largest key within reach until none is larger; return that slice, or -1 outside of low..high."""
+    while low <= t < high:
+        best = t
+        for s in range(max(0, t - around), min(keys.shape[0], t + around + 1)):
+            if keys[s] > keys[best]:
+                best = s
+        if best == t:
+            return t
+        t = best
+    return -1
+
+
+@nb.njit(nogil=True, cache=True)
+def _pick_best(similarity, cells, gain, covered, keys, t):
+    """Pick the best candidate of slice t: lower the gains around it and find the best ones there again."""
+    width = similarity.shape[1]
+    reach = (width - cells) // 2
+    inner = gain[reach:]
+    u = _INDEX_MASK - (keys[t] & _INDEX_MASK)
     raised, old, new = np.empty(width, np.int64), np.empty(width, np.int16), np.empty(width, np.int16)
-    token, rank, cover = np.empty(2 * n, np.int64), np.empty(2 * n, np.int64), np.empty(2 * n, np.int16)
-    length = 0
-    for u in picks[:given]:
-        _raise_cover(covered[u // cells * cells : u // cells * cells + width], similarity[u], raised, old, new)
-    inner[:candidates] = -1
-    for u in range(candidates, n if given > 0 else 0):
-        around_u = covered[u // cells * cells : u // cells * cells + width]
-        inner[u] = _covered_sum(similarity[u], around_u, None) - _covered_sum(around_u, around_u, None)
-    best, best_gain = np.empty(frames, np.int64), np.empty(frames, np.int32)
-    for t in range(frames):
-        best[t] = t * cells + _find_first_maximum(inner[t * cells : (t + 1) * cells])
-        best_gain[t] = inner[best[t]]
-    step = given
-    while step < picks.shape[0]:
-        t = _find_first_maximum(best_gain)
-        u = best[t]
-        if best_gain[t] <= 0:
-            break
-        picks[step], gains[step] = u, best_gain[t]
-        start = t * cells
-        count = _raise_cover(covered[start : start + width], similarity[u], raised, old, new)
-        i = 0
-        while i < count:  # the raised tokens of one slice have the same candidates
-            first = (start + raised[i] - reach) // cells * cells
-            j = i
-            while j < count and start + raised[j] - reach < first + cells:
-                raised[j] += start - reach
-                j += 1
-            _lower_gains(gain[first : first + width], similarity, raised[i:j], old[i:j], new[i:j])
-            i = j
-        inner[u] = -1  # never pick it twice
-        if step < traced:
-            token, rank, cover = _append_history(token, rank, cover, length, step, raised[:count], new)
-            length += count
-        for s in range(max(0, t - around), min(frames, t + around + 1)):
-            if inner[best[s]] != best_gain[s]:
-                best[s] = s * cells + _find_first_maximum(inner[s * cells : (s + 1) * cells])
-                best_gain[s] = inner[best[s]]
-        step += 1
-    for u in range(candidates, n):  # what is left gains nothing
-        if step < picks.shape[0] and inner[u] == 0:
-            picks[step], gains[step] = u, 0
-            step += 1
-    return token, rank, cover, length
+    start = t * cells
+    count = _raise_cover(covered[start : start + width], similarity[u], raised, old, new)
+    i = 0
+    while i < count:  # the raised tokens of one slice have the same candidates
+        first = (start + raised[i] - reach) // cells * cells
+        j = i
+        while j < count and start + raised[j] - reach < first + cells:
+            raised[j] += start - reach
+            j += 1
+        _lower_gains(gain[first : first + width], similarity, raised[i:j], old[i:j], new[i:j])
+        i = j
+    inner[u] = -(keys[t] >> _INDEX_BITS)  # it is not picked twice, and its neighbours cannot lower this any more
+    around = width // cells - 1
+    for s in range(max(0, t - around), min(keys.shape[0], t + around + 1)):
+        if inner[_INDEX_MASK - (keys[s] & _INDEX_MASK)] != keys[s] >> _INDEX_BITS:
+            keys[s] = _find_key(inner, s * cells, cells)

@@ -54,7 +54,7 @@ def split_rectangle(m: int, n: int) -> list[Tile]:
 
 def count_band_slices(band: Band) -> int:
     """Return how many slices a task of a band handles; it also normalizes those of their horizon."""
-    return max(16, band.horizon, BAND_ROWS // band.cells)
+    return max(24, band.horizon, BAND_ROWS // band.cells)
 
 
 def count_cells(tile: Tile) -> int:
