@@ -118,7 +118,7 @@ def _create_engine_config(create: Callable[..., Any], arguments: Any, *args: Any
         config = create(arguments, *args, **kwargs)
     finally:
         arguments.video_pruning_rate = rate  # the caller may use the arguments again
-    if settings.has_count and settings.rate > 0:
+    if settings.has_count:
         _check_config(config)
         setattr(config.model_config.hf_config, NAME, settings.to_dict())
         LOG.info("floc keeps %s", settings)
