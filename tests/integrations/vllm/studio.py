@@ -77,7 +77,10 @@ class Studio:
         processes: bool = False,
         together: bool = False,
     ) -> list[Answers]:
-        """Run several engines in one process. Send the jobs one by one, or all at once if `together`."""
+        """Run several engines in one process. Send the jobs one by one, or all at once if `together`.
+
+        Besides vLLM's arguments an engine may have `together` and `jobs`, the names of those that it gets.
+        """
         records = [self.folder / f"{name}.{number}.jsonl" for number in range(len(engines))]
         defaults = {
             "model": str(self.model(kind)),

@@ -44,13 +44,16 @@ def expect_positions(
 ) -> list[tuple[int, ...]]:
     """Compute the positions of a prompt by hand."""
     parts: list[Any] = []
+    prunes_images = any(part[0] == "floc" and "images" in part[1] for part in job)
     for part in job:
         if isinstance(part, str):
             parts.append(len(part.encode()))
             continue
+        if part[0] == "floc":
+            continue
         if part[0] == "image":
             rows, columns = (side // CELL for side in part[1:])
-            medium = ((1, rows, columns, 1.0), [*range(rows * columns)])
+            medium = ((1, rows, columns, 1.0), next(kept) if prunes_images else [*range(rows * columns)])
         elif is_stamped:
             frames, height, width, fps = part[1:]
             leads = [len(each) + 1 for each in write_timestamps(frames, fps)]

@@ -11,17 +11,19 @@ from tests.integrations.lmms_eval import tiny
 from tests.integrations.transformers.zoo import MROPE
 
 FRAMES = 64
-STAMPED = ("qwen3_vl", "qwen3_vl_moe")  # these write a timestamp before every frame
+STAMPED = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")  # these write a timestamp before every frame
 ROPE = dict(MROPE, mrope_section=[4, 6, 6])
+LINEAR = dict(linear_key_head_dim=32, linear_value_head_dim=32)  # of vLLM's kernels for CPUs
 TEXT = dict(num_attention_heads=2, num_key_value_heads=1, head_dim=32)
 
 
 def write(kind: str, folder: Path) -> Path:
     """Save a model with its tokenizer and processor into a new folder."""
     folder.mkdir()
-    rope = dict(ROPE, mrope_interleaved=True) if kind in STAMPED else ROPE
+    rope = dict(ROPE, mrope_interleaved=True, partial_rotary_factor=1.0) if kind in STAMPED else ROPE
+    linear = LINEAR if kind.startswith("qwen3_5") else {}
     experts = dict(norm_topk_prob=True) if kind == "qwen3_vl_moe" else {}  # as checkpoints have it
-    tiny.write(kind, folder, **TEXT, **experts, rope_parameters=rope)
+    tiny.write(kind, folder, **TEXT, **experts, **linear, rope_parameters=rope)
     if experts:
         _transpose_experts(folder / "model.safetensors")
     if kind in STAMPED:  # their size limit is per video, not per frame

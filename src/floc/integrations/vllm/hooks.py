@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from vllm.distributed import get_tp_group
-from vllm.model_executor.models import qwen2_5_vl, qwen2_vl, qwen3_vl, qwen3_vl_moe
+from vllm.model_executor.models import qwen2_5_vl, qwen2_vl, qwen3_5, qwen3_vl, qwen3_vl_moe
 from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.multimodal.inputs import MultiModalFieldConfig
 from vllm.multimodal.processing import PromptUpdateDetails
@@ -50,8 +50,7 @@ class ShortPromptMixin:
         def get_mm_hashes(*args: Any, **kwargs: Any) -> Any:
             hashes = plain.get_mm_hashes(*args, **kwargs)
             return {
-                kind: [f"{value}-floc-{settings.get_salt(kind)}" for value in values]
-                for kind, values in hashes.items()
+                kind: [f"{value}-floc-{settings.get_salt(kind)}" for value in values] for kind, values in hashes.items()
             }
 
         salted.get_mm_hashes = get_mm_hashes
@@ -338,3 +337,17 @@ class Qwen3VLMoe(TimestampedVideoMixin, qwen3_vl_moe.Qwen3VLMoeForConditionalGen
     """Qwen3-VL with experts."""
 
     text_architecture: ClassVar[str] = "Qwen3MoeForCausalLM"
+
+
+@register(Qwen3VLProcessor, info=qwen3_5.Qwen3_5ProcessingInfo, dummy_inputs=qwen3_vl.Qwen3VLDummyInputsBuilder)
+class Qwen3_5(TimestampedVideoMixin, qwen3_5.Qwen3_5ForConditionalGeneration):
+    """Qwen3.5."""
+
+    text_architecture: ClassVar[str] = "Qwen3_5ForCausalLM"
+
+
+@register(Qwen3VLProcessor, info=qwen3_5.Qwen3_5MoeProcessingInfo, dummy_inputs=qwen3_vl.Qwen3VLDummyInputsBuilder)
+class Qwen3_5Moe(TimestampedVideoMixin, qwen3_5.Qwen3_5MoeForConditionalGeneration):
+    """Qwen3.5 with experts."""
+
+    text_architecture: ClassVar[str] = "Qwen3_5MoeForCausalLM"

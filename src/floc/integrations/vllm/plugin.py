@@ -4,26 +4,32 @@ vLLM calls `register` in each of its processes, and may call it more than once. 
 arguments. The settings reach the others through an environment variable and the model's config.
 """
 
+import contextlib
 import functools
 import importlib.util
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from floc._system import single_threaded_blas
 from floc.integrations.vllm.settings import LOG, Settings
 
-VLLM_VERSIONS = ("0.28", "0.32")  # releases that pass the engine tests
+VLLM_VERSIONS = ("0.30", "0.31", "0.32")  # releases that pass the engine tests
 # architecture in a model's config.json -> class that replaces vLLM's
 VLLM_MODELS = {
     "Qwen2VLForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen2VL",
     "Qwen2_5_VLForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen2_5_VL",
     "Qwen3VLForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen3VL",
     "Qwen3VLMoeForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen3VLMoe",
+    "Qwen3_5ForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen3_5",
+    "Qwen3_5MoeForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen3_5Moe",
 }
 SWITCH = "FLOC_VLLM"
 ACTIVE = "FLOC_VLLM_ACTIVE"  # set for the processes that an engine with FLoC starts
+_limits = contextlib.ExitStack()  # held until the process ends
 NAME = "floc"  # the key in --additional-config and in the model's config
 
 
@@ -170,8 +176,13 @@ def _refuse_evs(*args: Any, **kwargs: Any) -> Any:
 
 def _load_model(load: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
     loaded = load(runner, *args, **kwargs)
-    # on CPUs vLLM profiles no dummy video, so nothing is compiled before the first request
-    getattr(runner.get_model(), "warm_up_floc", lambda: None)()
+    model = runner.get_model()
+    if getattr(model, "floc", None) is not None:
+        if multiprocessing.parent_process() is not None:
+            # starting and ending the limit for each video takes as long as a small selection; it applies to the whole
+            # process, so it is not set in one that vLLM did not start
+            _limits.enter_context(single_threaded_blas())
+        model.warm_up_floc()  # on CPUs vLLM profiles no dummy video, so the first request would wait for compilation
     multimodal = runner.model_config.multimodal_config
     runner.is_multimodal_pruning_enabled = multimodal is not None and multimodal.is_multimodal_pruning_enabled()
     return loaded
