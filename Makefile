@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP_INSTALL := pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-package test-corpus fuzz test-kill soak test-lmms install-vllm test-vllm support docs badges format bench bench-small clean
+.PHONY: help demo test test-package test-corpus fuzz test-kill soak test-lmms install-vllm test-vllm soak-vllm support docs badges format bench bench-small clean
 
 help:
 	@echo "make demo          ask a tiny trained model about a film with 1/8 to 1/32 of the tokens; report in out/demo"
@@ -16,6 +16,7 @@ help:
 	@echo "make fuzz          give floc 14,500 damaged inputs, in half an hour on one core; SCALE=0.1 for a tenth of them"
 	@echo "make test-lmms     test the models for lmms-eval, in an environment of their own"
 	@echo "make test-vllm     test the plugin for vLLM, in an environment of its own; VLLM=0.31.0 for another release"
+	@echo "make soak-vllm     send 1,000 requests at mixed ratios to an engine of vLLM: answers and memory"
 	@echo "make docs          build the documentation site in out/site, strictly and offline"
 	@echo "make format        format the code"
 	@echo "make support       run the transformers tests with two releases and rewrite the table of supported models"
@@ -111,6 +112,9 @@ install-vllm: .venv/vllm-$(VLLM)/ready
 
 test-vllm: install-vllm
 	.venv/vllm-$(VLLM)/bin/pytest -q -m vllm $(VLLM_TESTS)
+
+soak-vllm: install-vllm
+	VLLM_CPU_KVCACHE_SPACE=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 .venv/vllm-$(VLLM)/bin/python -m tests.integrations.vllm.soak
 
 support: .venv/ready .venv/transformers-$(OLDEST)
 	$(BIN)/pytest -q -n 2 tests/integrations/transformers --junitxml .venv/newest.xml

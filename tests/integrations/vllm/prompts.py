@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 IMAGE, VIDEO = (f"<|vision_start|><|{name}_pad|><|vision_end|>" for name in ("image", "video"))
+CLIP = "<video>"
 
 
 def build(parts: list[Any], seed: int = 0) -> dict[str, Any]:
     """Build a prompt from parts.
 
-    A part is "text", ["image", height, width], ["video", frames, height, width, fps], ["film", seed], or
-    ["floc", settings of the request].
+    A part is "text", ["image", height, width], ["video", frames, height, width, fps], ["film", seed],
+    ["floc", settings of the request], or ["clip", frames, height, width]: a video of LLaVA-OneVision or InternVL.
     """
     from PIL import Image
 
@@ -27,6 +28,9 @@ def build(parts: list[Any], seed: int = 0) -> dict[str, Any]:
         elif part[0] == "image":
             images.append(rng.integers(0, 256, (*part[1:], 3), dtype=np.uint8))
             text += IMAGE
+        elif part[0] == "clip":
+            videos.append(build_video(rng, *part[1:], 2.0)[0])
+            text += CLIP
         else:
             videos.append(build_film(*part[1:]) if part[0] == "film" else build_video(rng, *part[1:]))
             text += VIDEO

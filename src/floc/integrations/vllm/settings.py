@@ -18,7 +18,7 @@ from floc.budget import Budget
 from floc.captured.recipe import Recipe
 
 LOG = logging.getLogger("vllm.floc")  # a child of vLLM's logger, so it has the same handlers and format
-FIELDS = ("ratio", "budget", "images", "method", "record")  # every other key is an option of the method
+FIELDS = ("ratio", "budget", "images", "positions", "method", "record")  # every other key is an option of the method
 OF_REQUESTS = ("ratio", "tokens", "images")  # what a request may set
 
 
@@ -29,6 +29,7 @@ class Settings:
     ratio: float | str | None = None
     budget: int | None = None  # number of tokens to keep of every video
     images: float | str | None = None  # ratio to keep of every picture; None keeps all
+    positions: str = "keep"  # "compact": counted over the kept tokens, in models with plain positions
     method: str = "floc"
     options: Mapping[str, Any] = field(default_factory=dict)
     record: str | None = None  # file that gets one line of JSON per compressed video
@@ -40,6 +41,7 @@ class Settings:
             usable = ", ".join(filter(_keeps_any_count, methods.list_methods()))
             needed = "vLLM needs a method that keeps any number of tokens"
             raise ValueError(f"{needed}, but {self.method!r} {reason}; use one of {usable}")
+        check_choice("positions", self.positions, ("keep", "compact"))
         if not isinstance(self.record, str | None):
             raise TypeError(f"record must be a file path, got {self.record!r}")
         for option in self.options:
@@ -47,6 +49,8 @@ class Settings:
         if self.has_count:
             self.recipe  # noqa: B018  validates the count and the options
         if self.images is not None:
+            if self.positions == "compact":
+                raise ValueError(f"models with compact positions keep whole pictures; remove images={self.images!r}")
             try:
                 Budget.parse(self.images, None, None)
             except ValueError as error:
