@@ -39,6 +39,7 @@ def main(model: str, count: int) -> None:
         enforce_eager=True,
         max_num_batched_tokens=256,  # so that prompts are read in chunks
         max_num_seqs=8,
+        num_gpu_blocks_override=160,  # so that caches are full early and requests are preempted
         limit_mm_per_prompt={"image": 2, "video": 2},
         additional_config={"floc": {"ratio": "1/8"}},
     )

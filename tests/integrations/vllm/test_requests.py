@@ -50,7 +50,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     **{str(ratio): {"additional_config": {"floc": {"ratio": ratio}}, "jobs": ["one"]} for ratio in RATIOS if ratio},
     "None": {"additional_config": {}, "jobs": ["one", OF_MIXED[0]]},
     "mixed": {"jobs": OF_MIXED, "together": True},
-    "in turn": {"jobs": NAMES, "max_num_batched_tokens": 64},
+    "in turn": {"jobs": NAMES},
     "pictures": {
         "additional_config": {"floc": {"ratio": 1, "images": "1/4"}},
         "jobs": ["whole", "nothing pruned", "one"],
