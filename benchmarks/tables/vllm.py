@@ -205,8 +205,9 @@ def _answer(engine: Any, prompts: list[dict[str, Any]], level: int, seed: int) -
     """Answer all prompts, `level` at a time; return the seconds to each first token, and the length of a prompt."""
     from vllm import SamplingParams
 
-    waiting, sent, first_s, held = list(enumerate(prompts)), {}, {}, 0
-    running = 0
+    waiting, sent = list(enumerate(prompts)), dict[str, float]()
+    first_s: dict[str, float] = {}
+    running = held = 0
     while waiting or running:
         while waiting and running < level:
             number, prompt = waiting.pop(0)

@@ -24,7 +24,7 @@ def build(parts: list[Any], seed: int = 0) -> dict[str, Any]:
         if isinstance(part, str):
             text += part
         elif part[0] == "floc":
-            more = {"mm_processor_kwargs": {"floc": part[1]}}
+            more = {} if part[1] is None else {"mm_processor_kwargs": {"floc": part[1]}}
         elif part[0] == "image":
             images.append(rng.integers(0, 256, (*part[1:], 3), dtype=np.uint8))
             text += IMAGE

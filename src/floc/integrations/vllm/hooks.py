@@ -71,7 +71,9 @@ class ShortPromptMixin:
     def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Any) -> Any:
         settings, given = _split_settings(hf_processor_mm_kwargs)
         fields = dict(super()._get_mm_fields_config(hf_inputs, given))  # type: ignore[misc]
-        for kind in MEDIA if settings is not None else ():
+        if settings is None:
+            return fields
+        for kind in MEDIA:
             if sizes := self._list_sizes(hf_inputs, kind):
                 hf_inputs[KEPT[kind]] = torch.tensor([settings.count(size, kind) for size in sizes])
                 fields[KEPT[kind]] = MultiModalFieldConfig.batched(kind, keep_on_cpu=True)
