@@ -23,8 +23,8 @@ from tests.integrations.vllm.test_positions import by_hand, stamped  # noqa: E40
 
 PACE = 4  # positions a second, of the tiny Qwen2.5-VL
 CELL = 8  # pixels along a token
-IS_OLD = vllm.__version__.startswith("0.28.")
-LOST_FPS = 24  # frames per second of every Qwen2.5-VL video in vLLM 0.28, which loses the real rate
+IS_OLD = vllm.__version__.startswith("0.30.")
+LOST_FPS = 24  # frames per second of every Qwen2.5-VL video in vLLM 0.30, which loses the real rate
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +264,7 @@ def place_text_as_vllm(model: Any) -> None:
     model.model.get_rope_index = find_as_vllm
 
 
-@pytest.mark.skipif(IS_OLD, reason="vLLM 0.28 loses the real rate, so that positions differ")
+@pytest.mark.skipif(IS_OLD, reason="vLLM 0.30 loses the real rate, so that positions differ")
 def test_answers_of_the_trained_model_equal_transformers(studio: Studio) -> None:
     import floc
     from examples.tiny_video_model.checkpoint import CHECKPOINT, load_checkpoint

@@ -87,6 +87,7 @@ SETTINGS = Settings(ratio="1/8", images="1/2", options={"block": 16})
         (False, 1000, 1000),
         ({"ratio": "1/16"}, 63, 500),
         ({"tokens": 40}, 40, 500),
+        ({"budget": 40}, 40, 500),
         ({"images": "1/4"}, 125, 250),
         ({"images": None}, 125, 1000),
         ({"images": False, "ratio": 1}, 1000, 1000),
@@ -114,8 +115,9 @@ def test_settings_of_a_request(given: object, video: int, image: int) -> None:
         ({"tokens": 0}, "at least 1"),
         ({"tokens": "many"}, "budget must be"),
         ({"ratio": "1/8", "tokens": 4}, "exactly one of"),
+        ({"budget": 4, "tokens": 4}, "the same setting; give one"),
         ({"images": 2}, r"images: ratio must be in \(0, 1\]"),
-        ({"method": "random"}, "unknown setting of a request 'method'; choose one of: ratio, tokens, images"),
+        ({"method": "random"}, "unknown setting of a request 'method'; choose one of: ratio, tokens, budget, images"),
         ({"record": "/etc/passwd"}, "unknown setting of a request 'record'"),
     ],
 )

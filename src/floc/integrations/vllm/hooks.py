@@ -60,12 +60,9 @@ class ShortPromptMixin:
         return processed
 
     def _apply_hf_processor_main(self, *args: Any, **kwargs: Any) -> Any:
-        settings = None
         for name in ("hf_kwargs", "hf_processor_mm_kwargs"):  # releases name it differently
             if name in kwargs:
-                settings, kwargs[name] = _split_settings(kwargs[name])
-        if "enable_hf_prompt_update" in kwargs and settings is not None:
-            kwargs["enable_hf_prompt_update"] = False  # the processor would write a placeholder for every token
+                _, kwargs[name] = _split_settings(kwargs[name])
         return super()._apply_hf_processor_main(*args, **kwargs)  # type: ignore[misc]
 
     def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Any) -> Any:
@@ -229,12 +226,7 @@ class ShortVideoMixin:
 class TimestampedVideoMixin(ShortVideoMixin):
     """Model mixin for models that write a timestamp before every frame: embeddings cover that text too."""
 
-    text_architecture: ClassVar[str]  # of the language model
-
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
-        text = vllm_config.model_config.hf_config.text_config
-        if not text.architectures:
-            text.architectures = [self.text_architecture]  # vLLM 0.28 does not start on CPUs without it
         super().__init__(vllm_config=vllm_config, prefix=prefix)
         self.compared_width = self.visual_dim  # type: ignore[attr-defined]
         self.embed_width = self.visual_dim + self.multiscale_dim  # type: ignore[attr-defined]
@@ -342,25 +334,17 @@ qwen3_vl.compute_retained_tokens_count = lambda *args, **kwargs: 1
 class Qwen3VL(TimestampedVideoMixin, qwen3_vl.Qwen3VLForConditionalGeneration):
     """Qwen3-VL."""
 
-    text_architecture: ClassVar[str] = "Qwen3ForCausalLM"
-
 
 @register(Qwen3VLProcessor, info=qwen3_vl_moe.Qwen3VLMoeProcessingInfo, dummy_inputs=qwen3_vl.Qwen3VLDummyInputsBuilder)
 class Qwen3VLMoe(TimestampedVideoMixin, qwen3_vl_moe.Qwen3VLMoeForConditionalGeneration):
     """Qwen3-VL with experts."""
-
-    text_architecture: ClassVar[str] = "Qwen3MoeForCausalLM"
 
 
 @register(Qwen3VLProcessor, info=qwen3_5.Qwen3_5ProcessingInfo, dummy_inputs=qwen3_vl.Qwen3VLDummyInputsBuilder)
 class Qwen3_5(TimestampedVideoMixin, qwen3_5.Qwen3_5ForConditionalGeneration):
     """Qwen3.5."""
 
-    text_architecture: ClassVar[str] = "Qwen3_5ForCausalLM"
-
 
 @register(Qwen3VLProcessor, info=qwen3_5.Qwen3_5MoeProcessingInfo, dummy_inputs=qwen3_vl.Qwen3VLDummyInputsBuilder)
 class Qwen3_5Moe(TimestampedVideoMixin, qwen3_5.Qwen3_5MoeForConditionalGeneration):
     """Qwen3.5 with experts."""
-
-    text_architecture: ClassVar[str] = "Qwen3_5MoeForCausalLM"

@@ -19,7 +19,7 @@ from floc.captured.recipe import Recipe
 
 LOG = logging.getLogger("vllm.floc")  # a child of vLLM's logger, so it has the same handlers and format
 FIELDS = ("ratio", "budget", "images", "positions", "method", "record")  # every other key is an option of the method
-OF_REQUESTS = ("ratio", "tokens", "images")  # what a request may set
+OF_REQUESTS = ("ratio", "tokens", "budget", "images")  # what a request may set; "tokens" is another name of "budget"
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,8 @@ class Settings:
                 raise ValueError(f"give {example}; got {shorten(given)}")
             for name in given:
                 check_choice("setting of a request", name, OF_REQUESTS)
+            if {"tokens", "budget"} <= given.keys():
+                raise ValueError("tokens and budget are the same setting; give one")
             changes = {"budget" if name == "tokens" else name: value for name, value in given.items()}
             if changes.keys() & {"ratio", "budget"}:
                 changes = {"ratio": None, "budget": None, **changes}
