@@ -164,6 +164,9 @@ def _serve(name: str, folder: Path, slices: int) -> None:
         dtype="bfloat16" if has_gpu else "float32",
         max_model_len=slices * SIDE * SIDE + 64,
         max_num_seqs=max(LEVELS),
+        block_size=32,
+        # all that fits the requests at a time: the whole cache would be filled with zeros
+        num_gpu_blocks_override=None if has_gpu else max(LEVELS) * (slices * SIDE * SIDE + 96) // 32,
         enforce_eager=not has_gpu,
         enable_prefix_caching=False,
         mm_processor_cache_gb=0,

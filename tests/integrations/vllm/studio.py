@@ -153,7 +153,7 @@ def serve(studio: Studio) -> Iterator[str]:
         environment = {**os.environ, **QUIET, "FLOC_VLLM": "1", "VLLM_LOGGING_LEVEL": "INFO"}
         server = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
         try:
-            deadline = time.monotonic() + 240
+            deadline = time.monotonic() + 600
             while not _is_up(f"{address}/health"):
                 assert server.poll() is None, log.read_text()[-8000:]
                 assert time.monotonic() < deadline, log.read_text()[-8000:]

@@ -48,12 +48,12 @@ NAMES = [*JOBS]
 OF_MIXED = NAMES[: len(MIXED)]
 ENGINES: dict[str, dict[str, Any]] = {
     **{str(ratio): {"additional_config": {"floc": {"ratio": ratio}}, "jobs": ["one"]} for ratio in RATIOS if ratio},
-    "None": {"additional_config": {}, "jobs": ["one", OF_MIXED[0]]},
+    "None": {"additional_config": {}, "jobs": ["one", "whole", OF_MIXED[0]]},
     "mixed": {"jobs": OF_MIXED, "together": True},
     "in turn": {"jobs": NAMES},
     "pictures": {
         "additional_config": {"floc": {"ratio": 1, "images": "1/4"}},
-        "jobs": ["whole", "nothing pruned", "one"],
+        "jobs": ["whole", "nothing pruned"],
         "max_num_batched_tokens": 40,
         "max_num_seqs": 4,
     },
@@ -124,9 +124,9 @@ def test_engine_with_a_ratio_of_pictures(answered: Answered, kind: str) -> None:
     for name, job, kept in (("whole", "quarter", [line["kept"], video]), ("nothing pruned", "whole", [video])):
         by_rule = expect_positions(JOBS[job], iter(kept), is_stamped=kind in tiny.STAMPED)
         assert answers.positions(name)[: len(by_rule)] == by_rule
-    unpruned = answered[kind]["None"].by_job["one"]
-    assert answers.by_job["one"]["prompt"] == unpruned["prompt"]
-    assert_close(answers.first_logprobs("one"), unpruned["logprobs"][0], within=1e-3)
+    unpruned = answered[kind]["None"].by_job["whole"]
+    assert answers.by_job["nothing pruned"]["prompt"] == unpruned["prompt"]
+    assert_close(answers.first_logprobs("nothing pruned"), unpruned["logprobs"][0], within=1e-3)
 
 
 def test_rejects_wrong_settings_and_continues(answered: Answered) -> None:
