@@ -35,8 +35,8 @@ NAMES = {NONE: "no pruning", EVS: "EVS", FLOC: "floc"}
 RATE = 0.875
 SLICES = 64  # of a video
 LEVELS = (1, 4, 8, 16, 32)  # requests at a time
-REQUESTS = 16  # at each level of a round; at 32 at a time 32
-ROUNDS = 3
+REQUESTS = 8  # at each level of a round; no fewer than at a time
+ROUNDS = 2
 ANSWER = 8  # tokens
 PREFIX = "FLOC "  # of a line with results; all other lines are vLLM's log
 # methods of the model to time: vLLM's selection, and the plugin's work in a worker besides selection
