@@ -60,8 +60,9 @@ class Settings:
     def from_dict(cls, given: object) -> "Settings":
         """Parse the object that `--additional-config` holds.
 
-        >>> Settings.from_dict({"budget": 512, "block": 16})
-        Settings(ratio=None, budget=512, method='floc', options={'block': 16}, record=None)
+        >>> settings = Settings.from_dict({"budget": 512, "block": 16})
+        >>> settings.budget, settings.options
+        (512, {'block': 16})
         """
         if not isinstance(given, Mapping):
             raise ValueError(f'floc in --additional-config must be an object such as {{"ratio": "1/8"}}, got {given!r}')
