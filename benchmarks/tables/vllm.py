@@ -1,12 +1,14 @@
 """Table "vllm": the cost of serving videos unpruned, with vLLM's own pruning (EVS), and with floc at the same rate.
 
 Three engines take turns on the same requests, each in processes of its own: Qwen2.5-VL with random weights, full size
-on a GPU and tiny on a CPU. No request finds any part of its video in a cache.
+on a GPU and tiny on a CPU. At each level of load an engine always has that many requests to answer: when one ends, the
+next is sent. No request finds any part of its video in a cache.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import signal
@@ -15,9 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,9 @@ NONE, EVS, FLOC = CONTENDERS = ("none", "evs", "floc")
 NAMES = {NONE: "no pruning", EVS: "EVS", FLOC: "floc"}
 RATE = 0.875
 SLICES = 64  # of a video
-REQUESTS = 8  # at a time
-ROUNDS = 7
+LEVELS = (1, 4, 8, 16, 32)  # requests at a time
+REQUESTS = 8  # at each level of a round; no fewer than at a time
+ROUNDS = 2
 ANSWER = 8  # tokens
 PREFIX = "FLOC "  # of a line with results; all other lines are vLLM's log
 # methods of the model to time: vLLM's selection, and the plugin's work in a worker besides selection
@@ -51,53 +52,52 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
     """Let three engines answer the same questions in turn."""
     if importlib.util.find_spec("vllm") is None:
         raise ImportError("this table needs vLLM: pip install 'floc-video[vllm]'; docs/vllm.md says how for CPUs")
-    slices, rounds = (8, 2) if small else (SLICES, ROUNDS)
+    slices, rounds, count, levels = (8, 2, 4, (1, 4)) if small else (SLICES, ROUNDS, REQUESTS, LEVELS)
     has_gpu = torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         write_model(Path(folder), has_gpu)
         engines = {name: stack.enter_context(EngineProcess(name, Path(folder), slices)) for name in CONTENDERS}
-        records: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTENDERS}
-        for turn in range(rounds + 1):  # the first one loads and compiles
+        for name in CONTENDERS:  # load and compile
+            engines[name].ask(seed=0, level=4, count=4)
+        records: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        for turn, level in itertools.product(range(rounds), levels):
             for name in (*CONTENDERS[turn % 3 :], *CONTENDERS[: turn % 3]):
-                record = engines[name].ask(seed=turn)
-                if turn:
-                    records[name].append(record)
-                    echo(f"{NAMES[name]}: {record['per_s']:.2f} requests/s, first token in {record['first_s']:.3f} s")
+                record = engines[name].ask(seed=len(LEVELS) * turn + level + 1, level=level, count=max(count, level))
+                records.setdefault((name, level), []).append(record)
+                echo(f"{NAMES[name]}, {level} at a time: {record['per_s']:.2f} requests/s")
     return {
         "model": models.FULL_NAME if has_gpu else models.TINY_NAME,
         "gpu": harness.get_gpu_name() or "no GPU",
         "vllm": importlib.import_module("vllm").__version__,
         "tokens": slices * SIDE * SIDE,
-        "requests": REQUESTS,
-        "engines": [_summarize(name, records) for name in CONTENDERS],
-        "own": statistics.median(record["own_ms"] for record in records[FLOC]),
+        "rounds": rounds,
+        "requests": count,
+        "engines": [_summarize(name, level, records) for level in levels for name in CONTENDERS],
+        "own": statistics.median(record["own_ms"] for level in levels for record in records[FLOC, level]),
     }
 
 
-def _summarize(name: str, records: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    ours = records[name]
+def _summarize(name: str, level: int, records: dict[tuple[str, int], list[dict[str, Any]]]) -> dict[str, Any]:
+    ours = records[name, level]
 
     def compare(other: str) -> dict[str, float]:
-        ratios = [record["per_s"] / theirs["per_s"] for record, theirs in zip(ours, records[other], strict=True)]
+        ratios = [record["per_s"] / theirs["per_s"] for record, theirs in zip(ours, records[other, level], strict=True)]
         low, middle, high = np.percentile(ratios, (20, 50, 80)).tolist()
         return {"ratio": middle, "ratio_p20": low, "ratio_p80": high}
 
+    first_s = [seconds for record in ours for seconds in record["first_s"]]
     return {
         "contender": name,
+        "level": level,
         "per_s": statistics.median(record["per_s"] for record in ours),
-        "first_s": statistics.median(record["first_s"] for record in ours),
+        "first_s_p50": float(np.percentile(first_s, 50)),
+        "first_s_p99": float(np.percentile(first_s, 99)),
         "held": ours[0]["held"],
         "held_bytes": ours[0]["held_bytes"],
         "select_ms": statistics.median(record["select_ms"] for record in ours),
         "against_none": compare(NONE),
         "against_evs": compare(EVS),
     }
-
-
-def _time_call(call: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
 
 
 class EngineProcess:
@@ -125,11 +125,11 @@ class EngineProcess:
             start_new_session=True,  # so that it and its workers can be ended together
         )
 
-    def ask(self, seed: int) -> dict[str, Any]:
-        """Let the engine answer one round of requests."""
+    def ask(self, seed: int, level: int, count: int) -> dict[str, Any]:
+        """Let the engine answer `count` requests, `level` at a time."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(f"{seed}\n")
+        self.process.stdin.write(f"{seed} {level} {count}\n")
         self.process.stdin.flush()
         for line in self.process.stdout:
             if line.startswith(PREFIX):
@@ -153,8 +153,8 @@ class EngineProcess:
 
 
 def _serve(name: str, folder: Path, slices: int) -> None:
-    """Answer one round of requests per line of stdin; the line is the seed of the round."""
-    from vllm import LLM, SamplingParams
+    """Answer requests per line of stdin: their seed, how many at a time, and how many."""
+    from vllm import LLM
 
     has_gpu = torch.cuda.is_available()
     selections = folder / f"{name}.jsonl"  # written by the plugin
@@ -163,7 +163,10 @@ def _serve(name: str, folder: Path, slices: int) -> None:
         load_format="dummy",
         dtype="bfloat16" if has_gpu else "float32",
         max_model_len=slices * SIDE * SIDE + 64,
-        max_num_seqs=REQUESTS,
+        max_num_seqs=max(LEVELS),
+        block_size=32,
+        # all that fits the requests at a time: the whole cache would be filled with zeros
+        num_gpu_blocks_override=None if has_gpu else max(LEVELS) * (slices * SIDE * SIDE + 96) // 32,
         enforce_eager=not has_gpu,
         enable_prefix_caching=False,
         mm_processor_cache_gb=0,
@@ -179,28 +182,49 @@ def _serve(name: str, folder: Path, slices: int) -> None:
     token_bytes = 2 * text["num_hidden_layers"] * text["num_key_value_heads"] * text["head_dim"] * (2 if has_gpu else 4)
     pixels = 2 * SIDE * get_patch_size(has_gpu)
     for line in sys.stdin:
-        videos = [make_video(slices, pixels, seed=1000 * int(line) + number) for number in range(REQUESTS + 1)]
-        requests = [{"prompt": QUESTION, "multi_modal_data": {"video": [video]}} for video in videos]
-        first, answer = (SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (1, ANSWER))
+        seed, level, count = map(int, line.split())
+        videos = [make_video(slices, pixels, seed=1000 * seed + number) for number in range(count)]
+        prompts = [{"prompt": QUESTION, "multi_modal_data": {"video": [video]}} for video in videos]
         selections.write_text("")
-        first_s = _time_call(partial(llm.generate, requests[0], first, use_tqdm=False))
         started = time.perf_counter()
-        outputs = llm.generate(requests[1:], answer, use_tqdm=False)
+        first_s, held = _answer(llm.llm_engine, prompts, level, seed)
         seconds = time.perf_counter() - started
-        held = len(outputs[0].prompt_token_ids)
         select_s = [json.loads(selection)["seconds"] for selection in selections.read_text().splitlines()]
         (timings,) = llm.collective_rpc("pop_timings")
         if name == EVS:
             (select_s,) = timings.values()
         record = {
-            "per_s": REQUESTS / seconds,
+            "per_s": count / seconds,
             "first_s": first_s,
             "held": held,
             "held_bytes": held * token_bytes,
-            "select_ms": statistics.mean(select_s) * 1e3 if select_s else 0.0,
-            "own_ms": 0.0 if name == EVS else sum(map(sum, timings.values())) / (REQUESTS + 1) * 1e3,
+            "select_ms": statistics.median(select_s) * 1e3 if select_s else 0.0,
+            "own_ms": 0.0 if name == EVS else sum(map(sum, timings.values())) / count * 1e3,
         }
         print(PREFIX + json.dumps(record), flush=True)
+
+
+def _answer(engine: Any, prompts: list[dict[str, Any]], level: int, seed: int) -> tuple[list[float], int]:
+    """Answer all prompts, `level` at a time; return the seconds to each first token, and the length of a prompt."""
+    from vllm import SamplingParams
+
+    waiting, sent = list(enumerate(prompts)), dict[str, float]()
+    first_s: dict[str, float] = {}
+    running = held = 0
+    while waiting or running:
+        while waiting and running < level:
+            number, prompt = waiting.pop(0)
+            name = f"{seed} {number}"
+            sent[name] = time.perf_counter()
+            engine.add_request(name, prompt, SamplingParams(temperature=0, max_tokens=ANSWER, ignore_eos=True))
+            running += 1
+        for output in engine.step():
+            if output.outputs[0].token_ids:
+                first_s.setdefault(output.request_id, time.perf_counter() - sent[output.request_id])
+            if output.finished:
+                held = len(output.prompt_token_ids)
+                running -= 1
+    return [*first_s.values()], held
 
 
 def _show(document: dict[str, Any]) -> str:
@@ -208,20 +232,22 @@ def _show(document: dict[str, Any]) -> str:
         return f"{record['ratio']:.2f}x ({record['ratio_p20']:.2f} to {record['ratio_p80']:.2f})"
 
     columns = {
+        "requests at a time": lambda row: f"{row['level']}",
         "": lambda row: NAMES[row["contender"]],
         "requests/s": lambda row: f"{row['per_s']:.2f}",
         "ratio to no pruning": lambda row: show_ratio(row["against_none"]),
         "ratio to EVS": lambda row: show_ratio(row["against_evs"]),
-        "first token, ms": lambda row: f"{row['first_s'] * 1e3:.0f}",
+        "first token, p50, ms": lambda row: f"{row['first_s_p50'] * 1e3:.0f}",
+        "p99, ms": lambda row: f"{row['first_s_p99'] * 1e3:.0f}",
         "tokens held": lambda row: f"{row['held']:,}",
         "KV cache, MB": lambda row: f"{row['held_bytes'] / 1e6:.2f}",
         "selection, ms": lambda row: f"{row['select_ms']:.1f}" if row["select_ms"] else "",
     }
     note = (
         f"{document['model']} with random weights in vLLM {document['vllm']}, videos of {document['tokens']:,} tokens, "
-        f"pruning rate {RATE}, {document['requests']} requests at a time, {ANSWER} tokens each, in turn. Ratios: of "
-        "requests/s. KV cache: of the tokens held. Besides the selection, the plugin takes "
-        f"{document['own']:.2f} ms for a video and its answer. {document['gpu']},"
+        f"pruning rate {RATE}, {ANSWER} tokens each, {document['requests']} requests a round, {document['rounds']} "
+        "rounds in turn. Ratios: of requests/s in a round. KV cache: of the tokens held. Besides the selection, the "
+        f"plugin takes {document['own']:.2f} ms for a video and its answer. {document['gpu']},"
     )
     return show_records(document["engines"], columns, note, show_environment(document, "python", "torch"))
 

@@ -170,6 +170,12 @@ def test_stream_runs_small(run_small):
     assert all(record["stream"] > 0.97 for record in document["values"])
 
 
+def test_vllm_streams_runs_small(run_small):
+    document = run_small("vllm-streams")
+    assert [row["level"] for row in document["levels"]] == [1, 4]
+    assert all(row["decode_ms"] > 0 and row["slowdown"] > 1 for row in document["levels"])
+
+
 def test_vllm_says_what_it_needs(run_small, tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "vllm" else find(name, *rest))

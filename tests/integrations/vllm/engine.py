@@ -18,13 +18,15 @@ def main(jobs: Path, answers: Path) -> None:
     request = json.loads(jobs.read_text())
     engines, results = [], []
     for arguments in request["engines"]:
+        names, together = arguments.pop("jobs", None), arguments.pop("together", request["together"])
+        asked = [job for job in request["jobs"] if names is None or job[0] in names]
         engine = LLM(**arguments)
         engines.append(engine)  # earlier engines stay alive
-        results.append(_ask_together(engine, request["jobs"]) if request["together"] else _ask(engine, **request))
+        results.append(_ask_together(engine, asked) if together else _ask(engine, asked, request["watch"]))
     answers.write_text(json.dumps(results))
 
 
-def _ask(llm: Any, jobs: list[Any], watch: bool, **_: Any) -> list[dict[str, Any]]:
+def _ask(llm: Any, jobs: list[Any], watch: bool) -> list[dict[str, Any]]:
     positions = _record_positions(llm) if watch else []
     results = []
     for name, parts in jobs:

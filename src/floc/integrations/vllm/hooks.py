@@ -10,65 +10,116 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from vllm.distributed import get_tp_group
-from vllm.model_executor.models import qwen2_5_vl, qwen2_vl, qwen3_vl, qwen3_vl_moe
+from vllm.model_executor.models import qwen2_5_vl, qwen2_vl, qwen3_5, qwen3_vl, qwen3_vl_moe
 from vllm.multimodal import MULTIMODAL_REGISTRY
+from vllm.multimodal.inputs import MultiModalFieldConfig
 from vllm.multimodal.processing import PromptUpdateDetails
 
 from floc.integrations.vllm import positions as mrope
-from floc.integrations.vllm.plugin import get_settings
+from floc.integrations.vllm.plugin import NAME, get_settings
 from floc.integrations.vllm.selection import select_indices, warm_up
 from floc.integrations.vllm.settings import Settings
 
 Grid = tuple[int, int, int]  # frames, rows and columns of tokens
+MEDIA = ("image", "video")
+KEPT = {kind: f"floc_{kind}_kept" for kind in MEDIA}  # input of the model: how many tokens to keep of each
 register = MULTIMODAL_REGISTRY.register_processor
 
 
 class ShortPromptMixin:
-    """Processor mixin: writes one placeholder per kept video token, and salts the hashes of the media."""
+    """Processor mixin: writes one placeholder per kept token, and salts the hashes of the media.
 
-    def _get_prompt_updates(self, mm_items: Any, hf_processor_mm_kwargs: Any, out_mm_kwargs: Any) -> list[Any]:
-        updates = super()._get_prompt_updates(mm_items, hf_processor_mm_kwargs, out_mm_kwargs)  # type: ignore[misc]
-        settings = self._floc_settings
-        if settings is None:
-            return updates
-        merge = self.info.get_hf_config().vision_config.spatial_merge_size  # type: ignore[attr-defined]
-
-        def write(video: int) -> Any:
-            item = out_mm_kwargs["video"][video]
-            frames, height, width = item["video_grid_thw"].data.tolist()
-            cells = (height // merge) * (width // merge)
-            return self._write_placeholders(item, frames, cells, settings.count(frames * cells))
-
-        return [replace(update, replacement=write) if update.modality == "video" else update for update in updates]
-
-    def _write_placeholders(self, item: Any, frames: int, cells: int, kept: int) -> Any:
-        return [self.info.get_hf_config().video_token_id] * kept  # type: ignore[attr-defined]
-
-    def _apply_hf_processor_main(self, *args: Any, **kwargs: Any) -> Any:
-        if "enable_hf_prompt_update" in kwargs and self._floc_settings is not None:
-            kwargs["enable_hf_prompt_update"] = False  # the processor would write a placeholder for every token
-        return super()._apply_hf_processor_main(*args, **kwargs)  # type: ignore[misc]
+    The settings of a request travel as the processor argument "floc". The number of tokens to keep of each video and
+    picture travels to the model as a field of its inputs.
+    """
 
     def apply(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        settings = self._floc_settings
+        settings = get_settings(self.info.ctx.model_config)  # type: ignore[attr-defined]
+        given = dict(inputs.hf_processor_mm_kwargs)
+        asked = given.pop(NAME, None)
         if settings is None:
+            if asked is not None:
+                remedy = "set --video-pruning-rate or a floc ratio (which may be 1) when the engine starts"
+                raise ValueError(f"this engine keeps all tokens, but the request has floc settings: {remedy}")
             return super().apply(inputs, *args, **kwargs)  # type: ignore[misc]
-        salted = copy.copy(inputs)  # of images too: with pruning on, vLLM changes their embeddings
+        settings = settings.for_request(asked)
+        plain, salted = copy.copy(inputs), copy.copy(inputs)
+        plain.hf_processor_mm_kwargs = given
+        salted.hf_processor_mm_kwargs = {**given, NAME: settings}
 
         def get_mm_hashes(*args: Any, **kwargs: Any) -> Any:
-            hashes = inputs.get_mm_hashes(*args, **kwargs)
-            return {kind: [f"{value}-floc-{settings.salt}" for value in values] for kind, values in hashes.items()}
+            hashes = plain.get_mm_hashes(*args, **kwargs)
+            return {
+                kind: [f"{value}-floc-{settings.get_salt(kind)}" for value in values] for kind, values in hashes.items()
+            }
 
         salted.get_mm_hashes = get_mm_hashes
         processed = super().apply(salted, *args, **kwargs)  # type: ignore[misc]
-        config = self.info.get_hf_config()  # type: ignore[attr-defined]
         spans = [(span.offset, span.length) for ranges in processed["mm_placeholders"].values() for span in ranges]
-        mrope.check_placeholders(processed["prompt_token_ids"], (config.image_token_id, config.video_token_id), spans)
+        mrope.check_placeholders(processed["prompt_token_ids"], self._list_placeholders(), spans)
         return processed
 
-    @property
-    def _floc_settings(self) -> Settings | None:
-        return get_settings(self.info.ctx.model_config)  # type: ignore[attr-defined]
+    def _apply_hf_processor_main(self, *args: Any, **kwargs: Any) -> Any:
+        for name in ("hf_kwargs", "hf_processor_mm_kwargs"):  # releases name it differently
+            if name in kwargs:
+                _, kwargs[name] = _split_settings(kwargs[name])
+        return super()._apply_hf_processor_main(*args, **kwargs)  # type: ignore[misc]
+
+    def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Any) -> Any:
+        settings, given = _split_settings(hf_processor_mm_kwargs)
+        fields = dict(super()._get_mm_fields_config(hf_inputs, given))  # type: ignore[misc]
+        if settings is None:
+            return fields
+        for kind in MEDIA:
+            if sizes := self._list_sizes(hf_inputs, kind):
+                hf_inputs[KEPT[kind]] = torch.tensor([settings.count(size, kind) for size in sizes])
+                fields[KEPT[kind]] = MultiModalFieldConfig.batched(kind, keep_on_cpu=True)
+        return fields
+
+    def _get_prompt_updates(self, mm_items: Any, hf_processor_mm_kwargs: Any, out_mm_kwargs: Any) -> list[Any]:
+        settings, given = _split_settings(hf_processor_mm_kwargs)
+        updates = super()._get_prompt_updates(mm_items, given, out_mm_kwargs)  # type: ignore[misc]
+        if settings is None:
+            return updates
+
+        def write(kind: str, write_whole: Any, number: int) -> Any:
+            item = out_mm_kwargs[kind][number]
+            return self._write(kind, item, int(item[KEPT[kind]].data)) if KEPT[kind] in item else write_whole(number)
+
+        return [
+            replace(update, replacement=functools.partial(write, update.modality, update.replacement))
+            for update in updates
+        ]
+
+    def _list_sizes(self, hf_inputs: Any, kind: str) -> list[int]:
+        """Return the number of tokens of each video or image."""
+        merge = self.info.get_hf_config().vision_config.spatial_merge_size  # type: ignore[attr-defined]
+        grids = hf_inputs.get(f"{kind}_grid_thw")
+        return [] if grids is None else (torch.as_tensor(grids).prod(-1) // merge**2).tolist()
+
+    def _write(self, kind: str, item: Any, kept: int) -> Any:
+        """Return the placeholders of a video or an image of which `kept` tokens are kept."""
+        return [getattr(self.info.get_hf_config(), f"{kind}_token_id")] * kept  # type: ignore[attr-defined]
+
+    def _list_placeholders(self) -> list[int]:
+        """Return the token ids that only vLLM may write."""
+        config = self.info.get_hf_config()  # type: ignore[attr-defined]
+        return [config.image_token_id, config.video_token_id]
+
+
+def _split_settings(given: Any) -> tuple[Settings | None, dict[str, Any]]:
+    """Take the settings of a request out of the arguments of its processor."""
+    return given.get(NAME), {name: value for name, value in given.items() if name != NAME}
+
+
+def select_in_ranks(embeds: torch.Tensor, grid: Grid, settings: Settings, count: int) -> torch.Tensor:
+    """Select tokens in the first rank of tensor parallelism, so that all ranks keep the same."""
+    ranks = get_tp_group()
+    if ranks.rank_in_group == 0:
+        indices = select_indices(embeds, grid, settings, count)
+    else:
+        indices = torch.empty(count, dtype=torch.int64, device=embeds.device)
+    return ranks.broadcast(indices)
 
 
 class ShortVideoMixin:
@@ -89,20 +140,34 @@ class ShortVideoMixin:
             weight = next(self.parameters())  # type: ignore[attr-defined]
             warm_up(self.floc, self.compared_width, self.model_config.dtype, weight.device)  # type: ignore[attr-defined]
 
+    def embed_multimodal(self, **kwargs: Any) -> Any:
+        self.kept_counts = {kind: kwargs.pop(KEPT[kind], None) for kind in MEDIA}
+        return super().embed_multimodal(**kwargs)  # type: ignore[misc]
+
     def _process_video_input(self, video_input: Any) -> tuple[torch.Tensor, ...]:
         embeds = super()._process_video_input(video_input)  # type: ignore[misc]
         if self.floc is None:
             return embeds
-        merge, ranks, shortened = self.visual.spatial_merge_size, get_tp_group(), []  # type: ignore[attr-defined]
+        merge, shortened = self.visual.spatial_merge_size, []  # type: ignore[attr-defined]
         grids = [(t, h // merge, w // merge) for t, h, w in video_input["video_grid_thw"].tolist()]
-        for i, (video, grid) in enumerate(zip(embeds, grids, strict=True)):
-            if ranks.rank_in_group == 0:
-                indices = select_indices(video[:, : self.compared_width], grid, self.floc)
-            else:
-                indices = torch.empty(self.floc.count(len(video)), dtype=torch.int64, device=video.device)
-            indices = ranks.broadcast(indices)  # all ranks keep the same tokens
+        counts = self.kept_counts["video"].flatten().tolist()
+        for i, (video, grid, count) in enumerate(zip(embeds, grids, counts, strict=True)):
+            indices = select_in_ranks(video[:, : self.compared_width], grid, self.floc, count)
             # with positions even if all are kept: embedding stores need a uniform width
             shortened.append(self._add_positions(video, grid, self._get_timing(video_input, i), indices))
+        return tuple(shortened)
+
+    def _process_image_input(self, image_input: Any) -> tuple[torch.Tensor, ...]:
+        embeds = super()._process_image_input(image_input)  # type: ignore[misc]
+        if self.floc is None:
+            return embeds
+        merge, shortened = self.visual.spatial_merge_size, []  # type: ignore[attr-defined]
+        grids = [(t, h // merge, w // merge) for t, h, w in image_input["image_grid_thw"].tolist()]
+        counts = self.kept_counts["image"].flatten().tolist()
+        for image, grid, count in zip(embeds, grids, counts, strict=True):
+            indices = select_in_ranks(image[:, : self.compared_width], grid, self.floc, count)
+            positions = mrope.compute_grid_positions(*grid, 1.0)[:, indices.cpu().numpy()]
+            shortened.append(mrope.append_positions(image[indices], positions))
         return tuple(shortened)
 
     def _get_timing(self, video_input: Any, video: int) -> Any:
@@ -161,12 +226,7 @@ class ShortVideoMixin:
 class TimestampedVideoMixin(ShortVideoMixin):
     """Model mixin for models that write a timestamp before every frame: embeddings cover that text too."""
 
-    text_architecture: ClassVar[str]  # of the language model
-
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
-        text = vllm_config.model_config.hf_config.text_config
-        if not text.architectures:
-            text.architectures = [self.text_architecture]  # vLLM 0.28 does not start on CPUs without it
         super().__init__(vllm_config=vllm_config, prefix=prefix)
         self.compared_width = self.visual_dim  # type: ignore[attr-defined]
         self.embed_width = self.visual_dim + self.multiscale_dim  # type: ignore[attr-defined]
@@ -255,9 +315,14 @@ class Qwen2_5_VL(ShortVideoMixin, qwen2_5_vl.Qwen2_5_VLForConditionalGeneration)
 class Qwen3VLProcessor(ShortPromptMixin, qwen3_vl.Qwen3VLMultiModalProcessor):
     """Processor of Qwen3-VL. It puts all placeholders into the first frame: nothing is selected yet."""
 
-    def _write_placeholders(self, item: Any, frames: int, cells: int, kept: int) -> Any:
-        config, timestamps = self.info.get_hf_config(), item["timestamps"].data
+    def _write(self, kind: str, item: Any, kept: int) -> Any:
+        if kind == "image":
+            return super()._write(kind, item, kept)
+        config = self.info.get_hf_config()
+        frames, height, width = item["video_grid_thw"].data.tolist()
+        cells = height * width // config.vision_config.spatial_merge_size**2
         counts = [cells] * frames if kept == frames * cells else [kept] + [0] * (frames - 1)
+        timestamps = item["timestamps"].data
         return PromptUpdateDetails.from_seq(write_video(config, self.info.get_tokenizer(), counts, timestamps))
 
 
@@ -269,11 +334,17 @@ qwen3_vl.compute_retained_tokens_count = lambda *args, **kwargs: 1
 class Qwen3VL(TimestampedVideoMixin, qwen3_vl.Qwen3VLForConditionalGeneration):
     """Qwen3-VL."""
 
-    text_architecture: ClassVar[str] = "Qwen3ForCausalLM"
-
 
 @register(Qwen3VLProcessor, info=qwen3_vl_moe.Qwen3VLMoeProcessingInfo, dummy_inputs=qwen3_vl.Qwen3VLDummyInputsBuilder)
 class Qwen3VLMoe(TimestampedVideoMixin, qwen3_vl_moe.Qwen3VLMoeForConditionalGeneration):
     """Qwen3-VL with experts."""
 
-    text_architecture: ClassVar[str] = "Qwen3MoeForCausalLM"
+
+@register(Qwen3VLProcessor, info=qwen3_5.Qwen3_5ProcessingInfo, dummy_inputs=qwen3_vl.Qwen3VLDummyInputsBuilder)
+class Qwen3_5(TimestampedVideoMixin, qwen3_5.Qwen3_5ForConditionalGeneration):
+    """Qwen3.5."""
+
+
+@register(Qwen3VLProcessor, info=qwen3_5.Qwen3_5MoeProcessingInfo, dummy_inputs=qwen3_vl.Qwen3VLDummyInputsBuilder)
+class Qwen3_5Moe(TimestampedVideoMixin, qwen3_5.Qwen3_5MoeForConditionalGeneration):
+    """Qwen3.5 with experts."""

@@ -4,26 +4,37 @@ vLLM calls `register` in each of its processes, and may call it more than once. 
 arguments. The settings reach the others through an environment variable and the model's config.
 """
 
+import contextlib
 import functools
 import importlib.util
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from floc._system import single_threaded_blas
 from floc.integrations.vllm.settings import LOG, Settings
 
-VLLM_VERSIONS = ("0.28", "0.32")  # releases that pass the engine tests
+VLLM_VERSIONS = ("0.30", "0.31", "0.32")  # releases that pass the engine tests
 # architecture in a model's config.json -> class that replaces vLLM's
 VLLM_MODELS = {
     "Qwen2VLForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen2VL",
     "Qwen2_5_VLForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen2_5_VL",
     "Qwen3VLForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen3VL",
     "Qwen3VLMoeForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen3VLMoe",
+    "Qwen3_5ForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen3_5",
+    "Qwen3_5MoeForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen3_5Moe",
+}
+# models with plain positions, which need positions="compact"
+COMPACT_MODELS = {
+    "LlavaOnevisionForConditionalGeneration": "floc.integrations.vllm.compact:LlavaOnevision",
+    "InternVLForConditionalGeneration": "floc.integrations.vllm.compact:InternVL",
 }
 SWITCH = "FLOC_VLLM"
 ACTIVE = "FLOC_VLLM_ACTIVE"  # set for the processes that an engine with FLoC starts
+_limits = contextlib.ExitStack()  # held until the process ends
 NAME = "floc"  # the key in --additional-config and in the model's config
 
 
@@ -59,7 +70,7 @@ def activate() -> None:
     if os.environ.get("VLLM_USE_RUST_FRONTEND", "0") not in ("", "0"):
         raise ValueError("VLLM_USE_RUST_FRONTEND is set, but that frontend writes prompts without floc; unset it")
     os.environ[ACTIVE] = "1"
-    for architecture, class_path in VLLM_MODELS.items():
+    for architecture, class_path in {**VLLM_MODELS, **COMPACT_MODELS}.items():
         ModelRegistry.register_model(architecture, class_path)
     evs.compute_retained_tokens_count = evs.compute_retention_mask = _refuse_evs
     work_around_cpu_faults()
@@ -118,8 +129,8 @@ def _create_engine_config(create: Callable[..., Any], arguments: Any, *args: Any
         config = create(arguments, *args, **kwargs)
     finally:
         arguments.video_pruning_rate = rate  # the caller may use the arguments again
-    if settings.has_count and settings.rate > 0:
-        _check_config(config)
+    if settings.has_count:
+        _check_config(config, settings)
         setattr(config.model_config.hf_config, NAME, settings.to_dict())
         LOG.info("floc keeps %s", settings)
     else:
@@ -144,13 +155,18 @@ def _resolve_settings(arguments: Any, given: object) -> Settings:
     return settings
 
 
-def _check_config(config: Any) -> None:
+def _check_config(config: Any, settings: Settings) -> None:
     """Raise ValueError if the engine uses something that does not work with compressed videos."""
     architecture = config.model_config.architecture
-    if architecture not in VLLM_MODELS:
+    if architecture not in VLLM_MODELS and architecture not in COMPACT_MODELS:
         remedy = "For other models use floc.attach with transformers, or serve without a pruning rate"
-        supported = ", ".join(VLLM_MODELS)
+        supported = ", ".join([*VLLM_MODELS, *COMPACT_MODELS])
         raise ValueError(f"floc does not support {architecture} in vLLM; it supports {supported}. {remedy}")
+    if architecture in COMPACT_MODELS and settings.positions != "compact":
+        reason = "vLLM counts its positions over the kept tokens, so that they differ from those in the whole video"
+        raise ValueError(f'{architecture} needs "positions": "compact" in the floc settings: {reason}')
+    if architecture in VLLM_MODELS and settings.positions != "keep":
+        raise ValueError(f'in {architecture} a position is a frame, row and column: use "positions": "keep"')
     stages = config.parallel_config.pipeline_parallel_size
     if stages > 1:
         reason = "vLLM gives the positions of kept tokens to the first stage only; leave it out"
@@ -170,8 +186,13 @@ def _refuse_evs(*args: Any, **kwargs: Any) -> Any:
 
 def _load_model(load: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
     loaded = load(runner, *args, **kwargs)
-    # on CPUs vLLM profiles no dummy video, so nothing is compiled before the first request
-    getattr(runner.get_model(), "warm_up_floc", lambda: None)()
+    model = runner.get_model()
+    if getattr(model, "floc", None) is not None:
+        if multiprocessing.parent_process() is not None:
+            # starting and ending the limit for each video takes as long as a small selection; it applies to the whole
+            # process, so it is not set in one that vLLM did not start
+            _limits.enter_context(single_threaded_blas())
+        model.warm_up_floc()  # on CPUs vLLM profiles no dummy video, so the first request would wait for compilation
     multimodal = runner.model_config.multimodal_config
     runner.is_multimodal_pruning_enabled = multimodal is not None and multimodal.is_multimodal_pruning_enabled()
     return loaded

@@ -15,10 +15,15 @@ from floc.integrations.vllm.settings import LOG, Settings
 ONE_THREAD_WORK = 1 << 32
 
 
-def select_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: Settings) -> torch.Tensor:
-    """Select tokens: [T*H*W, D] embeddings in grid order and their shape (T, H, W) -> [K] int64 indices, ascending."""
+def select_indices(
+    embeds: torch.Tensor, shape: tuple[int, int, int], settings: Settings, count: int | None = None
+) -> torch.Tensor:
+    """Select tokens: [T*H*W, D] embeddings in grid order and their shape (T, H, W) -> [K] int64 indices, ascending.
+
+    `count` is the number of tokens to keep, by default what the settings keep of a video.
+    """
     started = time.perf_counter()
-    count = settings.count(len(embeds))
+    count = settings.count(len(embeds)) if count is None else count
     if count == len(embeds):
         return torch.arange(count, device=embeds.device)
     # all tokens are equal in the dummy video of vLLM's memory profiling
@@ -30,14 +35,14 @@ def select_indices(embeds: torch.Tensor, shape: tuple[int, int, int], settings: 
             else:  # select from noise of the same size, so that vLLM counts the memory
                 generator = torch.Generator(embeds.device).manual_seed(0)
                 noise = torch.randn(embeds.shape, generator=generator, dtype=embeds.dtype, device=embeds.device)
-                settings.recipe.select_indices(noise.view(*shape, -1))
+                replace(settings.recipe, ratio=None, budget=count).select_indices(noise.view(*shape, -1))
         else:
             LOG.warning("a video has embeddings that are not finite: floc keeps evenly spaced tokens of it")
         indices = torch.arange(count, device=embeds.device) * len(embeds) // count
     else:
         is_short = len(embeds) ** 2 * embeds.shape[1] <= ONE_THREAD_WORK
         with use_one_thread() if is_short else nullcontext():
-            indices = settings.recipe.select_indices(embeds.view(*shape, -1))
+            indices = replace(settings.recipe, ratio=None, budget=count).select_indices(embeds.view(*shape, -1))
     if len(indices) != count:
         raise RuntimeError(f"method {settings.method!r} kept {len(indices)} of {shape} tokens instead of {count}")
     if settings.record is not None:

@@ -13,12 +13,13 @@ from fractions import Fraction
 from typing import Any
 
 from floc import _version, methods
-from floc._checks import check_choice
+from floc._checks import check_choice, shorten
 from floc.budget import Budget
 from floc.captured.recipe import Recipe
 
 LOG = logging.getLogger("vllm.floc")  # a child of vLLM's logger, so it has the same handlers and format
-FIELDS = ("ratio", "budget", "method", "record")  # every other key is an option of the method
+FIELDS = ("ratio", "budget", "images", "positions", "method", "record")  # every other key is an option of the method
+OF_REQUESTS = ("ratio", "tokens", "budget", "images")  # what a request may set; "tokens" is another name of "budget"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Settings:
 
     ratio: float | str | None = None
     budget: int | None = None  # number of tokens to keep of every video
+    images: float | str | None = None  # ratio to keep of every picture; None keeps all
+    positions: str = "keep"  # "compact": counted over the kept tokens, in models with plain positions
     method: str = "floc"
     options: Mapping[str, Any] = field(default_factory=dict)
     record: str | None = None  # file that gets one line of JSON per compressed video
@@ -38,19 +41,28 @@ class Settings:
             usable = ", ".join(filter(_keeps_any_count, methods.list_methods()))
             needed = "vLLM needs a method that keeps any number of tokens"
             raise ValueError(f"{needed}, but {self.method!r} {reason}; use one of {usable}")
+        check_choice("positions", self.positions, ("keep", "compact"))
         if not isinstance(self.record, str | None):
             raise TypeError(f"record must be a file path, got {self.record!r}")
         for option in self.options:
             check_choice("setting", option, [*FIELDS, *methods.list_options(self.method)])
         if self.has_count:
             self.recipe  # noqa: B018  validates the count and the options
+        if self.images is not None:
+            if self.positions == "compact":
+                raise ValueError(f"models with compact positions keep whole pictures; remove images={self.images!r}")
+            try:
+                Budget.parse(self.images, None, None)
+            except ValueError as error:
+                raise ValueError(f"images: {error}") from None
 
     @classmethod
     def from_dict(cls, given: object) -> "Settings":
         """Parse the object that `--additional-config` holds.
 
-        >>> Settings.from_dict({"budget": 512, "block": 16})
-        Settings(ratio=None, budget=512, method='floc', options={'block': 16}, record=None)
+        >>> settings = Settings.from_dict({"budget": 512, "block": 16})
+        >>> settings.budget, settings.options
+        (512, {'block': 16})
         """
         if not isinstance(given, Mapping):
             raise ValueError(f'floc in --additional-config must be an object such as {{"ratio": "1/8"}}, got {given!r}')
@@ -61,6 +73,37 @@ class Settings:
         """Return the object that `from_dict` parses."""
         fields = {name: getattr(self, name) for name in FIELDS}
         return {**{name: value for name, value in fields.items() if value is not None}, **self.options}
+
+    def for_request(self, given: object) -> "Settings":
+        """Return the settings for a request that gives `mm_processor_kwargs={"floc": given}`.
+
+        >>> settings = Settings(ratio="1/8", images="1/4")
+        >>> settings.for_request({"tokens": 64}).count(1000), settings.for_request(False).count(1000)
+        (64, 1000)
+        """
+        if given is None:
+            return self
+        if given is False:
+            return replace(self, ratio=1, budget=None, images=None)
+        example = '{"floc": {"ratio": "1/16"}}, {"floc": {"tokens": 512}} or {"floc": false}'
+        try:
+            if not isinstance(given, Mapping) or not given:
+                raise ValueError(f"give {example}; got {shorten(given)}")
+            for name in given:
+                check_choice("setting of a request", name, OF_REQUESTS)
+            if {"tokens", "budget"} <= given.keys():
+                raise ValueError("tokens and budget are the same setting; give one")
+            changes = {"budget" if name == "tokens" else name: value for name, value in given.items()}
+            if changes.keys() & {"ratio", "budget"}:
+                changes = {"ratio": None, "budget": None, **changes}
+            if changes.get("images") is False:
+                changes["images"] = None
+            changed = replace(self, **changes)
+            if not changed.has_count:
+                raise ValueError(f"give {example}")
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"floc in mm_processor_kwargs: {error}") from None
+        return changed
 
     def with_rate(self, rate: float | None) -> "Settings":
         """Set the ratio to 1 - `rate`, the share that vLLM's `--video-pruning-rate` keeps. None changes nothing.
@@ -83,8 +126,9 @@ class Settings:
         512 tokens of every video, selected by floc with block=16
         """
         count = f"{self.budget} tokens" if self.budget is not None else f"{self.ratio} of the tokens"
+        pictures = "" if self.images is None else f" and {self.images} of every picture"
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
-        return f"{count} of every video, selected by {self.method}" + (f" with {options}" if options else "")
+        return f"{count} of every video{pictures}, selected by {self.method}" + (f" with {options}" if options else "")
 
     @property
     def has_count(self) -> bool:
@@ -94,21 +138,31 @@ class Settings:
     @property
     def rate(self) -> float:
         """The pruning rate to pass to vLLM, which only checks whether it is above 0."""
-        return 0.5 if self.ratio is None else float(1 - Fraction(self.ratio))
+        return (0.0 if self.ratio is None else float(1 - Fraction(self.ratio))) or 0.5
 
     @property
     def recipe(self) -> Recipe:
         """The compression to run, the same as in `floc.attach`."""
         return Recipe(self.ratio, self.budget, None, self.method, self.options)
 
-    def count(self, tokens: int) -> int:
-        """Return how many of a video's `tokens` are kept."""
-        return self.recipe.count(tokens)
+    def count(self, tokens: int, kind: str = "video") -> int:
+        """Return how many of the `tokens` of a "video" or an "image" are kept."""
+        if kind == "video":
+            return self.recipe.count(tokens)
+        return tokens if self.images is None else Budget.parse(self.images, None, None).count(tokens)
 
     @property
     def salt(self) -> str:
-        """A hash of everything that changes the embeddings, for cache keys."""
-        key = [_version.__version__, self.ratio, self.budget, self.method, dict(self.options)]
+        """A hash of everything that changes the embeddings of videos, for cache keys."""
+        return self._hash(self.ratio, self.budget)
+
+    def get_salt(self, kind: str) -> str:
+        """Return a hash of everything that changes the embeddings of a "video" or an "image", for cache keys."""
+        return self.salt if kind == "video" else self._hash(self.images or 1, None)
+
+    def _hash(self, ratio: float | str | None, budget: int | None) -> str:
+        exact = None if ratio is None else str(Budget.parse(ratio, None, None).ratio)  # 0.125 is 1/8
+        key = [_version.__version__, exact, budget, self.method, dict(self.options)]
         return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 
