@@ -187,9 +187,13 @@ class VideoPreparer:
         """Return the plan that was recorded; raise ValueError if this processor would prepare the video differently."""
         from transformers.image_utils import SizeDict
 
-        record.require_same(*self._describe())
+        self.require_same(record)
         size = None if record.size is None else SizeDict(height=record.size[0], width=record.size[1])
         return self.plan_frames(record.facts, record.indices, size, record.fps)
+
+    def require_same(self, record: Preparation) -> None:
+        """Raise ValueError if this processor would prepare a recorded video differently."""
+        record.require_same(*self._describe())
 
     def write_prompt(
         self, plan: VideoPlan, question: str, history: Turns = (), *, asks_token_types: bool = False

@@ -18,6 +18,7 @@ from floc.integrations.vllm import positions as mrope
 from floc.integrations.vllm.plugin import get_settings
 from floc.integrations.vllm.selection import select_indices, warm_up
 from floc.integrations.vllm.settings import Settings
+from floc.integrations.vllm.stored_hooks import StoredPromptMixin, StoredTokensMixin, count_stored
 
 Grid = tuple[int, int, int]  # frames, rows and columns of tokens
 register = MULTIMODAL_REGISTRY.register_processor
@@ -37,7 +38,8 @@ class ShortPromptMixin:
             item = out_mm_kwargs["video"][video]
             frames, height, width = item["video_grid_thw"].data.tolist()
             cells = (height // merge) * (width // merge)
-            return self._write_placeholders(item, frames, cells, settings.count(frames * cells))
+            kept = count_stored(item)
+            return self._write_placeholders(item, frames, cells, kept or settings.count(frames * cells))
 
         return [replace(update, replacement=write) if update.modality == "video" else update for update in updates]
 
@@ -71,7 +73,7 @@ class ShortPromptMixin:
         return get_settings(self.info.ctx.model_config)  # type: ignore[attr-defined]
 
 
-class ShortVideoMixin:
+class ShortVideoMixin(StoredTokensMixin):
     """Model mixin: keeps the selected tokens of every video, at their original positions."""
 
     supports_multimodal_pruning: ClassVar[bool] = True
@@ -102,7 +104,7 @@ class ShortVideoMixin:
                 indices = torch.empty(self.floc.count(len(video)), dtype=torch.int64, device=video.device)
             indices = ranks.broadcast(indices)  # all ranks keep the same tokens
             # with positions even if all are kept: embedding stores need a uniform width
-            shortened.append(self._add_positions(video, grid, self._get_timing(video_input, i), indices))
+            shortened.append(self._add_positions(video[indices], grid, self._get_timing(video_input, i), indices))
         return tuple(shortened)
 
     def _get_timing(self, video_input: Any, video: int) -> Any:
@@ -112,9 +114,9 @@ class ShortVideoMixin:
         return pace * (1.0 if seconds is None else float(seconds[video]))
 
     def _add_positions(self, embeds: torch.Tensor, grid: Grid, timing: Any, indices: torch.Tensor) -> torch.Tensor:
-        """Return the embeddings for a video's placeholders, positions appended."""
+        """Return the embeddings for a video's placeholders, positions appended, from those of the kept tokens."""
         positions = mrope.compute_grid_positions(*grid, timing)[:, indices.cpu().numpy()]
-        return mrope.append_positions(embeds[indices], positions)
+        return mrope.append_positions(embeds, positions)
 
     def _postprocess_video_embeds_evs(self, video_embeds_split: Any, video_input: Any) -> Any:
         if self.floc is None:
@@ -182,7 +184,7 @@ class TimestampedVideoMixin(ShortVideoMixin):
         ids = torch.tensor(write_video(self.config, self._tokenizer, counts, timing), device=embeds.device)  # type: ignore[attr-defined]
         is_text = ids != self.config.video_token_id  # type: ignore[attr-defined]
         span_embeds = embeds.new_zeros(len(ids), self.embed_width)
-        span_embeds[~is_text] = embeds[indices]
+        span_embeds[~is_text] = embeds
         span_embeds[is_text, : self.compared_width] = self.get_language_model().embed_input_ids(ids[is_text])  # type: ignore[attr-defined]
         leads = self._count_leads(ids.tolist())
         is_visual = np.concatenate([np.repeat([False, True, False], [lead, cells, 1]) for lead in leads])
@@ -232,11 +234,11 @@ def write_video(config: Any, tokenizer: Any, counts: list[int], timestamps: Any)
     return details.full
 
 
-class Qwen2VLProcessor(ShortPromptMixin, qwen2_vl.Qwen2VLMultiModalProcessor):
+class Qwen2VLProcessor(StoredPromptMixin, ShortPromptMixin, qwen2_vl.Qwen2VLMultiModalProcessor):
     """Processor of Qwen2-VL."""
 
 
-class Qwen2_5_VLProcessor(ShortPromptMixin, qwen2_5_vl.Qwen2_5_VLMultiModalProcessor):
+class Qwen2_5_VLProcessor(StoredPromptMixin, ShortPromptMixin, qwen2_5_vl.Qwen2_5_VLMultiModalProcessor):
     """Processor of Qwen2.5-VL."""
 
 
@@ -252,7 +254,7 @@ class Qwen2_5_VL(ShortVideoMixin, qwen2_5_vl.Qwen2_5_VLForConditionalGeneration)
     """Qwen2.5-VL."""
 
 
-class Qwen3VLProcessor(ShortPromptMixin, qwen3_vl.Qwen3VLMultiModalProcessor):
+class Qwen3VLProcessor(StoredPromptMixin, ShortPromptMixin, qwen3_vl.Qwen3VLMultiModalProcessor):
     """Processor of Qwen3-VL. It puts all placeholders into the first frame: nothing is selected yet."""
 
     def _write_placeholders(self, item: Any, frames: int, cells: int, kept: int) -> Any:

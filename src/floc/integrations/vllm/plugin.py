@@ -9,6 +9,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,11 @@ def _resolve_settings(arguments: Any, given: object) -> Settings:
             Path(settings.record).open("a").close()
         except OSError as error:
             raise ValueError(f"floc cannot write its record to {settings.record}: {error.strerror}") from error
+    for folder in settings.stored or ():
+        if not Path(folder).is_dir():
+            raise ValueError(f"{folder}: no such folder of stored videos; create it, or take it out of stored")
+    if settings.stored and not settings.has_count:  # all tokens of other videos
+        settings = replace(settings, ratio="1")
     if settings.has_count:
         arguments.video_pruning_rate = settings.rate
     elif given is not None:

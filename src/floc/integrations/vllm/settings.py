@@ -7,7 +7,7 @@ video alone. That allows a ratio or a budget, but no coverage, and only methods 
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -18,7 +18,7 @@ from floc.budget import Budget
 from floc.captured.recipe import Recipe
 
 LOG = logging.getLogger("vllm.floc")  # a child of vLLM's logger, so it has the same handlers and format
-FIELDS = ("ratio", "budget", "method", "record")  # every other key is an option of the method
+FIELDS = ("ratio", "budget", "method", "record", "stored")  # every other key is an option of the method
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Settings:
     method: str = "floc"
     options: Mapping[str, Any] = field(default_factory=dict)
     record: str | None = None  # file that gets one line of JSON per compressed video
+    stored: Sequence[str] | None = None  # folders of stored videos that requests may name
 
     def __post_init__(self) -> None:
         if not _keeps_any_count(self.method):
@@ -40,6 +41,8 @@ class Settings:
             raise ValueError(f"{needed}, but {self.method!r} {reason}; use one of {usable}")
         if not isinstance(self.record, str | None):
             raise TypeError(f"record must be a file path, got {self.record!r}")
+        if self.stored is not None and not (isinstance(self.stored, list) and all(map(_is_text, self.stored))):
+            raise TypeError(f"stored must be a list of folders, got {self.stored!r}")
         for option in self.options:
             check_choice("setting", option, [*FIELDS, *methods.list_options(self.method)])
         if self.has_count:
@@ -50,7 +53,7 @@ class Settings:
         """Parse the object that `--additional-config` holds.
 
         >>> Settings.from_dict({"budget": 512, "block": 16})
-        Settings(ratio=None, budget=512, method='floc', options={'block': 16}, record=None)
+        Settings(ratio=None, budget=512, method='floc', options={'block': 16}, record=None, stored=None)
         """
         if not isinstance(given, Mapping):
             raise ValueError(f'floc in --additional-config must be an object such as {{"ratio": "1/8"}}, got {given!r}')
@@ -94,7 +97,8 @@ class Settings:
     @property
     def rate(self) -> float:
         """The pruning rate to pass to vLLM, which only checks whether it is above 0."""
-        return 0.5 if self.ratio is None else float(1 - Fraction(self.ratio))
+        dropped = None if self.ratio is None else float(1 - Fraction(self.ratio))
+        return 0.5 if dropped is None or (self.stored and not dropped) else dropped
 
     @property
     def recipe(self) -> Recipe:
@@ -110,6 +114,10 @@ class Settings:
         """A hash of everything that changes the embeddings, for cache keys."""
         key = [_version.__version__, self.ratio, self.budget, self.method, dict(self.options)]
         return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def _keeps_any_count(method: str) -> bool:
