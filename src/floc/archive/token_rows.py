@@ -195,7 +195,9 @@ def join_rows(rows: Sequence[Mapping[str, Any]], video: StoredVideo, time_range:
     made = {**video.made, "source": video.uri, "encoder": video.encoder, "coverage": video.coverage}
     if made.get("preparation") is not None:
         frames = slice(low * video.frames_per_slice, high * video.frames_per_slice)
-        made["preparation"] = {**made["preparation"], "indices": made["preparation"]["indices"][frames]}
+        whole = made["preparation"]["indices"]
+        taken = {"taken": len(whole)} if len(whole[frames]) < len(whole) else {}
+        made["preparation"] = taken | made["preparation"] | {"indices": whole[frames]}
     duration_s = video.duration_s
     if time_range is not None:
         made |= {"coverage": None, "bound": None}  # only known for the whole video

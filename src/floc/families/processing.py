@@ -66,6 +66,7 @@ class VideoPlan:
     pixels: tuple[str, tuple[int, ...]]  # name and shape of the pixels of the whole video
     resizing: Resizing | None = None  # how it resizes a frame; None if that cannot be done on its own
     fps: float | None = None  # the rate that it was asked for; None if its own
+    taken: int | None = None  # as in `Preparation`
 
     @property
     def frame_size(self) -> tuple[int, int]:
@@ -81,8 +82,10 @@ class VideoPlan:
         from transformers.video_utils import VideoMetadata
 
         facts = self.facts
+        # processors compute the rate of the frames they took from this
+        share = 1 if self.taken is None else len(self.indices) / self.taken
         return VideoMetadata(
-            total_num_frames=facts.frames,
+            total_num_frames=facts.frames * share,
             fps=facts.fps,
             width=facts.width,
             height=facts.height,
@@ -189,7 +192,7 @@ class VideoPreparer:
 
         self.require_same(record)
         size = None if record.size is None else SizeDict(height=record.size[0], width=record.size[1])
-        return self.plan_frames(record.facts, record.indices, size, record.fps)
+        return replace(self.plan_frames(record.facts, record.indices, size, record.fps), taken=record.taken)
 
     def require_same(self, record: Preparation) -> None:
         """Raise ValueError if this processor would prepare a recorded video differently."""

@@ -107,7 +107,7 @@ class StoredPromptMixin:
 
     def _describe_times(self, record: Preparation) -> dict[str, Any]:
         """Return what the processor returns about the times of a video's frames."""
-        metadata = VideoPlan(record.facts, record.indices, None, {}, ("", ())).describe()
+        metadata = VideoPlan(record.facts, record.indices, None, {}, ("", ()), taken=record.taken).describe()
         if hasattr(self.info, "_get_video_second_idx"):  # type: ignore[attr-defined]
             return {"timestamps": [self.info._get_video_second_idx(metadata, do_sample_frames=False)]}  # type: ignore[attr-defined]
         if hasattr(self.info.get_hf_config().vision_config, "tokens_per_second"):  # type: ignore[attr-defined]
