@@ -22,7 +22,7 @@ import torch
 
 from benchmarks import harness
 from benchmarks.markdown import show_environment, show_records
-from benchmarks.models import make_config
+from benchmarks.models import FULL_SECTIONS, make_config
 from benchmarks.registry import BenchTable, Echo
 from benchmarks.vllm_model import SIDE, write_model
 from floc.captured.captured import Captured
@@ -56,7 +56,7 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
             time.sleep(2.1)  # the server trusts the time of a file's last change after two seconds
             first, again = ([_ask(llm, seconds, address) for address in addresses][1:] for _ in range(2))
             medians = {part: statistics.median(record[part] for record in first) for part in first[0]}
-            row = {"kind": kind, "bytes": slices * SIDE**2 // 8 * WIDTH * 2, **medians}
+            row: dict[str, Any] = {"kind": kind, "bytes": slices * SIDE**2 // 8 * WIDTH * 2, **medians}
             row["again"] = statistics.median(record["own"] for record in again)
             rows.append(row)
             echo(
@@ -72,12 +72,12 @@ def _write_model(folder: Path) -> None:
 
     write_model(folder, has_gpu=False)
     ids = transformers.AutoConfig.from_pretrained(folder)
-    text = dict(hidden_size=WIDTH, intermediate_size=96, num_hidden_layers=1, num_attention_heads=2)
-    text |= dict(num_key_value_heads=1, head_dim=32, vocab_size=512)
+    text = dict(hidden_size=WIDTH, intermediate_size=96, num_hidden_layers=1, num_attention_heads=28)
+    text |= dict(num_key_value_heads=4, head_dim=128, vocab_size=512)
     vision = dict(depth=1, hidden_size=32, intermediate_size=48, num_heads=2, fullatt_block_indexes=[0], patch_size=4)
     names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
     more = {name: getattr(ids, name) for name in names}
-    config = make_config(text, vision, [4, 6, 6], architectures=["Qwen2_5_VLForConditionalGeneration"], **more)
+    config = make_config(text, vision, FULL_SECTIONS, architectures=["Qwen2_5_VLForConditionalGeneration"], **more)
     config.save_pretrained(folder)
 
 

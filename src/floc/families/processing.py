@@ -83,7 +83,7 @@ class VideoPlan:
 
         facts = self.facts
         # processors compute the rate of the frames they took from this
-        share = 1 if self.taken is None else len(self.indices) / self.taken
+        share: Any = 1 if self.taken is None else len(self.indices) / self.taken
         return VideoMetadata(
             total_num_frames=facts.frames * share,
             fps=facts.fps,

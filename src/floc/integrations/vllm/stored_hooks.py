@@ -96,8 +96,9 @@ class StoredPromptMixin:
         captured, model_config = video.load(), self.info.ctx.model_config  # type: ignore[attr-defined]
         slices, rows, columns = captured.shape
         merge = model_config.hf_config.vision_config.spatial_merge_size
+        features = torch.cat([captured.features, *captured.deep], 1) if captured.deep else captured.features
         data = {
-            FEATURES: [torch.cat([captured.features, *captured.deep], 1).to(model_config.dtype)],
+            FEATURES: [features.to(model_config.dtype)],
             INDICES: [captured.indices],
             "video_grid_thw": torch.tensor([[slices, rows * merge, columns * merge]]),
             **self._describe_times(Preparation.from_dict(captured.made["preparation"])),
