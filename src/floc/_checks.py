@@ -11,6 +11,7 @@ from typing import Any
 
 # "12", "0.125", "1e-3" or "1/8"; an exponent of more digits would make a number that fills the memory
 _FRACTION = re.compile(r"[+-]?(\d{1,40}(\.\d{0,40})?|\.\d{1,40})(e[+-]?\d{1,2}|/\d{1,40})?", re.ASCII | re.IGNORECASE)
+MOST_SECONDS = 1e9  # of a time that a user gives
 
 
 def parse_fraction(text: str) -> Fraction:
@@ -26,6 +27,24 @@ def parse_fraction(text: str) -> Fraction:
         with suppress(ValueError, ZeroDivisionError):  # such as 1/0
             return Fraction(text)
     raise ValueError(f"{shorten(text)} is not a number such as 0.125 or a fraction such as 1/8")
+
+
+def parse_time(text: str | None) -> float | None:
+    """Parse a time in seconds, minutes:seconds or hours:minutes:seconds.
+
+    >>> parse_time("90"), parse_time("1:30"), parse_time("1:02:30.5"), parse_time(None)
+    (90.0, 90.0, 3750.5, None)
+    """
+    if text is None:
+        return None
+    try:
+        *larger, seconds = (float(part) for part in text.split(":", 3))
+    except ValueError:
+        larger, seconds = [], math.nan
+    total = seconds + sum(part * 60**power for power, part in enumerate(reversed(larger), 1))
+    if not (0 <= seconds <= total <= MOST_SECONDS and len(larger) <= 2 and all(part.is_integer() for part in larger)):
+        raise ValueError(f"a time must be seconds, or like 1:30 or 1:02:30; got {shorten(text)}")
+    return total
 
 
 def shorten(value: object) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from floc.cli import options
 from tests.cli.helpers import run
 
 ODD = ["nan", "inf", "-inf", "-1", "0", "1e-310", "1e99999999", "1e-99999999", "1/0", "9" * 5000, "", "x"]
@@ -38,12 +37,6 @@ def test_odd_times_are_refused_at_once(option: str, value: str, film: Path, tmp_
     assert run(monkeypatch, "stream", film, "--budget", 5, f"{option}={value}") == 2
     assert f"floc: {option} must be a number of seconds, 0.001 to 1e+09; got" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("text", ["x", "-1", "nan", "inf", "1e300", "1:-1", "1:2:3:4", "1.5:00", "inf:00", ""])
-def test_times_are_checked(text: str) -> None:
-    with pytest.raises(ValueError, match="a time must be seconds, or like 1:30"):
-        options.parse_time(text)
 
 
 def test_outputs_are_checked_before_the_work(npy: Path, monkeypatch, capsys) -> None:

@@ -76,6 +76,15 @@ def test_capture_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(printed) == 2
 
 
+def test_vllm_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    render_video(Path("talk.mp4"))
+    Path("videos").mkdir()
+    use_tiny_model(tmp_path, monkeypatch)
+    run_page(DOCS / "guides" / "vllm.md")
+    assert floc.load("videos/talk.floc").ratio == pytest.approx(1 / 8, abs=1e-2)
+
+
 def test_streams_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = run_page(DOCS / "guides" / "streams.md")

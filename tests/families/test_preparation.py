@@ -45,6 +45,8 @@ def test_a_record_survives_json() -> None:
         ("size", [1 << 20, 1 << 20]),
         ("fps", float("nan")),
         ("fps", -1),
+        ("taken", 0),
+        ("taken", 1.5),
         ("processor", 3),
         ("settings", []),
     ],

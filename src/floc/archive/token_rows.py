@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from floc._checked_file import COVERAGE, MAX_S, MAX_SIDE, Fields
+from floc._checked_file import COVERAGE, MAX_S, MAX_SIDE, Fields, is_finite
 from floc._checks import require
 from floc.archive import schema
 from floc.archive.schema import DamagedStoreError, StoredVideo
@@ -128,8 +128,8 @@ def check_values(row: Mapping[str, Any]) -> None:
     require(all(len(layer or b"") == size for layer in layers), f"features and deep must have {size} bytes")
     fits = size % DTYPES[dtype].itemsize == 0 and bool(kept) == bool(size)
     require(fits, f"bytes must be of {kept} tokens in {dtype}, got {size}")
-    is_finite = not kept or all(_to_tensor([layer], dtype, 1).isfinite().all() for layer in layers)
-    require(is_finite, "features or deep has values that are not finite")
+    fits = not kept or all(is_finite(_to_tensor([layer], dtype, 1)) for layer in layers)
+    require(fits, "features or deep has values that are not finite")
 
 
 def check_fit(row: Mapping[str, Any], video: StoredVideo, other: Mapping[str, Any]) -> None:
@@ -195,7 +195,9 @@ def join_rows(rows: Sequence[Mapping[str, Any]], video: StoredVideo, time_range:
     made = {**video.made, "source": video.uri, "encoder": video.encoder, "coverage": video.coverage}
     if made.get("preparation") is not None:
         frames = slice(low * video.frames_per_slice, high * video.frames_per_slice)
-        made["preparation"] = {**made["preparation"], "indices": made["preparation"]["indices"][frames]}
+        whole = made["preparation"]["indices"]
+        taken = {"taken": len(whole)} if len(whole[frames]) < len(whole) else {}
+        made["preparation"] = taken | made["preparation"] | {"indices": whole[frames]}
     duration_s = video.duration_s
     if time_range is not None:
         made |= {"coverage": None, "bound": None}  # only known for the whole video
@@ -220,7 +222,7 @@ def read_features(row: Mapping[str, Any], video: StoredVideo) -> torch.Tensor:
     dtype, kept, data = DTYPES.get(row["dtype"]), row["kept"], row["features"] or b""
     if dtype is not None and len(data) == kept * video.model.hidden_size * dtype.itemsize:
         features = _to_tensor([data], row["dtype"], kept)
-        if bool(features.isfinite().all()):
+        if is_finite(features):
             return features
     expected = f"{kept} x {video.model.hidden_size} finite numbers in {row['dtype']}"
     raise _report_damage(video, f"features must be {expected}, got {len(data)} bytes")

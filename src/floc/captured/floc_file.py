@@ -13,7 +13,17 @@ import numpy as np
 import torch
 
 from floc._atomic import write_atomic
-from floc._checked_file import COVERAGE, FPS, FRAMES_PER_SLICE, MAX_S, MAX_SIDE, Fields, check_selection, open_checked
+from floc._checked_file import (
+    COVERAGE,
+    FPS,
+    FRAMES_PER_SLICE,
+    MAX_S,
+    MAX_SIDE,
+    Fields,
+    check_selection,
+    is_finite,
+    open_checked,
+)
 from floc._checks import require
 from floc._version import __version__
 from floc.captured.captured import Captured
@@ -88,7 +98,7 @@ def require_consistent(video: Captured) -> None:
         raise ValueError(f"features have {video.features.shape[1]} values, the model takes {video.model.hidden_size}")
     if any(layer.shape != video.features.shape or layer.dtype != video.features.dtype for layer in video.deep):
         raise ValueError("deep features differ from the features in shape or dtype")
-    if not all(tensor.isfinite().all() for tensor in (video.features, video.gains, *video.deep)):
+    if not all(map(is_finite, (video.features, video.gains, *video.deep))):
         raise ValueError("some values are not finite")
     if video.members is not None:
         members = video.members

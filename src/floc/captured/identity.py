@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,6 +54,23 @@ class Identity:
         return cls(config.model_type, name, revision, digest, hidden_size, _sample_weights(model))
 
     @classmethod
+    def from_checkpoint(cls, config: Any, read_rows: Callable[[str, int], torch.Tensor | None]) -> Identity:
+        """Identify a model that is not loaded.
+
+        Args:
+            read_rows: returns the first rows, or as many as there are, of a weight with this name in the base model,
+                or None if it is unknown; the identity then has no weights.
+        """
+        from transformers import AutoModelForImageTextToText
+
+        with torch.device("meta"):
+            model = AutoModelForImageTextToText.from_config(config)
+        vision = _thin_out(_list_vision_weights(model))
+        weights = [rows for name, _ in vision if (rows := read_rows(name, SAMPLED_VALUES)) is not None]
+        is_known = len(weights) == len(vision) and all(map(_is_comparable, weights))
+        return replace(cls.from_model(model), weights=_take_first_values(weights) if is_known else [])
+
+    @classmethod
     def from_fields(cls, fields: Fields) -> Identity:
         """Read an identity from a file, with a check of every value."""
         kind, name, config = map(fields.text, ("kind", "name", "config"))
@@ -98,16 +116,28 @@ def _is_comparable(weight: torch.Tensor) -> bool:
     return not weight.is_meta and weight.is_floating_point() and type(weight.data) is torch.Tensor
 
 
-def _sample_weights(model: Any) -> list[float]:
-    """Sample the weights that make visual features, in the order of their names."""
+def _list_vision_weights(model: Any) -> list[tuple[str, torch.Tensor]]:
+    """Return the weights that make visual features, in the order of their names."""
     language = set()
     if any(hasattr(model.base_model, name) for name in ("language_model", "text_model")):
         language = {id(weight) for weight in model.get_decoder().parameters()}
         head = model.get_output_embeddings()
         language |= {id(weight) for weight in (head.parameters() if head is not None else ())}
-    vision = [weight for _, weight in sorted(model.base_model.named_parameters()) if id(weight) not in language]
-    if not vision or not all(map(_is_comparable, vision)):
-        return []
-    step = max(1, len(vision) // SAMPLED_PARAMETERS)
-    sample = [weight.detach().flatten()[:SAMPLED_VALUES].float() for weight in vision[::step]]
-    return torch.cat([values.to(sample[0].device) for values in sample]).tolist()
+    return [
+        (name, weight) for name, weight in sorted(model.base_model.named_parameters()) if id(weight) not in language
+    ]
+
+
+def _sample_weights(model: Any) -> list[float]:
+    vision = _list_vision_weights(model)
+    is_known = all(_is_comparable(weight) for _, weight in vision)
+    return _take_first_values([weight for _, weight in _thin_out(vision)]) if is_known else []
+
+
+def _thin_out(vision: list[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
+    return vision[:: max(1, len(vision) // SAMPLED_PARAMETERS)]
+
+
+def _take_first_values(weights: list[torch.Tensor]) -> list[float]:
+    sample = [weight.detach().flatten()[:SAMPLED_VALUES].float() for weight in weights]
+    return torch.cat([values.to(sample[0].device) for values in sample]).tolist() if sample else []

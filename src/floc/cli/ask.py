@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import floc
-from floc._checks import check_count
+from floc._checks import check_count, parse_time
 from floc._text import format_bytes
 from floc.cli import options
 from floc.cli.application import command
@@ -158,7 +158,7 @@ def _load_captured(source: str, video: Text, start: Text, end: Text, ratio: Text
         return captured if ratio is None and budget is None else captured.at(ratio=ratio, budget=budget)
     if video is None:
         raise ValueError("--from and --to select a part of a video in an archive; name the video with --video")
-    span = {"start_s": options.parse_time(start), "end_s": options.parse_time(end)}
+    span = {"start_s": parse_time(start), "end_s": parse_time(end)}
     return floc.Store(source).open(video, **span, ratio=ratio, budget=budget)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import tempfile
 from pathlib import Path
@@ -167,24 +166,6 @@ def encode_video(
         print_note(f"encoder: {video.encoder.name}")
     print_warning(*video.video.warnings)
     return video
-
-
-def parse_time(text: str | None) -> float | None:
-    """Parse a time in seconds, minutes:seconds or hours:minutes:seconds.
-
-    >>> parse_time("90"), parse_time("1:30"), parse_time("1:02:30.5"), parse_time(None)
-    (90.0, 90.0, 3750.5, None)
-    """
-    if text is None:
-        return None
-    try:
-        *larger, seconds = (float(part) for part in text.split(":"))
-    except ValueError:
-        larger, seconds = [], math.nan
-    total = seconds + sum(part * 60**power for power, part in enumerate(reversed(larger), 1))
-    if not (0 <= seconds <= total <= MAX_SECONDS and len(larger) <= 2 and all(part.is_integer() for part in larger)):
-        raise ValueError(f"a time must be seconds, or like 1:30 or 1:02:30; got {shorten(text)}")
-    return total
 
 
 def split_list(text: str) -> list[str]:

@@ -24,13 +24,15 @@ class Preparation:
     indices: np.ndarray  # [F] int64, the frames that it took
     size: list[int] | None = None  # height and width of a resized frame, if they depend on the number of frames
     fps: float | None = None  # the rate that it was asked for; None if its own
+    taken: int | None = None  # how many frames it took of the whole video, if `indices` are a part of them
 
     def as_dict(self) -> dict[str, Any]:
         """Return the preparation for a JSON file."""
         facts = self.facts
         video = [facts.frames, facts.fps, facts.width, facts.height]
         values = {"processor": self.processor, "settings": dict(self.settings), "video": video}
-        return {**values, "size": self.size, "fps": self.fps, "indices": self.indices.tolist()}
+        part = {} if self.taken is None else {"taken": self.taken}
+        return {**values, "size": self.size, "fps": self.fps, **part, "indices": self.indices.tolist()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Preparation":
@@ -49,7 +51,8 @@ class Preparation:
         size = fields.integers("size", 2, 1, MOST_PIXELS) if fields.has("size") else None
         require(size is None or size[0] * size[1] <= MOST_PIXELS, "preparation: the size of a frame is too large")
         rate = fields.number("fps", 1e-6, 1e6) if fields.has("fps") else None
-        return cls(fields.text("processor"), fields.section("settings").values, facts, indices, size, rate)
+        taken = fields.integer("taken", len(indices), MOST_TAKEN) if fields.has("taken") else None
+        return cls(fields.text("processor"), fields.section("settings").values, facts, indices, size, rate, taken)
 
     def require_same(self, processor: str, settings: Mapping[str, Any]) -> None:
         """Raise ValueError if a processor with these settings would prepare the video differently."""

@@ -65,6 +65,7 @@ class VideoPlan:
     resizing: Resizing | None = None  # how it resizes a frame; None if that cannot be done on its own
     fps: float | None = None  # the rate that it was asked for; None if its own
     drawing: TimeDrawing | None = None  # how it draws times into frames, if it does
+    taken: int | None = None  # as in `Preparation`
 
     @property
     def frame_size(self) -> tuple[int, int]:
@@ -80,8 +81,10 @@ class VideoPlan:
         from transformers.video_utils import VideoMetadata
 
         facts = self.facts
+        # processors compute the rate of the frames they took from this
+        share: Any = 1 if self.taken is None else len(self.indices) / self.taken
         return VideoMetadata(
-            total_num_frames=facts.frames,
+            total_num_frames=facts.frames * share,
             fps=facts.fps,
             width=facts.width,
             height=facts.height,
@@ -195,9 +198,13 @@ class VideoPreparer:
         """Return the plan that was recorded; raise ValueError if this processor would prepare the video differently."""
         from transformers.image_utils import SizeDict
 
-        record.require_same(*self._describe())
+        self.require_same(record)
         size = None if record.size is None else SizeDict(height=record.size[0], width=record.size[1])
-        return self.plan_frames(record.facts, record.indices, size, record.fps)
+        return replace(self.plan_frames(record.facts, record.indices, size, record.fps), taken=record.taken)
+
+    def require_same(self, record: Preparation) -> None:
+        """Raise ValueError if this processor would prepare a recorded video differently."""
+        record.require_same(*self._describe())
 
     def write_prompt(
         self, plan: VideoPlan, question: str, history: Turns = (), *, asks_token_types: bool = False

@@ -242,6 +242,19 @@ def test_options_of_a_file(clip: Path, tmp_path: Path) -> None:
         floc.capture(model, clip, ratio=RATIO, processor=processor.tokenizer)
 
 
+def test_part_of_a_stored_video_has_the_rate_of_the_whole(clip: Path, tmp_path: Path) -> None:
+    pytest.importorskip("lance", reason="needs Lance: pip install 'floc-video[store]'")
+    model, processor = create_model("qwen2_5_vl"), create_processor("qwen2_5_vl")
+    video = floc.capture(model, clip, processor=processor, ratio=RATIO, fps="all")
+    store = floc.Store(tmp_path / "store", create=True)
+    part = store.open(store.add(video).id, start_s=1)
+    smaller = store.open(store.add(part).id, start_s=2)
+    assert len(smaller.times_s) < len(part.times_s) < len(video.times_s)
+    expected = video.inputs(processor, QUESTION)["second_per_grid_ts"]
+    for each in (part, smaller):
+        torch.testing.assert_close(each.inputs(processor, QUESTION)["second_per_grid_ts"], expected)
+
+
 def test_replay_refuses_another_preparation(clip: Path) -> None:
     model, processor = create_model("qwen2_5_vl"), create_processor("qwen2_5_vl")
     video = floc.capture(model, clip, processor=processor, ratio=RATIO)

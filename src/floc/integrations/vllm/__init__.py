@@ -6,5 +6,6 @@ vLLM loads the plugin through the entry point `vllm.general_plugins`. It does no
 
 from floc.integrations.vllm.plugin import VLLM_MODELS, VLLM_VERSIONS, register
 from floc.integrations.vllm.settings import Settings
+from floc.integrations.vllm.stored import name_stored_video
 
-__all__ = ["VLLM_MODELS", "VLLM_VERSIONS", "Settings", "register"]
+__all__ = ["VLLM_MODELS", "VLLM_VERSIONS", "Settings", "name_stored_video", "register"]

@@ -19,6 +19,7 @@ from floc.integrations.vllm import positions as mrope
 from floc.integrations.vllm.plugin import NAME, get_settings
 from floc.integrations.vllm.selection import select_indices, warm_up
 from floc.integrations.vllm.settings import Settings
+from floc.integrations.vllm.stored_hooks import StoredPromptMixin, StoredTokensMixin, count_stored
 
 Grid = tuple[int, int, int]  # frames, rows and columns of tokens
 MEDIA = ("image", "video")
@@ -34,7 +35,7 @@ class ShortPromptMixin:
     """
 
     def apply(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        settings = get_settings(self.info.ctx.model_config)  # type: ignore[attr-defined]
+        settings = self._floc_settings
         given = dict(inputs.hf_processor_mm_kwargs)
         asked = given.pop(NAME, None)
         if settings is None:
@@ -84,12 +85,17 @@ class ShortPromptMixin:
 
         def write(kind: str, write_whole: Any, number: int) -> Any:
             item = out_mm_kwargs[kind][number]
-            return self._write(kind, item, int(item[KEPT[kind]].data)) if KEPT[kind] in item else write_whole(number)
+            kept = int(item[KEPT[kind]].data) if KEPT[kind] in item else count_stored(item)
+            return write_whole(number) if kept is None else self._write(kind, item, kept)
 
         return [
             replace(update, replacement=functools.partial(write, update.modality, update.replacement))
             for update in updates
         ]
+
+    @property
+    def _floc_settings(self) -> Settings | None:
+        return get_settings(self.info.ctx.model_config)  # type: ignore[attr-defined]
 
     def _list_sizes(self, hf_inputs: Any, kind: str) -> list[int]:
         """Return the number of tokens of each video or image."""
@@ -122,7 +128,7 @@ def select_in_ranks(embeds: torch.Tensor, grid: Grid, settings: Settings, count:
     return ranks.broadcast(indices)
 
 
-class ShortVideoMixin:
+class ShortVideoMixin(StoredTokensMixin):
     """Model mixin: keeps the selected tokens of every video, at their original positions."""
 
     supports_multimodal_pruning: ClassVar[bool] = True
@@ -154,7 +160,7 @@ class ShortVideoMixin:
         for i, (video, grid, count) in enumerate(zip(embeds, grids, counts, strict=True)):
             indices = select_in_ranks(video[:, : self.compared_width], grid, self.floc, count)
             # with positions even if all are kept: embedding stores need a uniform width
-            shortened.append(self._add_positions(video, grid, self._get_timing(video_input, i), indices))
+            shortened.append(self._add_positions(video[indices], grid, self._get_timing(video_input, i), indices))
         return tuple(shortened)
 
     def _process_image_input(self, image_input: Any) -> tuple[torch.Tensor, ...]:
@@ -177,9 +183,9 @@ class ShortVideoMixin:
         return pace * (1.0 if seconds is None else float(seconds[video]))
 
     def _add_positions(self, embeds: torch.Tensor, grid: Grid, timing: Any, indices: torch.Tensor) -> torch.Tensor:
-        """Return the embeddings for a video's placeholders, positions appended."""
+        """Return the embeddings for a video's placeholders, positions appended, from those of the kept tokens."""
         positions = mrope.compute_grid_positions(*grid, timing)[:, indices.cpu().numpy()]
-        return mrope.append_positions(embeds[indices], positions)
+        return mrope.append_positions(embeds, positions)
 
     def _postprocess_video_embeds_evs(self, video_embeds_split: Any, video_input: Any) -> Any:
         if self.floc is None:
@@ -242,7 +248,7 @@ class TimestampedVideoMixin(ShortVideoMixin):
         ids = torch.tensor(write_video(self.config, self._tokenizer, counts, timing), device=embeds.device)  # type: ignore[attr-defined]
         is_text = ids != self.config.video_token_id  # type: ignore[attr-defined]
         span_embeds = embeds.new_zeros(len(ids), self.embed_width)
-        span_embeds[~is_text] = embeds[indices]
+        span_embeds[~is_text] = embeds
         span_embeds[is_text, : self.compared_width] = self.get_language_model().embed_input_ids(ids[is_text])  # type: ignore[attr-defined]
         leads = self._count_leads(ids.tolist())
         is_visual = np.concatenate([np.repeat([False, True, False], [lead, cells, 1]) for lead in leads])
@@ -292,11 +298,11 @@ def write_video(config: Any, tokenizer: Any, counts: list[int], timestamps: Any)
     return details.full
 
 
-class Qwen2VLProcessor(ShortPromptMixin, qwen2_vl.Qwen2VLMultiModalProcessor):
+class Qwen2VLProcessor(StoredPromptMixin, ShortPromptMixin, qwen2_vl.Qwen2VLMultiModalProcessor):
     """Processor of Qwen2-VL."""
 
 
-class Qwen2_5_VLProcessor(ShortPromptMixin, qwen2_5_vl.Qwen2_5_VLMultiModalProcessor):
+class Qwen2_5_VLProcessor(StoredPromptMixin, ShortPromptMixin, qwen2_5_vl.Qwen2_5_VLMultiModalProcessor):
     """Processor of Qwen2.5-VL."""
 
 
@@ -312,7 +318,7 @@ class Qwen2_5_VL(ShortVideoMixin, qwen2_5_vl.Qwen2_5_VLForConditionalGeneration)
     """Qwen2.5-VL."""
 
 
-class Qwen3VLProcessor(ShortPromptMixin, qwen3_vl.Qwen3VLMultiModalProcessor):
+class Qwen3VLProcessor(StoredPromptMixin, ShortPromptMixin, qwen3_vl.Qwen3VLMultiModalProcessor):
     """Processor of Qwen3-VL. It puts all placeholders into the first frame: nothing is selected yet."""
 
     def _write(self, kind: str, item: Any, kept: int) -> Any:

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,11 @@ def _resolve_settings(arguments: Any, given: object) -> Settings:
             Path(settings.record).open("a").close()
         except OSError as error:
             raise ValueError(f"floc cannot write its record to {settings.record}: {error.strerror}") from error
+    for folder in settings.stored or ():
+        if not Path(folder).is_dir():
+            raise ValueError(f"{folder}: no such folder of stored videos; create it, or take it out of stored")
+    if settings.stored and not settings.has_count:  # all tokens of other videos
+        settings = replace(settings, ratio="1")
     if settings.has_count:
         arguments.video_pruning_rate = settings.rate
     elif given is not None:
@@ -165,6 +171,8 @@ def _check_config(config: Any, settings: Settings) -> None:
     if architecture in COMPACT_MODELS and settings.positions != "compact":
         reason = "vLLM counts its positions over the kept tokens, so that they differ from those in the whole video"
         raise ValueError(f'{architecture} needs "positions": "compact" in the floc settings: {reason}')
+    if architecture in COMPACT_MODELS and settings.stored:
+        raise ValueError(f"floc answers from stored videos with {', '.join(VLLM_MODELS)} only; remove stored")
     if architecture in VLLM_MODELS and settings.positions != "keep":
         raise ValueError(f'in {architecture} a position is a frame, row and column: use "positions": "keep"')
     stages = config.parallel_config.pipeline_parallel_size

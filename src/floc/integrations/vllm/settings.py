@@ -7,7 +7,7 @@ video alone. That allows a ratio or a budget, but no coverage, and only methods 
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -18,7 +18,8 @@ from floc.budget import Budget
 from floc.captured.recipe import Recipe
 
 LOG = logging.getLogger("vllm.floc")  # a child of vLLM's logger, so it has the same handlers and format
-FIELDS = ("ratio", "budget", "images", "positions", "method", "record")  # every other key is an option of the method
+# every other key is an option of the method
+FIELDS = ("ratio", "budget", "images", "positions", "method", "record", "stored")
 OF_REQUESTS = ("ratio", "tokens", "budget", "images")  # what a request may set; "tokens" is another name of "budget"
 
 
@@ -33,6 +34,7 @@ class Settings:
     method: str = "floc"
     options: Mapping[str, Any] = field(default_factory=dict)
     record: str | None = None  # file that gets one line of JSON per compressed video
+    stored: Sequence[str] | None = None  # folders of stored videos that requests may name
 
     def __post_init__(self) -> None:
         if not _keeps_any_count(self.method):
@@ -44,6 +46,8 @@ class Settings:
         check_choice("positions", self.positions, ("keep", "compact"))
         if not isinstance(self.record, str | None):
             raise TypeError(f"record must be a file path, got {self.record!r}")
+        if self.stored is not None and not (isinstance(self.stored, list) and all(map(_is_text, self.stored))):
+            raise TypeError(f"stored must be a list of folders, got {self.stored!r}")
         for option in self.options:
             check_choice("setting", option, [*FIELDS, *methods.list_options(self.method)])
         if self.has_count:
@@ -164,6 +168,10 @@ class Settings:
         exact = None if ratio is None else str(Budget.parse(ratio, None, None).ratio)  # 0.125 is 1/8
         key = [_version.__version__, exact, budget, self.method, dict(self.options)]
         return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def _keeps_any_count(method: str) -> bool:
