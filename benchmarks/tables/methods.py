@@ -169,9 +169,9 @@ def _make_notes(document: dict[str, Any]) -> list[str]:
     notes = [
         "1/4 to 1/64: right answers of the trained tiny model in percent, by the share of tokens kept, with the 95% "
         f"interval at {RATIO}; {accuracy['films']} drawn films, {accuracy['questions']:,} questions, measured "
-        f"{accuracy['date'][:10]}. ↑ ↓: above or below floc; the 95% interval of the difference, film by film, "
-        "excludes 0. A dash: the method cannot keep so few tokens. An asterisk: it ran without the "
-        "attention, the question or other features that it can use.",
+        f"{accuracy['date'][:10]} at commit {(accuracy['commit'] or 'unknown')[:10]}. ↑ ↓: above or below floc; the "
+        "95% interval of the difference, film by film, excludes 0. A dash: the method cannot keep so few tokens. An "
+        "asterisk: it ran without the attention, the question or other features that it can use.",
         f"Coverage, clips and objects: mean cosine to the representatives, and inserts with a kept token, at {RATIO}, "
         f"with 95% intervals, over {document['videos']} videos with inserts. {describe_source(document)}",
     ]

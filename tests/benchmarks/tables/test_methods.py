@@ -24,7 +24,7 @@ def make_document() -> dict:
     mean = {"mean": 0.5, "low": 0.4, "high": 0.6, "count": 9}
     names = ("floc", "divprune", "scope")
     cost = {"shape": [64, 40, 512], "bytes": 2**20, "missing": {"kmedoids": "no package"}}
-    extra = {"films": 100, "questions": 1574, "notes": {"scope": "equal weights"}, "date": "2026-11-19T00:00:00"}
+    extra = {"films": 100, "questions": 1574, "notes": {"scope": "equal weights"}, "date": "2026-11-19", "commit": "0"}
     footage = {"encoder": "mobilenet", "is_real": True, "frame": [5, 9, 1280], "videos": 16, "gpu_name": None}
     return {
         **ENVIRONMENT,
@@ -61,7 +61,7 @@ def test_needs_the_results_of_table_accuracy(monkeypatch, tmp_path):
 
 
 def test_measures_methods_in_turn(monkeypatch, tmp_path):
-    accuracy = make_document()["accuracy"] | {"commit": "0"}
+    accuracy = make_document()["accuracy"]
     (tmp_path / "accuracy.json").write_text(json.dumps(accuracy))
     monkeypatch.setattr(run, "RESULTS", tmp_path)
     monkeypatch.setattr(table.methods, "list_methods", lambda: ["divprune", "evs", "floc", "frame_uniform"])
