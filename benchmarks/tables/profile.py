@@ -35,7 +35,7 @@ PAPER = "table7"
 RATIO = "1/8"
 FULL = "full"
 BASELINE = "floc-paper"
-GPU, CPU, SMALL = Shape(784, 6, 10, 3584), Shape(98, 6, 10, 3584), Shape(40, 6, 10, 64)
+GPU, CPU, SMALL = Shape(784, 6, 10, 3584), Shape(98, 6, 10, 3584), Shape(16, 6, 10, 64)
 ROUNDS, ALLOWANCE_S = 5, 10.0
 READINGS = 3
 

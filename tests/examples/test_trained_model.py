@@ -55,6 +55,21 @@ def examiner(trained: tuple[Any, Any]) -> Examiner:
 
 
 @pytest.fixture(scope="module")
+def selections(exams: list[Exam]) -> list[floc.Kept]:
+    return [floc.compress(exam.tokens, ratio=RATIO) for exam in exams]
+
+
+@pytest.fixture(scope="module")
+def right(exams: list[Exam], examiner: Examiner, selections: list[floc.Kept]) -> list[np.ndarray]:
+    """Return which answers are right with the kept tokens of each film."""
+    return [examiner.check(exam, kept) for exam, kept in zip(exams, selections, strict=True)]
+
+
+def count_all(exams: list[Exam], checked: list[np.ndarray]) -> np.ndarray:
+    return np.stack([count_right(exam.questions, answers) for exam, answers in zip(exams, checked, strict=True)])
+
+
+@pytest.fixture(scope="module")
 def film_path(exams: list[Exam], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("film") / "film.mp4"
     write_film(path, render_film(exams[0].film))
@@ -74,9 +89,9 @@ def generate(model: Any, processor: Any, inputs: Any) -> str:
     return processor.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
 
 
-def test_the_default_method_keeps_the_answers(exams: list[Exam], examiner: Examiner) -> None:
+def test_the_default_method_keeps_the_answers(exams: list[Exam], examiner: Examiner, right: list[np.ndarray]) -> None:
     full = np.stack([examiner.grade(exam, None) for exam in exams])
-    kept = np.stack([examiner.grade(exam, floc.compress(exam.tokens, ratio=RATIO)) for exam in exams])
+    kept = count_all(exams, right)
     random = np.stack(
         [examiner.grade(exam, floc.compress(exam.tokens, ratio=RATIO, method="random")) for exam in exams]
     )
@@ -108,13 +123,16 @@ BROKEN: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_wrong_positions_change_answers(
-    exams: list[Exam], trained: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, name: str
+    exams: list[Exam],
+    trained: tuple[Any, Any],
+    selections: list[floc.Kept],
+    right: list[np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
 ) -> None:
     """Tests of answers can fail: answers change if the positions of kept tokens are off by one, or those of others."""
     change, share = BROKEN[name]
     examiner = Examiner(trained[0], trained[1].tokenizer)
-    selections = [floc.compress(exam.tokens, ratio=RATIO) for exam in exams]
-    right = [examiner.check(exam, kept) for exam, kept in zip(exams, selections, strict=True)]
     decoder = examiner.decoder
     find = decoder.find_positions
 
@@ -129,10 +147,7 @@ def test_wrong_positions_change_answers(
     changed = sum(int((a != b).sum()) for a, b in zip(right, broken, strict=True))
     assert changed >= share * sum(map(len, right))
     if name in ("next token", "without gaps"):
-        counts = [
-            np.stack([count_right(exam.questions, checked) for exam, checked in zip(exams, all_checked, strict=True)])
-            for all_checked in (broken, right)
-        ]
+        counts = [count_all(exams, checked) for checked in (broken, right)]
         assert estimate_interval(*counts)[1] < 0
 
 

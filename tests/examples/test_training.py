@@ -40,7 +40,7 @@ def models(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, ...]]:
 def test_a_model_that_fails_does_not_lose_the_others(
     models: dict[str, tuple[str, ...]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["-o", str(tmp_path), "--minutes", "0.15", "--exam-films", "1", "--models", "whole", "bad"]
+    arguments = ["-o", str(tmp_path), "--minutes", "0.05", "--exam-films", "1", "--models", "whole", "bad"]
     with pytest.raises(SystemExit, match=r"the training of bad did not finish; see .*log\.json"):
         train_all.main(arguments)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.json", "whole.tar"]

@@ -19,10 +19,10 @@ def test_profiles_every_method_and_the_full_video(profiled):
     document, folder = profiled
     by_method = {record["method"]: record for record in document["methods"]}
     assert set(by_method) == {"full", *floc.methods.list_methods()}
-    assert by_method["full"]["kept"] == 2400
+    assert by_method["full"]["kept"] == profile.SMALL.n
     timed = [record for record in document["methods"] if "seconds" in record]
     assert {"floc", "floc-paper", "divprune"} <= {record["method"] for record in timed}
-    assert all(record["seconds"] > 0 and record["flop"] >= 0 and record["kept"] < 2400 for record in timed)
+    assert all(record["seconds"] > 0 and record["flop"] >= 0 and record["kept"] < profile.SMALL.n for record in timed)
     assert by_method["floc-paper"]["ratio"] == 1
     assert (folder / "profile.json").exists()
 
@@ -75,4 +75,4 @@ def test_plot_shows_the_paper_beside_ours(profiled):
     pytest.importorskip("matplotlib", reason="plots need pip install 'floc-video[report]'")
     (axes,) = get("profile").plots["profile"](profiled[0]).axes
     _, labels = axes.get_legend_handles_labels()
-    assert labels == ["40 frames, CPU", "paper: 784 frames, H100"]
+    assert labels == ["16 frames, CPU", "paper: 784 frames, H100"]
