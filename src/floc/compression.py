@@ -48,7 +48,7 @@ def compress(
             metric: "cosine", or with blocks "gaussian".
             query: [Q, D] embeddings of the words of a question, in the space of the tokens, which steer the selection.
             query_weight: Weight of the question; all tokens of the video together weigh 1. 0, the default, is for no
-                question; 0.25 is a good value.
+                question; try 0.1 to 1.
             backend: "auto", "cpu", "torch", "gpu" or "reference".
             progress: A function that is called with the fraction of the work done.
 

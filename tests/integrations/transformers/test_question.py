@@ -99,6 +99,21 @@ def test_rows_with_other_questions_about_one_video_keep_other_tokens(models) -> 
     assert first.indices.tolist() != second.indices.tolist()
 
 
+def test_padding_is_no_text_whatever_its_id(models) -> None:
+    bare, example = models["qwen2_5_vl", "sdpa"], create_batch("qwen2_5_vl")
+    inputs = {
+        **example.inputs,
+        "input_ids": example.inputs["input_ids"].masked_fill(example.inputs["attention_mask"] == 0, 20),
+    }
+    kept = []
+    for given in (example.inputs, inputs):
+        with floc.attach(bare, ratio=RATIO, **STEERED) as handle:
+            bare(**given)
+        kept.append([(one.indices.tolist(), one.settings["query"]) for one in handle.last])
+    assert not torch.equal(inputs["input_ids"], example.inputs["input_ids"])
+    assert kept[0] == kept[1]
+
+
 def test_generation_with_a_steering_prompt(models) -> None:
     bare, example = models["qwen3_vl", "sdpa"], create_prompt("qwen3_vl")
     call = record_bare_call(bare, example.inputs)
