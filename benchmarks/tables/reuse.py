@@ -91,7 +91,7 @@ def measure_accuracy(small: bool, tolerances: Sequence[int], echo: Echo) -> list
         own, base = np.stack(graded_films), np.stack(counts[camera, -1, ratio])
         films = np.random.default_rng(0).integers(len(own), size=(RESAMPLES, len(own)))
         means, base_means = (compute_accuracy(each[films].sum(1))[2] for each in (own, base))
-        record = {"camera": camera, "reuse": tolerance, "keep": ratio, "films": len(own)}
+        record: dict[str, Any] = {"camera": camera, "reuse": tolerance, "keep": ratio, "films": len(own)}
         record |= {"share": float(np.mean(shares[camera, tolerance])), "error": float(np.nanstd(means))}
         record |= {"mean": float(compute_accuracy(own.sum(0))[2]), "questions": int(own[..., 1].sum())}
         difference = float(record["mean"] - compute_accuracy(base.sum(0))[2])
@@ -117,7 +117,7 @@ def measure_footage(path: Path, tolerances: Sequence[int], echo: Echo) -> Iterat
     frames = np.concatenate([batch.pixels for batch in video])
     frames = frames[: len(frames) // SLICE_FRAMES * SLICE_FRAMES]
     tokens = torch.cat([torch.as_tensor(network(part)).float() for part in np.array_split(frames, len(frames))])
-    unit = torch.nn.functional.normalize(tokens.unflatten(0, (-1, SLICE_FRAMES)), dim=-1)
+    unit: Any = torch.nn.functional.normalize(tokens.unflatten(0, (-1, SLICE_FRAMES)), dim=-1)
     previous = 1 - (unit[1:] * unit[:-1]).sum(-1)
     for tolerance in tolerances:
         sources = find_sources(frames, tolerance)
@@ -135,7 +135,7 @@ def open_still(source: Path, seconds: int) -> Iterator[Path]:
     """Yield a video of the first picture of another, with noise, as a camera sees it where nothing happens."""
     import av
 
-    first = next(iter(read(source, fps=1.0))).pixels[0]
+    first: Any = next(iter(read(source, fps=1.0))).pixels[0]
     first = first[: len(first) // 2 * 2, : first.shape[1] // 2 * 2]
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
