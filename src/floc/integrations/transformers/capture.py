@@ -80,10 +80,7 @@ def capture(
     identity = Identity.from_model(model)  # raises if the model is not supported
     timer, frames = StageTimer(find_device(model)), FrameLog(1)
     path = Path(inputs) if isinstance(inputs, (str, Path)) else None
-    if path is None and (more_frames, frame_tokens, fps, max_frames) != (False, None, None, None):
-        raise ValueError("fps, max_frames, frame_tokens and more_frames are for a video file")
-    if not isinstance(inputs, Mapping) and processor is None:
-        raise ValueError("the model's processor prepares a video; pass processor=AutoProcessor.from_pretrained(...)")
+    _check_inputs(inputs, processor, more_frames or (frame_tokens, fps, max_frames) != (None, None, None))
     if path is not None:
         tower = replace(wrap_model(model, processor), frame_tokens=frame_tokens, reuse=reuse, fast_vision=fast_vision)
         if more_frames:
@@ -103,9 +100,7 @@ def capture(
             given_frames = cast("Iterable[Frames]", inputs)
             tower = replace(wrap_model(model, processor), reuse=reuse, fast_vision=fast_vision)
             planned, encoded = _encode_frames(tower, given_frames, timer, frames)
-    if budget is not None and not planned and recipe.get_stream_options() is None:
-        problem = f"method {method!r} needs the length of the video for a budget"
-        raise ValueError(f"{problem}; pass a file or a list, not an iterator")
+    _require_length(recipe, planned)
     pieces: list[Captured] = []
     selector = None
     done = 0
@@ -125,6 +120,21 @@ def capture(
     total_s = time.perf_counter() - started
     rest_s = total_s - sum(timer.seconds.values())
     return join_pieces(pieces, frames, {**timer.seconds, "other": rest_s, "total": total_s})
+
+
+def _check_inputs(inputs: object, processor: Any, has_options: bool) -> None:
+    """Raise ValueError if a processor is missing, or options are for a video file only."""
+    if has_options and not isinstance(inputs, (str, Path)):
+        raise ValueError("fps, max_frames, frame_tokens and more_frames are for a video file")
+    if not isinstance(inputs, Mapping) and processor is None:
+        raise ValueError("the model's processor prepares a video; pass processor=AutoProcessor.from_pretrained(...)")
+
+
+def _require_length(recipe: Recipe, planned: int) -> None:
+    """Raise ValueError if the method shares out a budget and the number of slices is unknown."""
+    if recipe.budget is not None and not planned and recipe.get_stream_options() is None:
+        problem = f"method {recipe.method!r} needs the length of the video for a budget"
+        raise ValueError(f"{problem}; pass a file or a list, not an iterator")
 
 
 def _take_more_frames(model: Any, tower: VisionTower, path: Path) -> tuple[VisionTower, int]:
