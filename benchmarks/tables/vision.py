@@ -213,10 +213,11 @@ def _show(document: dict[str, Any]) -> str:
         "peak, GiB": lambda row: "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.1f}",
         "relative error": lambda row: "0" if row["equal"] else f"{row['error']:.1e}",
     }
+    clock = ", seconds of CPU time" if document["gpu"] == "no GPU" else ""
     note = (
         f"{document['slices']} slices of {ROWS} x {COLUMNS} patches, random weights, medians of {document['rounds']} "
         "rounds in turn; speedups are medians of the ratios of a round. Operations are those that the host queues. "
-        f"{document['gpu']}{', seconds of CPU time' if document['gpu'] == 'no GPU' else ''}, transformers {document['transformers']},"
+        f"{document['gpu']}{clock}, transformers {document['transformers']},"
     )
     return show_records(document["towers"], columns, note, show_environment(document, "python", "torch"))
 

@@ -262,12 +262,16 @@ def attend_windows(
         problem = f"{type(module).__name__} packs its windows in a way that fast vision does not know"
         raise RuntimeError(f"{problem}; pass fast_vision=False")
     windows = _read_windows(bounds, query.device)
-    packed = [part[0].transpose(0, 1) for part in (query, key, value)]  # [N, heads, D], as most models compute them
 
     def attend(*batch: torch.Tensor) -> torch.Tensor:
         output: torch.Tensor = own(module, *batch, None, **kwargs)[0]
         return output
 
+    if sum(windows.pattern) == query.shape[2]:  # nothing repeats
+        parts = zip(*(part.split(list(windows.pattern), 2) for part in (query, key, value)), strict=True)
+        outputs = [attend(*window) for window in parts]
+        return torch.cat(outputs, 1) if len(outputs) > 1 else outputs[0], None
+    packed = [part[0].transpose(0, 1) for part in (query, key, value)]  # [N, heads, D], as most models compute them
     if windows.order is None or windows.inverse is None:
         return _attend_pattern(attend, packed, windows.pattern)[None], None
     kernel = _find_packed_kernel(packed, windows, kwargs)

@@ -411,7 +411,7 @@ def test_compiled_tower(kind: str) -> None:
 
 
 def test_offloaded_tower() -> None:
-    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed: pip install accelerate")
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
     bare, example = model("qwen2_5_vl"), create_prompt("qwen2_5_vl")
     expected = floc.capture(bare, example.inputs, ratio=RATIO, fast_vision=False)
     accelerate.cpu_offload(bare, torch.device("cpu"))

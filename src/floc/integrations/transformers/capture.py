@@ -16,7 +16,15 @@ from floc._system import available_bytes
 from floc.budget import Budget
 from floc.captured.captured import Captured
 from floc.captured.identity import Identity
-from floc.captured.pieces import FrameLog, StageTimer, create_selector, estimate_rate, join_pieces
+from floc.captured.pieces import (
+    FrameLog,
+    PieceSelector,
+    StageTimer,
+    StreamSelector,
+    create_selector,
+    estimate_rate,
+    join_pieces,
+)
 from floc.captured.recipe import Recipe
 from floc.encoders.base import FrameTokens, group_frames, open_video
 from floc.encoders.chunks import STEP, count_patches, limit_patches, run_ahead, runs_ahead
@@ -101,21 +109,9 @@ def capture(
             tower = replace(wrap_model(model, processor), reuse=reuse, fast_vision=fast_vision)
             planned, encoded = _encode_frames(tower, given_frames, timer, frames)
     _require_length(recipe, planned)
-    pieces: list[Captured] = []
-    selector = None
-    done = 0
+    report = None if progress is None else lambda done: progress(min(1.0, done / max(1, planned)))
     with closing(cast("Any", encoded)):  # ends the thread that prepares frames, also after an error
-        for batch in encoded:
-            selector = selector or create_selector(recipe, identity, batch, planned)
-            with timer.measure("select"):
-                pieces += selector.add(batch)
-            done += len(batch.tokens)
-            if progress is not None:
-                progress(min(1.0, done / max(1, planned)))
-    if selector is None:
-        raise ValueError("no frames to capture: the video is empty")
-    with timer.measure("select"):
-        pieces += selector.finish()
+        pieces = _select_pieces(encoded, lambda first: create_selector(recipe, identity, first, planned), timer, report)
     frames.about |= {} if reuse is None else {"reuse": float(reuse)}
     total_s = time.perf_counter() - started
     rest_s = total_s - sum(timer.seconds.values())
@@ -135,6 +131,29 @@ def _require_length(recipe: Recipe, planned: int) -> None:
     if recipe.budget is not None and not planned and recipe.get_stream_options() is None:
         problem = f"method {recipe.method!r} needs the length of the video for a budget"
         raise ValueError(f"{problem}; pass a file or a list, not an iterator")
+
+
+def _select_pieces(
+    encoded: Iterable[FrameTokens],
+    create: Callable[[FrameTokens], StreamSelector | PieceSelector],
+    timer: StageTimer,
+    report: Callable[[int], None] | None,
+) -> list[Captured]:
+    """Select from tokens while they are encoded; `report` is called with the slices that are done."""
+    pieces: list[Captured] = []
+    selector = None
+    done = 0
+    for batch in encoded:
+        selector = selector or create(batch)
+        with timer.measure("select"):
+            pieces += selector.add(batch)
+        done += len(batch.tokens)
+        if report is not None:
+            report(done)
+    if selector is None:
+        raise ValueError("no frames to capture: the video is empty")
+    with timer.measure("select"):
+        return pieces + selector.finish()
 
 
 def _take_more_frames(model: Any, tower: VisionTower, path: Path) -> tuple[VisionTower, int]:
