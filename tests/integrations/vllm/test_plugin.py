@@ -286,7 +286,7 @@ def test_rejects_other_values_of_the_switch(fake: Any, monkeypatch: pytest.Monke
 
 
 def test_error_names_supported_models(fake: Any) -> None:
-    plugin.check_version("0.31.0")
+    plugin.check_version("0.32.0")
     register()
     with pytest.raises(ValueError, match=r"InternVLChatModel in vLLM; it supports Qwen2VL.*, Qwen2_5_VL.*, Qwen3VLMoe"):
         fake.arguments(architecture="InternVLChatModel", floc={"ratio": "1/8"}).create_engine_config()
