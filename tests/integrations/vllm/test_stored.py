@@ -178,7 +178,7 @@ def test_rejects_queries(root: Path, query: str, message: str) -> None:
 
 @pytest.mark.parametrize("name", ["..", "%2e", "", "a%2fb", "a%5Cb", "a%00b", "a%0Ab", "a\x00b", "a\u2028b", "%C2%85"])
 def test_refuses_names_before_looking_for_them(name: str) -> None:
-    with pytest.raises(ValueError, match="is empty, '.' or '..', or has a slash or a control character"):
+    with pytest.raises(ValueError, match="or has a slash or a control character"):
         Address.parse(f"floc://talks/{name}/monday.floc")
     with pytest.raises(ValueError, match="has more than 2048 characters"):
         Address.parse("floc://" + "a/" * MOST_CHARACTERS)
