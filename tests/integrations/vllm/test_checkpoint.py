@@ -2,6 +2,7 @@
 
 # no `from __future__ import annotations`: see tests/integrations/transformers/tiny_configs.py
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,15 +26,17 @@ def describe(folder: Path, **changes: Any) -> Any:
     )
 
 
-def rewrite(folder: Path, shards: int, old: str, new: str) -> None:
-    """Write the weights of a checkpoint into several files, under other names."""
-    weights = safetensors_torch.load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    named = [(name.replace(old, new), weight) for name, weight in weights.items()]
-    files = {f"model-{shard}.safetensors": dict(named[shard::shards]) for shard in range(shards)}
-    for file, part in files.items():
+def rewrite(folder: Path, shards: int, tower: str) -> None:
+    """Write the weights of a checkpoint into several files, with another name of the vision encoder."""
+    files = [*folder.glob("*.safetensors")]
+    weights = {name: weight for file in files for name, weight in safetensors_torch.load_file(file).items()}
+    for file in files:
+        file.unlink()
+    named = [(re.sub(r"^(model\.)?visual", tower, name), weight) for name, weight in weights.items()]
+    parts = {f"model-{shard}.safetensors": dict(named[shard::shards]) for shard in range(shards)}
+    for file, part in parts.items():
         safetensors_torch.save_file(part, folder / file)
-    index = {"weight_map": {name: file for file, part in files.items() for name in part}}
+    index = {"weight_map": {name: file for file, part in parts.items() for name in part}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
@@ -46,15 +49,16 @@ def test_equals_the_loaded_model(kind: str, tmp_path: Path) -> None:
     assert found.weights == pytest.approx(expected.weights)
     assert (found.kind, found.config, found.hidden_size) == (expected.kind, expected.config, expected.hidden_size)
     assert found.name == str(folder)
-    rewrite(folder, 3, "model.visual.", "visual.")  # as older checkpoints are
-    assert identify_model(describe(folder)).weights == found.weights
+    for tower in ("visual", "model.visual"):  # as older and newer checkpoints have it
+        rewrite(folder, 3, tower)
+        assert identify_model(describe(folder)).weights == found.weights
 
 
 def test_weights_that_cannot_be_compared(tmp_path: Path) -> None:
     folder = save("qwen2_5_vl", tmp_path / "model")
     whole = identify_model(describe(folder))
     unknown = [identify_model(describe(folder, quantization="awq"))]
-    rewrite(folder, 1, "visual", "tower")
+    rewrite(folder, 1, "tower")
     unknown.append(identify_model(describe(folder)))
     (folder / "model.safetensors.index.json").write_text("{")
     unknown.append(identify_model(describe(folder)))
