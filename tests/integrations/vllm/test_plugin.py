@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -277,6 +278,20 @@ def test_logs_the_settings(fake: Any, monkeypatch: pytest.MonkeyPatch, caplog: p
     monkeypatch.setenv("FLOC_VLLM", "1")
     fake.arguments().create_engine_config()
     assert "floc keeps all tokens of every video: set --video-pruning-rate" in caplog.messages[1]
+
+
+def test_stored_videos_alone_keep_all_tokens_of_others(fake: Any, tmp_path: Path, caplog: Any) -> None:
+    caplog.set_level("INFO", "vllm.floc")
+    register()
+    config = fake.arguments(floc={"stored": [str(tmp_path)]}).create_engine_config()
+    settings = plugin.get_settings(config.model_config)
+    assert settings is not None
+    assert (settings.stored, settings.count(1000)) == ([str(tmp_path)], 1000)
+    assert config.model_config.multimodal_config.video_pruning_rate > 0
+    text = f"floc keeps all tokens of every video, selected by floc; stored videos are in {tmp_path}"
+    assert caplog.messages == [text]
+    with pytest.raises(ValueError, match=r"nowhere: no such folder of stored videos; create it"):
+        fake.arguments(floc={"stored": [str(tmp_path / "nowhere")]}).create_engine_config()
 
 
 def test_rejects_other_values_of_the_switch(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,22 @@ def test_rejects_record_that_is_no_path() -> None:
         Settings.from_dict({"ratio": "1/8", "record": 5})
 
 
+@pytest.mark.parametrize("stored", ["/data", 5, [5], [""], {"a": 1}])
+def test_rejects_stored_that_is_no_list_of_folders(stored: object) -> None:
+    with pytest.raises(TypeError, match="stored must be a list of folders, got"):
+        Settings.from_dict({"ratio": "1/8", "stored": stored})
+
+
+def test_stored_videos_need_pruning_in_vllm() -> None:
+    """vLLM takes embeddings with positions only if its pruning rate is above 0."""
+    assert Settings.from_dict({"ratio": 1}).rate == 0
+    assert Settings.from_dict({"ratio": 1, "stored": ["/data"]}).rate == 0.5
+    assert Settings.from_dict({"ratio": "1/4", "stored": ["/data"]}).rate == 0.75
+    settings = Settings.from_dict({"budget": 8, "stored": ["/data"]})
+    assert Settings.from_dict(settings.to_dict()) == settings
+    assert settings.salt == Settings.from_dict({"budget": 8}).salt
+
+
 @pytest.mark.parametrize("given", [{"budget": 512}, {"ratio": "1/4"}])
 def test_rejects_rate_that_contradicts_the_count(given: dict) -> None:
     with pytest.raises(ValueError, match=r"--video-pruning-rate 0.875 keeps 1/8 of the tokens, but floc has"):

@@ -176,6 +176,14 @@ def test_rejects_queries(root: Path, query: str, message: str) -> None:
     assert time.perf_counter() - started < 1
 
 
+@pytest.mark.parametrize("name", ["..", "%2e", "", "a%2fb", "a%5Cb", "a%00b", "a%0Ab", "a\x00b", "a\u2028b", "%C2%85"])
+def test_refuses_names_before_looking_for_them(name: str) -> None:
+    with pytest.raises(ValueError, match="or has a slash or a control character"):
+        Address.parse(f"floc://talks/{name}/monday.floc")
+    with pytest.raises(ValueError, match="has more than 2048 characters"):
+        Address.parse("floc://" + "a/" * MOST_CHARACTERS)
+
+
 def test_names_no_folder_of_the_server(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     (root / "bad.floc").write_bytes(b"x" * 100)
     with pytest.raises(ValueError, match=r"'floc://bad\.floc': not a \.floc file, or damaged: its header") as error:

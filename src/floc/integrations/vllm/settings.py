@@ -129,10 +129,14 @@ class Settings:
         >>> print(Settings(budget=512, options={"block": 16}))
         512 tokens of every video, selected by floc with block=16
         """
-        count = f"{self.budget} tokens" if self.budget is not None else f"{self.ratio} of the tokens"
+        share = "all tokens" if self.ratio == "1" else f"{self.ratio} of the tokens"
+        count = share if self.budget is None else f"{self.budget} tokens"
         pictures = "" if self.images is None else f" and {self.images} of every picture"
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
-        return f"{count} of every video{pictures}, selected by {self.method}" + (f" with {options}" if options else "")
+        chosen = f"{count} of every video{pictures}, selected by {self.method}" + (
+            f" with {options}" if options else ""
+        )
+        return chosen + (f"; stored videos are in {', '.join(self.stored)}" if self.stored else "")
 
     @property
     def has_count(self) -> bool:

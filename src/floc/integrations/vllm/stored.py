@@ -62,7 +62,7 @@ class Address:
         path, _, query = url[len(SCHEME) :].partition("?")
         try:
             parts = tuple(unquote(part, errors="strict") for part in path.split("/"))
-            fields = parse_qsl(query, keep_blank_values=True, strict_parsing=True, errors="strict", max_num_fields=3)
+            fields = parse_qsl(query, keep_blank_values=True, strict_parsing=True, errors="strict")
         except ValueError:
             raise ValueError(f"{shorten(url)} is malformed; an address is like {EXAMPLE}") from None
         if not all(map(_is_plain_name, parts)):
