@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from floc._arrays import Array, require_dense, to_input_type, to_numpy, to_tensor
+from floc._arrays import Array, require_dense, take_rows, to_input_type, to_numpy, to_tensor
 from floc._system import check_memory
 from floc._text import format_bytes
 from floc.kept import Kept
@@ -98,10 +98,9 @@ class TokenGrid:
 
     def gather(self, indices: np.ndarray) -> torch.Tensor:
         """Return the tokens at flat indices, [K, D]."""
-        device = self.tokens.device
         if self.tokens.is_contiguous():
-            return _gather_rows(self.tokens.view(-1, self.dim), torch.from_numpy(indices).to(device))
-        t, y, x = (torch.from_numpy(axis).to(device) for axis in np.unravel_index(indices, self.shape))
+            return take_rows(self.tokens.view(-1, self.dim), indices)
+        t, y, x = (torch.from_numpy(axis).to(self.tokens.device) for axis in np.unravel_index(indices, self.shape))
         return self.tokens[t, y, x]
 
     def keep_ranked(self, ranking: Ranking | DeviceRanking, count: int) -> Kept:
@@ -206,16 +205,6 @@ class TokenGrid:
 def _multiply(tokens: torch.Tensor, exponent: int) -> torch.Tensor:
     """Multiply by 2 ** exponent, in two steps: the power itself may exceed float32."""
     return tokens.detach() * 2.0 ** (exponent // 2) * 2.0 ** (exponent - exponent // 2)
-
-
-def _gather_rows(tokens: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    part = max(1, _ALONE // tokens.shape[1])
-    if tokens.device.type != "cpu" or indices.numel() > part * _PARTS:
-        return tokens.index_select(0, indices)
-    tokens, out = tokens.detach(), tokens.new_empty(len(indices), tokens.shape[1])
-    for out_part, index_part in zip(out.split(part), indices.split(part), strict=True):
-        torch.index_select(tokens, 0, index_part, out=out_part)
-    return out
 
 
 def _find_range(tokens: torch.Tensor) -> tuple[float, float]:

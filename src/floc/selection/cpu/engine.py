@@ -96,10 +96,10 @@ class CpuEngine(TorchEngine):
         return 2 * n * n + 4 * n * dim + count_threads() * tile_bytes
 
     def estimate_band_bytes(self, band: Band, dim: int) -> int:
-        # each thread has some slices in float32, and one tile; the history has about two entries for each token
+        # each thread has some slices in float32, and one tile; the history has about four entries for each token
         slices = matrix_tiles.count_band_slices(band) + band.horizon
         tile = 4 * matrix_tiles.BAND_ROWS * (band.reach + matrix_tiles.BAND_ROWS)
-        return 2 * band.n * band.width + 96 * band.n + count_threads() * (4 * slices * band.cells * dim + tile)
+        return 2 * band.n * band.width + 128 * band.n + count_threads() * (4 * slices * band.cells * dim + tile)
 
     def _compute_weighted_matrix(
         self, candidates: torch.Tensor, targets: Targets, similarity: Similarity, sigma: float | None, tick: Tick
@@ -158,8 +158,8 @@ def _compute_cosine_matrix(
         # on the diagonal SYRK computes half of the cells
         tick(matrix_tiles.count_cells(tile) * dim * (1 if tile.mirror else 0.5))
 
-    tiles = (partial(fill, tile) for tile in matrix_tiles.split_triangle(n))
-    run_in_threads(lambda task: task(), [*beside, *tiles])
+    tasks: list[Callable[[], None]] = [*beside, *(partial(fill, tile) for tile in matrix_tiles.split_triangle(n))]
+    run_in_threads(lambda task: task(), tasks)
     return matrix
 
 
