@@ -148,7 +148,7 @@ class ShortVideoMixin(StoredTokensMixin):
 
     def embed_multimodal(self, **kwargs: Any) -> Any:
         self.kept_counts = {kind: kwargs.pop(KEPT[kind], None) for kind in MEDIA}
-        return super().embed_multimodal(**kwargs)  # type: ignore[misc]
+        return super().embed_multimodal(**kwargs)
 
     def _process_video_input(self, video_input: Any) -> tuple[torch.Tensor, ...]:
         embeds = super()._process_video_input(video_input)  # type: ignore[misc]
