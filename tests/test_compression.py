@@ -345,7 +345,8 @@ def test_progress_goes_to_one(tokens: np.ndarray) -> None:
 def test_settings_are_recorded(tokens: np.ndarray) -> None:
     kept = floc.compress(tokens, ratio=1 / 8, block=16)
     assert kept.method == "floc"
-    assert kept.settings == dict(horizon=None, detail=3, block=16, dedupe=1, metric="cosine", backend="cpu")
+    expected = dict(horizon=None, detail=3, block=16, dedupe=1, metric="cosine", backend="cpu")
+    assert kept.settings == {**expected, "query": None, "query_weight": 0}
     assert kept.seconds > 0
     assert kept.ratio == 1 / 8
     assert "105 of 840" in repr(kept)

@@ -56,7 +56,8 @@ def test_options_reach_the_method(npy: Path, tokens: np.ndarray, monkeypatch, ca
     options = ["--block", "scene", "--dedupe", "2", "--detail", "1", "--metric", "gaussian", "--backend", "torch"]
     assert run(monkeypatch, "compress", npy, "--coverage", "0.9", *options, "--json") == 0
     settings = json.loads(capsys.readouterr().out)["settings"]
-    assert settings == dict(horizon=None, detail=1, block="scene", dedupe=2, metric="gaussian", backend="torch")
+    expected = dict(horizon=None, detail=1, block="scene", dedupe=2, metric="gaussian", backend="torch")
+    assert settings == {**expected, "query": None, "query_weight": 0}
 
 
 @pytest.mark.parametrize("options", [["--block", "scene"], ["--method", "floc:block=scene"]])
