@@ -81,10 +81,7 @@ def ask(
         options.refuse_options(source, "this one is already captured", **refused)
     elif more_frames:
         chosen = dict(ratio=ratio, budget=budget, coverage=coverage, fps=fps, max_frames=max_frames)
-        for name, value in {**chosen, "frame_tokens": frame_tokens, "compare": compare}.items():
-            if value not in (None, False):
-                flag_name = f"--{name.replace('_', '-')}"
-                raise ValueError(f"--more-frames chooses the frames and the budget; leave out {flag_name}")
+        _refuse_chosen(**chosen, frame_tokens=frame_tokens, compare=compare)
     elif (ratio, budget, coverage) == (None, None, None) and not floc.methods.runs_alone(spec):
         ratio = options.DEFAULT_RATIO
     if (ratio, budget, coverage) != (None, None, None):
@@ -120,6 +117,14 @@ def ask(
     _print_measures(answers)
     if output is not None:
         print_note(f"written  {output}", style="")
+
+
+def _refuse_chosen(**given: object) -> None:
+    """Raise ValueError if an option was given that --more-frames chooses."""
+    for name, value in given.items():
+        if value not in (None, False):
+            flag_name = f"--{name.replace('_', '-')}"
+            raise ValueError(f"--more-frames chooses the frames and the budget; leave out {flag_name}")
 
 
 def _load_captured(source: str, video: Text, start: Text, end: Text, ratio: Text, budget: int | None) -> Captured:
