@@ -76,9 +76,7 @@ def ask(
     spec = floc.methods.parse(method or "floc")
     if is_captured:
         refused = dict(coverage=coverage, method=method, fps=fps, max_frames=max_frames, compare=compare)
-        refused |= dict(
-            frame_tokens=frame_tokens, more_frames=more_frames, reuse=reuse if reuse is None else str(reuse)
-        )
+        refused |= dict(frame_tokens=frame_tokens, more_frames=more_frames, reuse=reuse)
         options.refuse_options(source, "this one is already captured", **refused)
     elif more_frames:
         chosen = dict(ratio=ratio, budget=budget, coverage=coverage, fps=fps, max_frames=max_frames)
