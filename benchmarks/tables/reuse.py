@@ -143,7 +143,8 @@ def open_still(source: Path, seconds: int) -> Iterator[Path]:
         path = Path(folder) / "still.mp4"
         with av.open(str(path), "w") as out:
             stream = out.add_stream("libx264", 25, options={"crf": "20", "preset": "veryfast"})
-            stream.height, stream.width, stream.pix_fmt = *first.shape[:2], "yuv420p"
+            stream.height, stream.width = int(first.shape[0]), int(first.shape[1])
+            stream.pix_fmt = "yuv420p"
             for _ in range(25 * seconds):
                 picture = (first + rng.normal(0, NOISE, first.shape).astype(np.float32)).clip(0, 255).astype(np.uint8)
                 out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))

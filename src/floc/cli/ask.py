@@ -83,8 +83,7 @@ def ask(
     spec = floc.methods.parse(method or "floc")
     if is_captured:
         refused = dict(coverage=coverage, method=method, fps=fps, max_frames=max_frames, compare=compare)
-        refused |= dict(frame_tokens=frame_tokens, more_frames=more_frames, no_fast_vision=no_fast_vision)
-        refused |= dict(reuse=None if reuse is None else str(reuse))  # 0 is an option, too
+        refused |= dict(frame_tokens=frame_tokens, more_frames=more_frames, no_fast_vision=no_fast_vision, reuse=reuse)
         options.refuse_options(source, "this one is already captured", **refused)
     elif more_frames:
         chosen = dict(ratio=ratio, budget=budget, coverage=coverage, fps=fps, max_frames=max_frames)
@@ -136,7 +135,8 @@ def _check_weight(weight: float, ratio: Text, budget: int | None) -> None:
         raise ValueError("--query-weight chooses among the captured tokens: give --ratio or --budget, such as 1/32")
 
 
-def _refuse_beside_more_frames(**given: Any) -> None:
+def _refuse_beside_more_frames(**given: object) -> None:
+    """Raise ValueError if an option was given that --more-frames chooses."""
     for name, value in given.items():
         if value not in (None, False):
             flag_name = f"--{name.replace('_', '-')}"

@@ -140,7 +140,7 @@ def check_seconds(**given: float | None) -> None:
 def refuse_options(source: object, reason: str, **given: object) -> None:
     """Raise ValueError if an option was given that a source has no use for."""
     for name, value in given.items():
-        if value not in (None, False):
+        if value is not None and value is not False:  # 0 is given
             raise ValueError(f"{source}: --{name.replace('_', '-')} is for videos; {reason}")
 
 
