@@ -17,6 +17,7 @@ from floc.integrations.vllm.settings import Settings  # noqa: E402
 from tests.integrations.vllm.studio import RATIO, Studio, serve  # noqa: E402
 
 WHOLE = 6 * 6 * 9  # two frames a second, two to a slice, of 48 x 72 pixels
+EIGHTH = Settings(ratio=RATIO).count(WHOLE)
 MARKS = 2  # before and after the video
 TEXT = {"type": "text", "text": "What is it?"}
 
@@ -57,13 +58,12 @@ def text_tokens(client: Client) -> int:
 def test_vllm_serve(client: Client, text_tokens: int) -> None:
     responses = [client.ask(client.video, TEXT) for _ in range(2)]
     assert "floc keeps 1/8 of the tokens of every video, selected by floc" in client.log
-    assert [each.usage.prompt_tokens for each in responses] == [text_tokens + WHOLE // 8 + MARKS] * 2
-    assert Settings(ratio=RATIO).count(WHOLE) == WHOLE // 8
+    assert [each.usage.prompt_tokens for each in responses] == [text_tokens + EIGHTH + MARKS] * 2
     assert responses[0].choices[0].message.content == responses[1].choices[0].message.content
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"), [({"ratio": "1/4"}, WHOLE // 4), ({"tokens": 33}, 33), (False, WHOLE), (None, WHOLE // 8)]
+    ("given", "kept"), [({"ratio": "1/4"}, WHOLE // 4), ({"tokens": 33}, 33), (False, WHOLE), (None, EIGHTH)]
 )
 def test_ratio_of_a_request(client: Client, text_tokens: int, given: object, kept: int) -> None:
     assert client.ask(client.video, TEXT, floc=given).usage.prompt_tokens == text_tokens + kept + MARKS
