@@ -235,6 +235,7 @@ def test_other_models(studio: Studio, kind: str, settings: dict[str, Any], tmp_p
     turn = {"role": "user", "content": [{"type": "video"}, {"type": "text", "text": "What?"}]}
     before, after = processor.apply_chat_template([turn], add_generation_prompt=True).split(prompts.VIDEO)
     jobs = {"stored": [before, ["stored", "floc://clip.floc"], after], "other": ["a", ["video", 8, 48, 32, 4.0], "b"]}
+    jobs["image"] = [before, ["stored", "floc://clip.floc"], "and", ["image", 32, 48], after]
     settings = {**settings, "stored": [str(tmp_path)]}
     answers = studio.ask(kind, kind, jobs, additional_config={"floc": settings})
     expected, actual = replay(model, processor, video, "What?"), answers.by_job["stored"]
@@ -243,14 +244,15 @@ def test_other_models(studio: Studio, kind: str, settings: dict[str, Any], tmp_p
     for token, logprob in actual["logprobs"][0].items():
         assert logprob == pytest.approx(float(expected.logprobs[int(token)]), abs=1e-2)
     assert actual["tower_calls"] == 0
-    assert answers.by_job["other"]["tower_calls"] == 1
+    assert answers.by_job["other"]["tower_calls"] == answers.by_job["image"]["tower_calls"] == 1
+    assert answers.by_job["image"]["prompt"].count(model.config.image_token_id) == 4 * 6
     kept = answers.by_job["other"]["prompt"].count(model.config.video_token_id)
     assert kept == 4 * 6 * 4 // (4 if "ratio" in settings else 1)
 
 
-def post(address: str, url: str, question: str = "What is it?") -> tuple[int, str]:
+def post(address: str, url: str, question: str = "What is it?", **part: str) -> tuple[int, str]:
     """Ask a server about a video; return the status and the answer, or the error."""
-    content = [{"type": "video_url", "video_url": {"url": url}}, {"type": "text", "text": question}]
+    content = [{"type": "video_url", "video_url": {"url": url}, **part}, {"type": "text", "text": question}]
     body = {"model": "tiny", "messages": [{"role": "user", "content": content}], "max_tokens": 4, "temperature": 0}
     data = json.dumps(body).encode()
     request = urllib.request.Request(f"{address}/v1/chat/completions", data, {"Content-Type": "application/json"})
@@ -288,6 +290,9 @@ def test_vllm_serve(studio: Studio, films: Films) -> None:
             status, error = post(address, attack.format(root=films.folder))
             assert (status, len(error) < 400) == (400 if attack.startswith("floc") else status, True), (attack, error)
             assert status in (400, 422, 500)
-        assert post(address, f"floc://{asked[0][0]}", asked[0][1]) == answers[0]
+        status, error = post(address, f"floc://{asked[0][0]}", uuid="floc-stored-0")  # another video under this key
+        assert (status, "a uuid must not start with 'floc-stored-'" in error) == (400, True)
+        assert post(address, f"floc://{asked[0][0]}", asked[0][1], uuid="mine") == answers[0]
+        assert post(address, f"floc://{asked[4][0]}", asked[4][1], uuid="mine") == answers[4]  # not by the uuid
     log = (studio.folder / "serve.log").read_text()
     assert str(films.folder / "short.floc") in log  # the operator sees which file is damaged
