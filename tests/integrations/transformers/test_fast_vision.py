@@ -425,7 +425,9 @@ def test_offloaded_tower() -> None:
 def test_unknown_packing_is_an_error(models) -> None:
     base = models["qwen2_5_vl", "sdpa"].base_model
     attention = base.visual.blocks[0].attn
-    states = torch.zeros(2, 2, 8, 16)
-    ends = torch.tensor([0, 8])
-    with pytest.raises(RuntimeError, match="fast vision does not know; pass fast_vision=False"):
-        fast_attention.attend_windows(attention, states, states, states, None, cu_seq_lens_q=ends, cu_seq_lens_k=ends)
+    ends, others = torch.tensor([0, 8]), torch.tensor([0, 4, 8])
+    for rows, key_ends in ((2, ends), (1, others)):
+        states = torch.zeros(rows, 2, 8, 16)
+        packing = {"cu_seq_lens_q": ends, "cu_seq_lens_k": key_ends}
+        with pytest.raises(RuntimeError, match="fast vision does not know; pass fast_vision=False"):
+            fast_attention.attend_windows(attention, states, states, states, None, **packing)
