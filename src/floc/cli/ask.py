@@ -72,14 +72,10 @@ def ask(
 
     With --query-weight, a video is captured at 1/8, and each question chooses among the captured tokens.
     """
-    from floc.encoders.base import check_reuse
     from floc.integrations.transformers.ask import Session
 
-    check_reuse(reuse)
-    check_count("--max-new-tokens", max_new_tokens, "tokens")
-    _check_weight(query_weight, ratio, budget)
-    is_in_archive = (video, start, end) != (None, None, None)
-    is_captured = is_in_archive or Path(source).suffix == ".floc"
+    _check_numbers(max_new_tokens, reuse, query_weight, ratio, budget)
+    is_captured = Path(source).suffix == ".floc" or (video, start, end) != (None, None, None)
     spec = floc.methods.parse(method or "floc")
     if is_captured:
         refused = dict(coverage=coverage, method=method, fps=fps, max_frames=max_frames, compare=compare)
@@ -99,18 +95,15 @@ def ask(
     if query_weight:
         ratio, budget = None if is_captured else options.DEFAULT_RATIO, None
     stored = _load_captured(source, video, start, end, ratio, budget) if is_captured else None
-    sampling = {"fps": options.parse_fps(fps), "max_frames": options.parse_limit(max_frames)}
-    sampling |= {"frame_tokens": frame_tokens, "more_frames": more_frames}
-    sampling |= {"reuse": reuse, "fast_vision": not no_fast_vision}
+    sampling = {"fps": options.parse_fps(fps), "max_frames": options.parse_limit(max_frames), "reuse": reuse}
+    sampling |= {"frame_tokens": frame_tokens, "more_frames": more_frames, "fast_vision": not no_fast_vision}
     session = Session(model, device)
     settings: dict[str, Any] = {"method": spec.method, **sampling, **spec.options}
     limits: dict[str, Any] = {"ratio": ratio, "budget": budget, "coverage": coverage}
     budgets = [limits, *[{"ratio": 1, "reuse": None}] * compare]
     answers = []
     for run, limits in enumerate(budgets):
-        captured = (
-            _capture(session, Path(source), **{**settings, **limits}) if stored is None else session.reuse(stored)
-        )
+        captured = _capture(session, Path(source), stored, **{**settings, **limits})
         if output is not None and run == 0:
             output.parent.mkdir(parents=True, exist_ok=True)
             captured.save(output)
@@ -126,10 +119,13 @@ def ask(
         print_note(f"written  {output}", style="")
 
 
-def _check_weight(weight: float, ratio: Text, budget: int | None) -> None:
-    """Check --query-weight before anything is loaded; 0 is for no steering."""
+def _check_numbers(max_new_tokens: int, reuse: float | None, weight: float, ratio: Text, budget: int | None) -> None:
+    """Check numbers before anything is loaded; a --query-weight of 0 is for no steering."""
+    from floc.encoders.base import check_reuse
     from floc.methods.shared.question import check_question
 
+    check_count("--max-new-tokens", max_new_tokens, "tokens")
+    check_reuse(reuse)
     check_question(weight != 0, weight)
     if weight and (ratio, budget) == (None, None):
         raise ValueError("--query-weight chooses among the captured tokens: give --ratio or --budget, such as 1/32")
@@ -162,7 +158,10 @@ def _load_captured(source: str, video: Text, start: Text, end: Text, ratio: Text
     return floc.Store(source).open(video, **span, ratio=ratio, budget=budget)
 
 
-def _capture(session: Session, video: Path, **settings: Any) -> Captured:
+def _capture(session: Session, video: Path, stored: Captured | None, **settings: Any) -> Captured:
+    """Capture a video, or take one that is stored."""
+    if stored is not None:
+        return session.reuse(stored)
     with show_progress(f"encoding {video.name}") as update, show_warnings():
         captured = session.capture(video, **settings, progress=update)
     print_warning(*captured.made["warnings"])
