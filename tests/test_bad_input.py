@@ -129,7 +129,10 @@ def test_accepts_any_type_of_number(options: dict) -> None:
         (dict(detail=0), "detail must be"),
         (dict(detail="2"), "detail must be"),
         (dict(blocks=32), "unknown option of method 'floc', 'blocks'; did you mean 'block'"),
-        (dict(spatial_threshold=0.5), "choose one of: horizon, detail, block, dedupe, metric, backend, progress"),
+        (
+            dict(spatial_threshold=0.5),
+            "choose one of: horizon, detail, block, dedupe, metric, query, query_weight, backend, progress",
+        ),
         *(
             (dict(horizon=value), "horizon must be a whole number of frames.*got")
             for value in (-1, 2.5, True, "x", [4])

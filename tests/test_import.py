@@ -64,7 +64,8 @@ import importlib, pkgutil, sys
 import numpy as np, torch, transformers, lance, av, numba, rich, sklearn  # may use what is missing below
 sys.modules["fcntl"] = sys.modules["resource"] = None  # as on Windows
 import floc
-needs_a_host = ("floc.integrations.lmms_eval.models", "floc.integrations.vllm.hooks", "floc.__main__")
+needs_a_host = {"floc.integrations.lmms_eval.models", "floc.__main__"}
+needs_a_host |= {f"floc.integrations.vllm.{name}" for name in ("hooks", "compact", "stored_hooks")}
 for module in pkgutil.walk_packages(floc.__path__, "floc."):
     if module.name not in needs_a_host:
         importlib.import_module(module.name)

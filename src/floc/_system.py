@@ -82,9 +82,12 @@ class _SingleThreadedBlas:
 
     def limit_this_thread(self) -> None:
         """Limit a worker thread too: a BLAS built on OpenMP has one setting per thread."""
+        if not self._users:
+            return
+        before = self._count_threads()
         limiter = self._controller.limit(limits=1, user_api="blas")
         # the caller was interrupted and has lifted the limit: so must this thread, for a BLAS with one setting for all
-        if not self._users and limiter.get_original_num_threads()["blas"] != 1:
+        if not self._users and before != 1:
             limiter.restore_original_limits()
 
     def release(self) -> None:
@@ -111,8 +114,8 @@ class _SingleThreadedBlas:
     def _hold(self, holder: "_Holder") -> None:
         holder.has_begun, is_waited_for = True, True
         try:
-            with self._controller.limit(limits=1, user_api="blas") as limiter:
-                self._usual = max(self._usual, limiter.get_original_num_threads()["blas"] or 1)
+            self._usual = max(self._usual, self._count_threads())
+            with self._controller.limit(limits=1, user_api="blas"):
                 holder.holds.release()
                 is_waited_for = False
                 holder.leave.acquire()
@@ -120,6 +123,12 @@ class _SingleThreadedBlas:
             if is_waited_for:  # the limit failed
                 holder.holds.release()
             holder.has_left.release()
+
+    def _count_threads(self) -> int:
+        """Return the threads of BLAS, the fewest of several libraries; `threadpoolctl` warns where these differ."""
+        return min(
+            (library["num_threads"] for library in self._controller.info() if library["user_api"] == "blas"), default=1
+        )
 
     def _remove(self, user: tuple[int, object]) -> None:
         with self._lock:

@@ -188,7 +188,7 @@ def test_the_memory_is_right_after_an_error(monkeypatch: pytest.MonkeyPatch) -> 
     tower, pixels = create_tower("qwen2_5_vl", 0.0), repeat_slices("qwen2_5_vl", [0, 1, 1])
     tower.encode(pixels[:2])
 
-    def fail(*args: Any) -> None:
+    def fail(*args: Any, **options: Any) -> None:
         raise RuntimeError("no memory")
 
     with monkeypatch.context() as patched:

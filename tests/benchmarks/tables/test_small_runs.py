@@ -97,12 +97,16 @@ def test_second_pass_checks_coverage_against_the_tokens():
 
 def test_answer_runs_small(run_small):
     pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc-video[hf]'")
-    document = run_small("answer")
-    full, *others = document["questions"]
-    assert full["held"] == document["tokens"] + 42
-    assert [record["held"] for record in others] == [document["tokens"] // 8 + 42] * 3
-    assert others[-1]["vision_s"] == 0  # a captured video does not pass the vision tower again
-    assert all(record["prefill_s"] > 0 for record in document["questions"])
+    models = run_small("answer")["models"]
+    assert len(models) == 2
+    for model in models:
+        (bare, fast), short = model["questions"][:2], model["questions"][2:]
+        short = [record for record in short if "frames" not in record["what"]]  # a prompt of its own
+        assert bare["held"] == fast["held"] > model["tokens"]
+        text = bare["held"] - model["tokens"]
+        assert {record["held"] for record in short} == {model["tokens"] // 8 + text}
+        assert short[-1]["vision_s"] == 0  # a captured video does not pass the vision tower again
+        assert all(record["prefill_s"] > 0 for record in model["questions"])
 
 
 def test_capture_runs_small(run_small):
