@@ -82,7 +82,8 @@ def _record_calls(llm: Any) -> tuple[list[Any], list[Any]]:
 
     def add_hooks(model: Any) -> None:
         model.register_forward_pre_hook(record_positions, with_kwargs=True)
-        model.visual.register_forward_pre_hook(lambda module, args: towers.append(1))
+        (tower,) = (child for name, child in model.named_children() if name in ("visual", "vision_tower"))
+        tower.register_forward_pre_hook(lambda module, args: towers.append(1))
 
     llm.apply_model(add_hooks)
     return positions, towers
