@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,9 +160,9 @@ def _load_captured(source: str, video: Text, start: Text, end: Text, ratio: Text
 
 
 def _capture(session: Session, video: Path, stored: Captured | None, **settings: Any) -> Captured:
-    """Capture a video, or take one that is stored."""
+    """Capture a video, or take one that is stored, without the seconds that its capture took."""
     if stored is not None:
-        return session.reuse(stored)
+        return replace(stored, made={**stored.made, "seconds": {}})
     with show_progress(f"encoding {video.name}") as update, show_warnings():
         captured = session.capture(video, **settings, progress=update)
     print_warning(*captured.made["warnings"])

@@ -3,7 +3,6 @@
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -52,10 +51,6 @@ class Session:
                 return capture(self.model, video, processor=self.processor, **settings)
             except ContextWarning as error:
                 raise ValueError(str(error)) from None
-
-    def reuse(self, video: Captured) -> Captured:
-        """Return a stored video without the seconds that its capture took."""
-        return replace(video, made={**video.made, "seconds": {}})
 
     def steer(
         self, video: Captured, question: str, weight: float, ratio: float | str | None = None, budget: int | None = None
