@@ -68,9 +68,22 @@ def share_budget(sizes: Counts, budget: int, room: Counts | None = None) -> np.n
     by_remainder = np.argsort(share * total - exact, kind="stable")
     share[by_remainder[: int(budget) - int(share.sum())]] += 1
     share = np.minimum(share, room)
-    while (missing := int(budget) - int(share.sum())) > 0:
-        share[by_remainder[share[by_remainder] < room[by_remainder]][:missing]] += 1
-    return share
+    return raise_in_rounds(share, room, int(budget) - int(share.sum()), by_remainder)
+
+
+def raise_in_rounds(
+    counts: np.ndarray, room: np.ndarray, missing: int, order: np.ndarray | slice = slice(None)
+) -> np.ndarray:
+    """Raise [G] counts by `missing` in total, or as far as [G] room allows: each by one in turn, in an order.
+
+    >>> raise_in_rounds(np.array([0, 0, 0]), np.array([1, 5, 2]), 5).tolist()
+    [1, 2, 2]
+    """
+    counts, order = counts.copy(), np.arange(len(counts))[order]
+    while missing > 0 and len(turns := order[counts[order] < room[order]][:missing]):
+        counts[turns] += 1
+        missing -= len(turns)
+    return counts
 
 
 def interleave(sizes: Counts, ranks: np.ndarray, block: np.ndarray) -> np.ndarray:

@@ -88,6 +88,11 @@ class TokenGrid:
         return math.prod(self.shape)
 
     @property
+    def cells(self) -> int:
+        """Number of tokens in a frame."""
+        return self.tokens.shape[1] * self.tokens.shape[2]
+
+    @property
     def dim(self) -> int:
         """Features of a token."""
         return self.tokens.shape[-1]

@@ -52,9 +52,9 @@ class CDPruner:
         blocks.check_block(self.block)
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
-        t, h, w = grid.shape
-        given = read_array(grid, "relevance", self.relevance, (t, h, w), (t, h * w), nonnegative=True)
-        relevance = None if given is None else given.reshape(t, h * w)
+        layout = grid.shape[0], grid.cells
+        given = read_array(grid, "relevance", self.relevance, grid.shape, layout, nonnegative=True)
+        relevance = None if given is None else given.reshape(layout)
         rounds = []
 
         def select(span: slice, k: int) -> Solution:

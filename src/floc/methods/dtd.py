@@ -49,7 +49,7 @@ class Dtd:
             raise ValueError(f"threshold must be in [0, 1] with relative=True, a fraction; got {self.threshold}")
 
     def keep_by_options(self, grid: TokenGrid) -> Kept:
-        cells, difference = grid.n // grid.shape[0], self._read_difference(grid)
+        cells, difference = grid.cells, self._read_difference(grid)
         similarity = compare_with_previous(grid) if difference is None else -difference
         if self.relative:
             by_similarity = similarity.sort(descending=True, stable=True, dim=1).indices
@@ -70,7 +70,7 @@ class Dtd:
         check_first_frame("dtd", grid, budget, nearest=self.nearest)
         change = 1 - compare_with_previous(grid) if difference is None else difference
         kept = keep_most_changed(grid, change, budget)
-        ascending, count = change.flatten().sort().values, len(kept) - grid.n // grid.shape[0]
+        ascending, count = change.flatten().sort().values, len(kept) - grid.cells
         threshold = None  # one that keeps the same tokens, unless some changed equally
         if 0 < count < len(ascending):
             threshold = float(ascending[-count - 1] + ascending[-count]) / 2
@@ -79,6 +79,5 @@ class Dtd:
 
     def _read_difference(self, grid: TokenGrid) -> torch.Tensor | None:
         """Return the given change of all frames but the first: [T - 1, N]."""
-        t, h, w = grid.shape
-        difference = read_array(grid, "difference", self.difference, (t, h * w))
+        difference = read_array(grid, "difference", self.difference, (grid.shape[0], grid.cells))
         return None if difference is None else difference[1:]

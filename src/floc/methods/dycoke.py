@@ -9,6 +9,7 @@ from floc.kept import Kept
 from floc.methods.registry import register
 from floc.methods.shared.budgets import check_floor
 from floc.methods.shared.frames import compare_cells
+from floc.methods.shared.inputs import check_least, check_shares
 from floc.tokens import TokenGrid
 
 DROPPED = -1
@@ -53,16 +54,13 @@ class DyCoke:
     nearest: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.merging_ratio <= 1:
-            raise ValueError(f"merging_ratio must be in [0, 1], the fraction dropped; got {self.merging_ratio}")
-        if self.window < 1:
-            raise ValueError(f"window must be at least 1 frame, got {self.window}")
+        check_shares(self, "merging_ratio")
+        check_least(self, 1, "frame", "window")
         if self.strict and (self.sound or self.widen or self.window != 4):
             raise ValueError("strict=True reproduces the published program: it needs window=4, neither sound nor widen")
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
-        t, h, w = grid.shape
-        cells, window = h * w, int(self.window)
+        t, cells, window = grid.shape[0], grid.cells, int(self.window)
         reference = self._find_references(t, window)
         if self.widen and budget < _count_whole(reference) * cells:
             # at least one frame longer: a window of 4 may have failed only because of the unpruned third frame
@@ -80,10 +78,9 @@ class DyCoke:
 
     def keep_by_options(self, grid: TokenGrid) -> Kept:
         """Keep the same fraction of every pruned frame."""
-        t, h, w = grid.shape
-        reference = self._find_references(t, int(self.window))
+        reference = self._find_references(grid.shape[0], int(self.window))
         # in double precision, where 1 - 0.9 is slightly below 0.1: of 60 tokens a ratio of 0.9 leaves 5, not 6
-        quota = math.floor((1 - float(self.merging_ratio)) * (h * w))
+        quota = math.floor((1 - float(self.merging_ratio)) * grid.cells)
         return _keep_least_similar(grid, reference, np.full(len(_find_pruned(reference)), quota))
 
     def _find_references(self, frames: int, window: int) -> np.ndarray:
@@ -111,10 +108,10 @@ def _find_pruned(reference: np.ndarray) -> np.ndarray:
 
 def _keep_least_similar(grid: TokenGrid, reference: np.ndarray, quotas: np.ndarray) -> Kept:
     """Keep whole frames, and in each pruned frame its quota of the cells least similar to the reference frame."""
-    t, h, w = grid.shape
+    frames, n = grid.shape[0], grid.cells
     pruned = _find_pruned(reference)
-    cells = np.tile(np.arange(h * w), (t, 1))  # [T, N] cells of each frame, first to keep first
+    cells = np.tile(np.arange(n), (frames, 1))  # [T, N] cells of each frame, first to keep first
     cells[pruned] = compare_cells(grid.tokens, pruned, reference[pruned]).argsort(stable=True, dim=1).cpu().numpy()
-    counts = np.where(reference == DROPPED, 0, h * w)
+    counts = np.where(reference == DROPPED, 0, n)
     counts[pruned] = quotas
-    return grid.keep((np.arange(t)[:, None] * (h * w) + cells)[np.arange(h * w) < counts[:, None]])
+    return grid.keep((np.arange(frames)[:, None] * n + cells)[np.arange(n) < counts[:, None]])

@@ -16,7 +16,7 @@ from floc.kept import Kept
 from floc.methods.registry import register
 from floc.methods.shared.density import compute_distances, rank_points
 from floc.methods.shared.frames import average_frames, estimate_salience, find_segments, split_tiles, to_float
-from floc.methods.shared.inputs import read_array
+from floc.methods.shared.inputs import check_least, check_shares, read_array
 from floc.representatives import find_nearest
 from floc.tokens import TokenGrid
 
@@ -87,16 +87,12 @@ class FastVid:
 
     def __post_init__(self) -> None:
         check_choice("variant", self.variant, ("onevision", "llava-video"))
-        for name in ("retention_ratio", "stprune_d", "dtm_beta"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
-        for name in ("dyseg_c", "dtm_p"):
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_shares(self, "retention_ratio", "stprune_d", "dtm_beta")
+        check_least(self, 1, "", "dyseg_c", "dtm_p")
 
     def keep_by_options(self, grid: TokenGrid) -> Kept:
         """Keep the quota of `retention_ratio` in every frame."""
-        cells, ratio = grid.n // grid.shape[0], self.retention_ratio
+        cells, ratio = grid.cells, self.retention_ratio
         quota = int(cells * ratio)
         if quota == 0:
             remedy = f"use at least {1 / cells:.3g}, or pass budget= or ratio= to leave frames without a token"
@@ -116,7 +112,7 @@ class FastVid:
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         if budget == grid.n:
             return replace(grid.keep_all(), settings={"retention_ratio": 1.0})
-        cells = grid.n // grid.shape[0]
+        cells = grid.cells
         quota, extra = divmod(budget, grid.shape[0])
         segments = self._find_segments(grid)
         kept = self._merge(grid, segments, *_share_quota(segments, quota, self.stprune_d, extra), quota)
@@ -128,23 +124,22 @@ class FastVid:
     def _find_segments(self, grid: TokenGrid) -> _Segments:
         frames = grid.shape[0]
         given = read_array(grid, "frame_global", self.frame_global, (frames, "C"))
-        starts = find_segments(average_frames(grid) if given is None else given, self.dyseg_tau, self.dyseg_c)
-        lengths = np.diff(starts, append=frames)
-        segment = np.repeat(np.arange(len(starts)), lengths)
+        vectors = average_frames(grid) if given is None else given
+        starts, lengths, segment = segments = find_segments(vectors, self.dyseg_tau, self.dyseg_c)
         from_last = (starts + lengths - 1)[segment] - np.arange(frames)
         is_anchored = from_last % self.dtm_p == 0
-        return _Segments(starts, lengths, segment, is_anchored, np.add.reduceat(is_anchored, starts, dtype=np.int64))
+        return _Segments(*segments, is_anchored, np.add.reduceat(is_anchored, starts, dtype=np.int64))
 
     def _compute_salience(self, grid: TokenGrid) -> torch.Tensor:
         """Return [T, N] values whose order within a frame is that of the salience."""
-        given = read_array(grid, "attn", self.attn, (grid.shape[0], grid.n // grid.shape[0]))
+        given = read_array(grid, "attn", self.attn, (grid.shape[0], grid.cells))
         return estimate_salience(grid) if given is None else given
 
     def _merge(
         self, grid: TokenGrid, segments: _Segments, salient: np.ndarray, anchors: np.ndarray, quota: int
     ) -> Kept:
         """Keep [T] salient tokens and [T] anchors."""
-        cells = grid.n // grid.shape[0]
+        cells = grid.cells
         # as published, anchors absorb only their own frame if their number is the undivided quota of a frame
         all_anchored = (segments.anchored_frames == segments.lengths)[segments.segment]
         own_only = ((anchors == int(quota * self.stprune_d)) | all_anchored) & (self.variant == "onevision")
@@ -219,7 +214,7 @@ def _plan_tiles(grid: TokenGrid, segments: _Segments, counts: np.ndarray) -> Ite
     Short segments are processed together, although their tokens then meet anchors of other segments for nothing; long
     ones are split to bound memory.
     """
-    cells = grid.n // grid.shape[0]
+    cells = grid.cells
     anchor_frames = np.flatnonzero(counts)
     segment = segments.segment[anchor_frames]
     for group in blocks.pack_blocks(segments.lengths, TILE_FRAMES):
@@ -251,15 +246,13 @@ def _fit_anchors(
     segments: _Segments, salient: np.ndarray, anchors: np.ndarray, cells: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Turn anchors that do not fit in their frame into salient tokens of the segment's other frames."""
-    salient, fitting = salient.copy(), np.minimum(anchors, cells - salient)
+    fitting = np.minimum(anchors, cells - salient)
+    raised = salient.copy()
     excess = np.add.reduceat(anchors - fitting, segments.starts)
     for segment in np.flatnonzero(excess):
         frames = slice(segments.starts[segment], segments.starts[segment] + segments.lengths[segment])
-        room = cells - salient[frames] - fitting[frames]
-        # in rounds, one for each frame with room, from the first
-        turns = np.argwhere(np.arange(cells)[:, None] < room)[: excess[segment], 1]
-        salient[frames] += np.bincount(turns, minlength=len(room))
-    return salient, fitting
+        raised[frames] = blocks.raise_in_rounds(salient[frames], cells - fitting[frames], int(excess[segment]))
+    return raised, fitting
 
 
 def _find_peaks(grid: TokenGrid, candidates: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -14,9 +14,9 @@ from floc.kept import Kept
 from floc.methods.registry import register
 from floc.methods.shared.components import sum_groups
 from floc.methods.shared.density import cluster_points
-from floc.methods.shared.frames import average_frames, find_segments, split_tiles, to_float
+from floc.methods.shared.frames import Segments, average_frames, find_segments, read_frames, split_tiles, to_float
 from floc.methods.shared.greedy import normalize_precisely
-from floc.methods.shared.inputs import read_salience
+from floc.methods.shared.inputs import check_least, check_shares, read_salience
 from floc.methods.shared.merging import merge_rows, pad_groups
 from floc.representatives import normalize
 from floc.tokens import TokenGrid
@@ -33,14 +33,6 @@ class _Quotas(NamedTuple):
     selected: np.ndarray  # [T] unchanged tokens of each frame
     merged: int  # merged tokens of a frame, on average over a segment
     is_exact: bool  # share them exactly, not rounded up in every frame
-
-
-class _Segments(NamedTuple):
-    """Contiguous runs of frames."""
-
-    starts: np.ndarray  # [S]
-    lengths: np.ndarray  # [S]
-    segment: np.ndarray  # [T] the segment of each frame
 
 
 # compared by identity: its options may be arrays
@@ -89,16 +81,13 @@ class FlashVid:
 
     def __post_init__(self) -> None:
         check_choice("token_selection_method", self.token_selection_method, SELECTIONS)
-        for name in ("retention_ratio", "alpha"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
+        check_shares(self, "retention_ratio", "alpha")
+        check_least(self, 1, "segment", "min_segment_num")
         if not self.expansion > 0:
             raise ValueError(f"expansion must be above 0, got {self.expansion}")
-        if not self.min_segment_num >= 1:
-            raise ValueError(f"min_segment_num must be at least 1 segment, got {self.min_segment_num}")
 
     def keep_by_options(self, grid: TokenGrid) -> Kept:
-        frames, cells = grid.shape[0], grid.n // grid.shape[0]
+        frames, cells = grid.shape[0], grid.cells
         quota = min(cells, math.ceil(cells * float(self.retention_ratio) * float(self.expansion)))
         if quota == 0:
             raise ValueError(f"retention_ratio={self.retention_ratio} keeps no token; use more than 0, or pass budget=")
@@ -108,7 +97,7 @@ class FlashVid:
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         if self.expansion != 1:
             raise ValueError(f"expansion must be 1 with a budget, got {self.expansion}; multiply the budget instead")
-        frames, cells = grid.shape[0], grid.n // grid.shape[0]
+        frames, cells = grid.shape[0], grid.cells
         quota, extra = divmod(budget, frames)
         selected = max(1, math.ceil(quota * float(self.alpha))) if quota else 0
         settings = {"retention_ratio": quota / cells, "extra_selected": extra}
@@ -124,9 +113,7 @@ class FlashVid:
         method = "div" if salience is None else self.token_selection_method
         settings = {} if salience is not None else {"token_selection_method": "div", "fallback": "div, without attn"}
         device = grid.tokens.device
-        starts = find_segments(average_frames(grid), float(self.segment_threshold), self.min_segment_num)
-        lengths = np.diff(starts, append=grid.shape[0])
-        segments = _Segments(starts, lengths, np.repeat(np.arange(len(starts)), lengths))
+        segments = find_segments(average_frames(grid), float(self.segment_threshold), self.min_segment_num)
         is_selected = self._select(grid, segments, quotas.selected, method, salience)  # [T, N]
         selected = is_selected.flatten().nonzero()[:, 0]
         represents = torch.full((grid.n,), -1, device=device)
@@ -157,13 +144,13 @@ class FlashVid:
     def _select(
         self,
         grid: TokenGrid,
-        segments: _Segments,
+        segments: Segments,
         counts: np.ndarray,
         method: str,
         salience: torch.Tensor | None,
     ) -> torch.Tensor:
         """Select [T] counts of tokens of each frame: [T, N] bool."""
-        t, cells = grid.shape[0], grid.n // grid.shape[0]
+        t, cells = grid.shape[0], grid.cells
         taken = torch.from_numpy(np.arange(cells) < counts[:, None]).to(grid.tokens.device)
         is_selected = torch.zeros_like(taken)
         if method == "attn":
@@ -176,7 +163,7 @@ class FlashVid:
         events = (sums / torch.from_numpy(segments.lengths).to(means)[:, None])[segment]  # [T, D]
         repeats = self.strict and method == "attn_div_v2"  # as published, picked tokens are not excluded
         for tile in split_tiles(t, 16 * cells * max(cells, grid.dim), grid.tokens.device):
-            x = to_float(grid.tokens[tile].detach()).reshape(-1, cells, grid.dim)
+            x = read_frames(grid, tile)
             unit = normalize_precisely(x)
             cosine = unit @ unit.mT
             distance = 1 - (cosine + cosine.mT) / 2  # [t, N, N], symmetric to the last bit: its ties are ties
@@ -194,7 +181,7 @@ class FlashVid:
         return is_selected
 
     def _find_parents(
-        self, grid: TokenGrid, segments: _Segments, is_selected: torch.Tensor, quotas: _Quotas
+        self, grid: TokenGrid, segments: Segments, is_selected: torch.Tensor, quotas: _Quotas
     ) -> torch.Tensor:
         """Return the token of the previous frame that each token is merged into, itself if it is not: [n]."""
         t, cells = is_selected.shape
@@ -214,7 +201,7 @@ class FlashVid:
         is_merged = best > torch.from_numpy(threshold).to(device)[:, None]
         return torch.where(is_merged, parent, torch.arange(grid.n, device=device).view(t, cells)).flatten()
 
-    def _find_thresholds(self, segments: _Segments, best: np.ndarray, quotas: _Quotas) -> np.ndarray:
+    def _find_thresholds(self, segments: Segments, best: np.ndarray, quotas: _Quotas) -> np.ndarray:
         """Raise the threshold of segments in which too few tokens would remain: [T] float32."""
         cells = best.shape[1]
         threshold = np.full(len(best), self.temporal_threshold, np.float32)
@@ -262,7 +249,7 @@ def _pick_farthest(distance: torch.Tensor, count: int, *, repeats: bool) -> torc
     return picks
 
 
-def _share_clusters(segments: _Segments, sizes: np.ndarray, quotas: _Quotas) -> np.ndarray:
+def _share_clusters(segments: Segments, sizes: np.ndarray, quotas: _Quotas) -> np.ndarray:
     """Return the number of clusters of each frame, [T], for [T] tokens left."""
     counts = np.zeros_like(sizes)
     for start, length in zip(segments.starts.tolist(), segments.lengths.tolist(), strict=True):

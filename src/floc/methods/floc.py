@@ -214,12 +214,11 @@ class _Run:
         self.with_history = with_history  # whether to find representatives
         self.similarity = Similarity(options.metric, options.detail)
         self.engine = create_engine(options.backend, grid.tokens.device)
-        cells = grid.shape[1] * grid.shape[2]
         self.band: Band | None = None
         if options.horizon is not None:
-            self.band = Band(grid.shape[0], cells, int(options.horizon))
+            self.band = Band(grid.shape[0], grid.cells, int(options.horizon))
         self.spans = scenes.find_blocks(grid, None if self.band else options.block)
-        self.sizes = np.array([(span.stop - span.start) * cells for span in self.spans])
+        self.sizes = np.array([(span.stop - span.start) * grid.cells for span in self.spans])
         self.has_second_pass = options.dedupe > 1 and len(self.spans) > 1  # never with a horizon
         query = read_query(options.query, grid.tokens)
         self.relevance = None if query is None else compute_relevance(grid.frames(slice(None)), query)
@@ -287,8 +286,7 @@ class _Run:
     def _make_job(self, span: slice, k: int) -> Job:
         tokens, question = self.grid.frames(span), None
         if self.relevance is not None:
-            cells = self.grid.shape[1] * self.grid.shape[2]
-            relevance = self.relevance.unflatten(0, (-1, cells))[span].flatten(0, 1)
+            relevance = self.relevance.unflatten(0, (-1, self.grid.cells))[span].flatten(0, 1)
             question = Question(relevance, scale_weight(self.options.query_weight, *relevance.shape))
         return Job(tokens, k, question=question)
 

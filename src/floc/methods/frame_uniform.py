@@ -22,7 +22,7 @@ class FrameUniform:
     nearest: bool = False
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
-        t, h, w = grid.shape
-        check_floor("frame_uniform", budget, h * w, grid.n, "whole frames", nearest=self.nearest)
-        frames = np.rint(np.linspace(0, t - 1, max(1, budget // (h * w)))).astype(np.int64)  # rounds halves to even
-        return grid.keep((frames[:, None] * h * w + np.arange(h * w)).ravel())
+        check_floor("frame_uniform", budget, grid.cells, grid.n, "whole frames", nearest=self.nearest)
+        places = np.linspace(0, grid.shape[0] - 1, max(1, budget // grid.cells))
+        frames = np.rint(places).astype(np.int64)  # rounds halves to even
+        return grid.keep((frames[:, None] * grid.cells + np.arange(grid.cells)).ravel())

@@ -9,6 +9,7 @@ from floc.methods.registry import register
 from floc.methods.shared.changes import check_first_frame
 from floc.methods.shared.components import sum_groups
 from floc.methods.shared.frames import compare_with_previous, to_float
+from floc.methods.shared.inputs import check_shares
 from floc.tokens import TokenGrid
 
 LAYERS = 28  # of the published language model, which divides the cost among them
@@ -43,8 +44,7 @@ class FrameFusion:
     nearest: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.cost <= 1:
-            raise ValueError(f"cost must be in [0, 1], the fraction left; got {self.cost}")
+        check_shares(self, "cost")
 
     def keep_by_options(self, grid: TokenGrid) -> Kept:
         limit = 1 - (LAYERS * float(self.cost)) / LAYERS
@@ -72,8 +72,7 @@ def _find_most_similar(cosine: torch.Tensor, count: int) -> torch.Tensor:
 
 def _merge_runs(grid: TokenGrid, is_merged: torch.Tensor) -> Kept:
     """Merge each run of [T - 1, N] marked tokens with the token before it in the same cell."""
-    cells = grid.n // grid.shape[0]
-    places = torch.arange(grid.n, device=is_merged.device).view(-1, cells)
+    places = torch.arange(grid.n, device=is_merged.device).view(-1, grid.cells)
     head = places.clone()
     head[1:].masked_fill_(is_merged, -1)
     head = head.cummax(0).values.flatten()  # the first token of each run

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 
 from floc._arrays import Array
+from floc.blocks import raise_in_rounds
 from floc.kept import Kept
 from floc.methods.registry import register
 from floc.methods.shared.budgets import find_parameter
 from floc.methods.shared.density import compute_distances, rank_points
 from floc.methods.shared.frames import compare_with_previous, estimate_salience, split_tiles, to_float
-from floc.methods.shared.inputs import read_salience
+from floc.methods.shared.inputs import check_least, check_shares, read_salience
 from floc.methods.shared.merging import merge_rows, pad_groups
 from floc.tokens import TokenGrid
 
@@ -71,12 +72,8 @@ class HoliTom:
     attn: Array | None = None  # [T, N] salience of each token
 
     def __post_init__(self) -> None:
-        for name in ("retain_ratio", "beta", "contextual"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
-        for name in ("k", "max_window_size"):
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_shares(self, "retain_ratio", "beta", "contextual")
+        check_least(self, 1, "", "k", "max_window_size")
 
     def keep_by_options(self, grid: TokenGrid) -> Kept:
         salience = read_salience(grid, self.attn)
@@ -97,9 +94,9 @@ class HoliTom:
         ratio = find_parameter(lambda ratio: self._count(windows, ratio, rounding).total, 0.0, 1.0, budget)
         assert ratio is not None, "a ratio of 0 keeps nothing"
         counts = self._count(windows, ratio, rounding)
-        dominant = _add_in_rounds(counts.dominant, windows.dynamic - counts.contextual, budget - counts.total)
+        dominant = raise_in_rounds(counts.dominant, windows.dynamic - counts.contextual, budget - counts.total)
         counts = counts._replace(dominant=dominant)
-        static = _add_in_rounds(counts.static, windows.static, budget - counts.total)
+        static = raise_in_rounds(counts.static, windows.static, budget - counts.total)
         kept = self._merge(grid, windows, counts._replace(static=static), salience)
         settings = {"retain_ratio": ratio * (grid.n - windows.reduced) / grid.n, "windows": len(windows.starts)}
         return replace(kept, settings={**kept.settings, **settings})
@@ -112,7 +109,7 @@ class HoliTom:
         return _Counts(static, dominant, quota - dominant)
 
     def _merge(self, grid: TokenGrid, windows: "Windows", counts: _Counts, salience: torch.Tensor | None) -> Kept:
-        t, cells, device = grid.shape[0], grid.n // grid.shape[0], grid.tokens.device
+        t, cells, device = grid.shape[0], grid.cells, grid.tokens.device
         window = np.repeat(np.arange(len(windows.starts)), windows.lengths)  # [T]
         is_static = torch.from_numpy(windows.is_static[window]).to(device)  # [T, N]
         fallback = {} if salience is not None else {"fallback": "products with the mean token as attn"}
@@ -210,7 +207,7 @@ class Windows(NamedTuple):
     @classmethod
     def find(cls, grid: TokenGrid, tau: float, longest: int) -> "Windows":
         """Find the windows in which averaging removes the most tokens, the shortest on ties, by dynamic programming."""
-        t, cells = grid.shape[0], grid.n // grid.shape[0]
+        t, cells = grid.shape[0], grid.cells
         same = np.zeros((t, cells), bool)
         same[1:] = (compare_with_previous(grid) > tau).cpu().numpy()
         frames = np.arange(t)[:, None]
@@ -239,13 +236,3 @@ def _average_windows(grid: TokenGrid, windows: Windows) -> torch.Tensor:
     spans = zip(windows.starts.tolist(), (windows.starts + windows.lengths).tolist(), strict=True)
     means = [to_float(grid.tokens[start:stop].detach()).mean(0) for start, stop in spans]
     return torch.stack(means).reshape(-1, grid.dim)
-
-
-def _add_in_rounds(counts: np.ndarray, room: np.ndarray, missing: int) -> np.ndarray:
-    """Raise [G] counts by `missing` in total, one each from the first, none above its room."""
-    counts = counts.copy()
-    while missing > 0 and (counts < room).any():
-        lucky = np.flatnonzero(counts < room)[:missing]
-        counts[lucky] += 1
-        missing -= len(lucky)
-    return counts

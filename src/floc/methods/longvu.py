@@ -10,6 +10,7 @@ from floc.kept import Kept
 from floc.methods.registry import register
 from floc.methods.shared.budgets import check_floor
 from floc.methods.shared.frames import compare_cells
+from floc.methods.shared.inputs import check_least
 from floc.tokens import TokenGrid
 
 
@@ -44,14 +45,12 @@ class LongVU:
     nearest: bool = False
 
     def __post_init__(self) -> None:
-        if self.window < 1:
-            raise ValueError(f"window must be at least 1 frame, got {self.window}")
-        if self.max_visual_len is not None and self.max_visual_len < 1:
-            raise ValueError(f"max_visual_len must be at least 1 token, got {self.max_visual_len}")
+        check_least(self, 1, "frame", "window")
+        if self.max_visual_len is not None:
+            check_least(self, 1, "token", "max_visual_len")
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
-        t, h, w = grid.shape
-        window, cells = int(self.window), h * w
+        t, window, cells = grid.shape[0], int(self.window), grid.cells
         if self.widen and budget < math.ceil(t / window) * cells:
             window = math.ceil(t / max(1, budget // cells))
         floor = math.ceil(t / window) * cells
@@ -68,8 +67,7 @@ class LongVU:
 
     def keep_by_options(self, grid: TokenGrid) -> Kept:
         """Keep the tokens below the threshold."""
-        t, h, w = grid.shape
-        window, cells = int(self.window), h * w
+        t, window, cells = grid.shape[0], int(self.window), grid.cells
         if self.max_visual_len is not None and grid.n <= self.max_visual_len:
             return grid.keep(np.arange(grid.n))
         later = (np.arange(t) % window > 0).nonzero()[0]

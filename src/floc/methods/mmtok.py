@@ -10,7 +10,7 @@ from floc.blocks import BlockSpec
 from floc.kept import Kept
 from floc.methods.registry import register
 from floc.methods.shared.greedy import check_matrix, cover_greedily, keep_in_blocks, make_solution, normalize_precisely
-from floc.methods.shared.inputs import read_array, read_features
+from floc.methods.shared.inputs import check_least, read_array, read_features
 from floc.selection.engine import Solution
 from floc.tokens import TokenGrid
 
@@ -49,8 +49,7 @@ class MMTok:
 
     def __post_init__(self) -> None:
         blocks.check_block(self.block)
-        if not self.alpha >= 0:
-            raise ValueError(f"alpha must be at least 0, the weight of vision tokens; got {self.alpha}")
+        check_least(self, 0, "", "alpha")
         for name in ("text_temperature", "vision_temperature"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")

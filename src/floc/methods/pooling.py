@@ -13,6 +13,7 @@ from floc._checks import check_choice, is_int
 from floc.kept import Kept
 from floc.methods.registry import register
 from floc.methods.shared.frames import split_tiles, to_float
+from floc.methods.shared.inputs import check_least
 from floc.tokens import TokenGrid
 
 
@@ -44,8 +45,8 @@ class Pooling:
         check_choice("pool", self.pool, ("average", "bilinear"))
         if self.adaptive_size is not None and self.stride is not None:
             raise ValueError(f"pass adaptive_size or stride, not both; got {self.adaptive_size} and {self.stride}")
-        if self.stride is not None and self.stride < 1:
-            raise ValueError(f"stride must be at least 1 cell, got {self.stride}")
+        if self.stride is not None:
+            check_least(self, 1, "cell", "stride")
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         t, h, w = grid.shape
@@ -68,7 +69,7 @@ class Pooling:
         index = torch.from_numpy(frames).to(device)
         merged = [
             self._pool(to_float(grid.tokens.detach().index_select(0, index[tile])), rows, columns)
-            for tile in split_tiles(len(frames), 4 * h * w * grid.dim, device)
+            for tile in split_tiles(len(frames), 4 * grid.cells * grid.dim, device)
         ]
         top, row = self._map_sources(h, rows)
         left, column = self._map_sources(w, columns)

@@ -10,7 +10,8 @@ from floc.kept import Kept
 from floc.methods.registry import register
 from floc.methods.shared.budgets import check_floor
 from floc.methods.shared.density import cluster_points
-from floc.methods.shared.frames import average_frames, split_tiles, to_float
+from floc.methods.shared.frames import average_frames, read_frames, split_tiles, tile_frames, to_float
+from floc.methods.shared.inputs import check_least, check_shares
 from floc.tokens import TokenGrid
 
 
@@ -46,16 +47,13 @@ class PruneVid:
     tau: float = 0.8  # a cell with a higher mean cosine in a scene is static
     temporal_segment_ratio: float = 0.25  # clusters of frames / frames
     cluster_ratio: float = 0.5  # clusters / tokens in each group
-    k: int = 7  # neighbours that a density is computed from
+    k: int = 7  # neighbours that a density is computed from, the point itself included
     untouched: int = 14  # groups of up to this many tokens are not clustered
     nearest: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("temporal_segment_ratio", "cluster_ratio"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be in [0, 1], clusters / members; got {getattr(self, name)}")
-        if not self.k >= 1:
-            raise ValueError(f"k must be at least 1, the point itself; got {self.k}")
+        check_shares(self, "temporal_segment_ratio", "cluster_ratio")
+        check_least(self, 1, "neighbour", "k")
 
     def keep_by_options(self, grid: TokenGrid) -> Kept:
         groups = _Scenes.find(grid, self.temporal_segment_ratio, self.k).split(self.tau)
@@ -81,7 +79,7 @@ class PruneVid:
 
     def _merge(self, grid: TokenGrid, groups: "_TokenGroups", counts: np.ndarray) -> Kept:
         """Replace every group by [G] counts of clusters."""
-        cells, device = grid.n // grid.shape[0], grid.tokens.device
+        cells, device = grid.cells, grid.tokens.device
         before = np.cumsum(counts) - counts  # clusters are numbered group after group
         indices = np.empty(counts.sum(), np.int64)
         merged = to_float(grid.tokens[:0]).new_empty(len(indices), grid.dim)
@@ -165,8 +163,7 @@ class _Scenes:
         labels = make_contiguous(label_frames(grid, ratio, k))
         starts = np.flatnonzero(np.diff(labels, prepend=-1))
         lengths = np.diff(starts, append=len(labels))
-        tiles = split_tiles(len(labels), 4 * grid.n // len(labels) * grid.dim, grid.tokens.device)
-        norms = torch.cat([torch.linalg.vector_norm(to_float(grid.tokens[tile]), dim=-1).flatten(1) for tile in tiles])
+        norms = torch.cat([torch.linalg.vector_norm(read_frames(grid, tile), dim=-1) for tile in tile_frames(grid)])
         factors = norms.clamp(min=1e-12).reciprocal()
         squares = torch.linalg.vector_norm(_sum_scenes(grid, starts, factors), dim=2).square()  # [S, N]
         # the sum over all pairs, minus those of a token with itself: 1, or 0 for a zero token
@@ -259,15 +256,14 @@ def _cluster(
 
 def _sum_scenes(grid: TokenGrid, starts: np.ndarray, factors: torch.Tensor | None = None) -> torch.Tensor:
     """Return the sum of every cell over the frames of each scene, [S, N, D], times [T, N] factors."""
-    t, h, w = grid.shape
-    scene_of = np.repeat(np.arange(len(starts)), np.diff(starts, append=t))
-    sums = to_float(grid.tokens[:0]).new_zeros(len(starts), h * w * grid.dim)
-    for tile in split_tiles(t, 4 * h * w * grid.dim, grid.tokens.device):
-        frames = to_float(grid.tokens[tile]).reshape(-1, h * w, grid.dim)
+    scene_of = np.repeat(np.arange(len(starts)), np.diff(starts, append=grid.shape[0]))
+    sums = to_float(grid.tokens[:0]).new_zeros(len(starts), grid.cells * grid.dim)
+    for tile in tile_frames(grid):
+        frames = read_frames(grid, tile)
         if factors is not None:
             frames = frames * factors[tile, :, None]
         scene = scene_of[tile]
         low, high = scene[0], scene[-1] + 1
         belongs = torch.from_numpy(np.arange(low, high)[:, None] == scene).to(frames.device, frames.dtype)
         sums[low:high] += belongs @ frames.flatten(1)
-    return sums.view(len(starts), h * w, grid.dim)
+    return sums.view(len(starts), grid.cells, grid.dim)

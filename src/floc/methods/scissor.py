@@ -226,12 +226,11 @@ def _bracket(count: Callable[[float], int], budget: int) -> tuple[float, float]:
 
 
 def _merge(grid: TokenGrid, trees: FrameTrees, tau: float, window: _Window) -> Kept:
-    _, h, w = grid.shape
     alive = window.is_alive(tau).nonzero()[:, 0]
     nodes = window.nodes[alive]
     component = torch.empty_like(trees.order)  # [n] of each token in its frame
     component[trees.order] = torch.arange(len(nodes), device=alive.device).repeat_interleave(trees.size[nodes])
-    key = _find_keys(trees.count_neighbours(tau, h * w), component, len(nodes))  # [M1] tokens
+    key = _find_keys(trees.count_neighbours(tau, grid.cells), component, len(nodes))  # [M1] tokens
     # ordered by key, which breaks ties
     by_key = key.argsort()
     component = by_key.argsort()[component]

@@ -8,7 +8,7 @@ from floc.blocks import BlockSpec
 from floc.kept import Kept
 from floc.methods.registry import register
 from floc.methods.shared.greedy import check_matrix, cover_greedily, keep_in_blocks, make_solution, normalize_precisely
-from floc.methods.shared.inputs import read_salience
+from floc.methods.shared.inputs import check_least, read_salience
 from floc.selection.engine import Solution
 from floc.tokens import TokenGrid
 
@@ -35,8 +35,7 @@ class Scope:
 
     def __post_init__(self) -> None:
         blocks.check_block(self.block)
-        if not self.alpha >= 0:
-            raise ValueError(f"alpha must be at least 0, got {self.alpha}")
+        check_least(self, 0, "", "alpha")
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         salience = read_salience(grid, self.attn)

@@ -130,7 +130,7 @@ class _Forest:
     @classmethod
     def build(cls, grid: TokenGrid, root_level: int, sound: bool) -> "_Forest":
         t, h, w = grid.shape
-        tokens = grid.tokens.detach().float().reshape(t, h * w, -1)
+        tokens = grid.tokens.detach().float().reshape(t, grid.cells, -1)
         pyramid = _Pyramid.build(h, w, root_level)
         compare = _CellCosines(pyramid, tokens.device, sound)
         # a tile starts with the last frame of the tile before, for the pairs across the boundary

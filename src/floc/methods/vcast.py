@@ -6,9 +6,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from floc.blocks import raise_in_rounds
 from floc.kept import Kept
 from floc.methods.registry import register
-from floc.methods.shared.frames import average_frames, split_tiles, to_float
+from floc.methods.shared.frames import average_frames, read_frames, tile_frames
+from floc.methods.shared.inputs import check_least, check_shares
 from floc.tokens import TokenGrid
 
 SHORTEST = 1e-6  # lengths are at least this, as published
@@ -37,15 +39,13 @@ class VCast:
     strict: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.retain_ratio <= 1:
-            raise ValueError(f"retain_ratio must be in [0, 1], kept / all tokens; got {self.retain_ratio}")
-        if not self.min_k >= 0:
-            raise ValueError(f"min_k must be at least 0 tokens, got {self.min_k}")
+        check_shares(self, "retain_ratio")
+        check_least(self, 0, "tokens", "min_k")
         if not self.temperature > 0:
             raise ValueError(f"temperature must be above 0, got {self.temperature}")
 
     def keep_by_options(self, grid: TokenGrid) -> Kept:
-        frames, cells = grid.shape[0], grid.n // grid.shape[0]
+        frames, cells = grid.shape[0], grid.cells
         least = min(self.min_k, cells)
         count = max(min(max(1, round(grid.n * float(self.retain_ratio))), grid.n), frames * least)
         if self.strict and frames == 1:
@@ -53,14 +53,14 @@ class VCast:
         return grid.run_scaled(lambda scaled: self._keep(scaled, count, least))
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
-        least = min(self.min_k, grid.n // grid.shape[0])
+        least = min(self.min_k, grid.cells)
         least = least if budget >= grid.shape[0] * least else 0
         kept = grid.run_scaled(lambda scaled: self._keep(scaled, budget, least))
         return replace(kept, settings={"retain_ratio": budget / grid.n, "min_k": least})
 
     def _keep(self, grid: TokenGrid, count: int, least: int) -> Kept:
         """Keep `count` tokens, at least `least` of each frame."""
-        cells = grid.n // grid.shape[0]
+        cells = grid.cells
         means = _normalize(average_frames(grid))
         weights = (compute_curvature(means) / float(self.temperature)).softmax(0)
         raw = weights * (count - grid.shape[0] * least)
@@ -93,19 +93,14 @@ def _share(raw: np.ndarray, room: int, count: int, strict: bool) -> np.ndarray:
         free = (room - shares)[by_fraction]
         shares[by_fraction] += np.clip(missing - (free.cumsum() - free), 0, free)
         return shares
-    while missing > 0:
-        lucky = by_fraction[shares[by_fraction] < room][:missing]
-        shares[lucky] += 1
-        missing -= len(lucky)
-    return shares
+    return raise_in_rounds(shares, np.full_like(shares, room), missing, by_fraction)
 
 
 def _score_tokens(grid: TokenGrid, means: torch.Tensor) -> torch.Tensor:
     """Return [T, N], how unlike the [T, D] unit mean of its frame and how long each token is."""
-    t, h, w = grid.shape
     scores = []
-    for tile in split_tiles(t, 4 * h * w * grid.dim, grid.tokens.device):
-        x = to_float(grid.tokens[tile]).reshape(-1, h * w, grid.dim)
+    for tile in tile_frames(grid):
+        x = read_frames(grid, tile)
         cosine = (F.normalize(x, dim=-1) @ means[tile, :, None])[..., 0]
         length = x.norm(dim=-1)
         low, high = length.amin(1, keepdim=True), length.amax(1, keepdim=True)

@@ -54,7 +54,7 @@ class VidCom2:
 
 def _keep_least_similar(grid: TokenGrid, scale: float, least: int, count: int | None) -> Kept:
     """Keep at least `least` tokens of each frame, and exactly `count` tokens if that is given."""
-    cells = grid.n // grid.shape[0]
+    cells = grid.cells
     to_video, to_frame = _compare_with_means(grid)  # [T, N] each
     rarity = -to_video.mean(1)
     share = ((rarity - rarity.max()) / TEMPERATURE).softmax(0)
@@ -78,12 +78,11 @@ def _keep_least_similar(grid: TokenGrid, scale: float, least: int, count: int | 
 
 def _compare_with_means(grid: TokenGrid) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the similarity of each token to the mean of the video and to that of its frame: [T, N] each."""
-    t, h, w = grid.shape
     channels = _find_steady_channels(grid)
-    tiles = split_tiles(t, 8 * h * w * grid.dim, grid.tokens.device)
+    tiles = split_tiles(grid.shape[0], 8 * grid.cells * grid.dim, grid.tokens.device)
 
     def read(tile: slice) -> torch.Tensor:
-        return normalize(grid.tokens[tile].reshape(-1, h * w, grid.dim)[..., channels])
+        return normalize(grid.tokens[tile].reshape(-1, grid.cells, grid.dim)[..., channels])
 
     means = torch.cat([read(tile).mean(1) for tile in tiles])  # [T, C]
     video = means.mean(0)
@@ -97,9 +96,8 @@ def _compare_with_means(grid: TokenGrid) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _find_steady_channels(grid: TokenGrid) -> torch.Tensor:
     """Return the half of the channels with the lowest variance over all tokens, ascending."""
-    t, h, w = grid.shape
     has_double = grid.tokens.device.type != "mps"
-    tiles = split_tiles(t, 8 * h * w * grid.dim, grid.tokens.device)
+    tiles = split_tiles(grid.shape[0], 8 * grid.cells * grid.dim, grid.tokens.device)
 
     def read(tile: slice) -> torch.Tensor:
         rows = grid.tokens[tile].detach().reshape(-1, grid.dim)

@@ -7,8 +7,8 @@ import torch
 from floc._arrays import Array
 from floc.kept import Kept
 from floc.methods.registry import register
-from floc.methods.shared.frames import estimate_salience, split_tiles, to_float
-from floc.methods.shared.inputs import read_features, read_salience
+from floc.methods.shared.frames import estimate_salience, read_frames, split_tiles
+from floc.methods.shared.inputs import check_least, read_features, read_salience
 from floc.methods.shared.merging import merge_rows
 from floc.representatives import normalize
 from floc.tokens import TokenGrid
@@ -51,9 +51,7 @@ class VisionZip:
     metric: Array | None = None  # [T, H, W, C] or [T, N, C], compared instead of the tokens
 
     def __post_init__(self) -> None:
-        for name in ("dominant", "contextual"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must be at least 0 tokens, got {getattr(self, name)}")
+        check_least(self, 0, "tokens", "dominant", "contextual")
 
     def keep_by_options(self, grid: TokenGrid) -> Kept:
         if not self.dominant + self.contextual:
@@ -69,7 +67,7 @@ class VisionZip:
 
     def _merge(self, grid: TokenGrid, dominant: int, contextual: int, extra: int) -> Kept:
         """Keep these numbers of tokens of every frame, one more dominant token of the first `extra` frames."""
-        frames, cells = grid.shape[0], grid.n // grid.shape[0]
+        frames, cells = grid.shape[0], grid.cells
         salience, metric = read_salience(grid, self.attn), read_features(grid, "metric", self.metric)
         missing = ["products with the mean token as attn"] * (salience is None)
         missing += ["the tokens as metric"] * (metric is None)
@@ -89,7 +87,7 @@ class VisionZip:
         for part, number in parts:
             for tile in split_tiles(part.stop - part.start, tile_bytes, grid.tokens.device):
                 span = slice(part.start + tile.start, part.start + tile.stop)
-                x = to_float(grid.tokens[span].detach()).reshape(-1, cells, grid.dim)
+                x = read_frames(grid, span)
                 compared = normalize(x if metric is None else metric[span])
                 kept, rows, goes_to = _zip_frames(x, compared, order[span], number, contextual, self.strict)
                 indices.append(

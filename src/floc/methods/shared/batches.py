@@ -74,9 +74,8 @@ def select_in_batches(
 
     Blocks with the same number of tokens and of picks are selected from together, as many as fit BATCH_BYTES.
     """
-    cells = grid.shape[1] * grid.shape[2]
-    sizes = [(span.stop - span.start) * cells for span in spans]
-    starts = torch.tensor([span.start * cells for span in spans])
+    sizes = [(span.stop - span.start) * grid.cells for span in spans]
+    starts = torch.tensor([span.start * grid.cells for span in spans])
     check_memory(max(sizes), 8 * MATRICES * max(sizes) ** 2, grid.tokens.device, "block=8, or fewer frames")
     groups: dict[tuple[int, int], list[int]] = {}
     for i, k in enumerate(blocks.share_budget(sizes, budget).tolist()):

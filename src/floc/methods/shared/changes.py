@@ -9,12 +9,11 @@ from floc.tokens import TokenGrid
 
 def check_first_frame(method: str, grid: TokenGrid, budget: int, *, nearest: bool) -> None:
     """Raise ValueError if a budget is below the tokens of the first frame, unless `nearest`."""
-    check_floor(method, budget, grid.n // grid.shape[0], grid.n, "the first frame whole", nearest=nearest)
+    check_floor(method, budget, grid.cells, grid.n, "the first frame whole", nearest=nearest)
 
 
 def keep_most_changed(grid: TokenGrid, change: torch.Tensor, count: int) -> Kept:
     """Keep the first frame, and the tokens with the largest [T - 1, N] change up to a total count."""
-    cells = grid.n // grid.shape[0]
-    by_change = change.flatten().sort(descending=True, stable=True).indices[: max(0, count - cells)]
-    first = torch.arange(cells, device=by_change.device)
-    return grid.keep(torch.cat([first, cells + by_change]))
+    by_change = change.flatten().sort(descending=True, stable=True).indices[: max(0, count - grid.cells)]
+    first = torch.arange(grid.cells, device=by_change.device)
+    return grid.keep(torch.cat([first, grid.cells + by_change]))

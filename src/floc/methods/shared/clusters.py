@@ -4,7 +4,6 @@ import importlib
 import threading
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +13,7 @@ from threadpoolctl import ThreadpoolController
 
 from floc import blocks, scenes
 from floc._checks import check_choice
-from floc._system import check_memory, count_threads, single_threaded_blas
+from floc._system import check_memory, count_threads, run_in_threads, single_threaded_blas
 from floc.blocks import BlockSpec
 from floc.kept import Kept
 from floc.tokens import TokenGrid
@@ -55,7 +54,7 @@ class ClusterMethod:
                 f"method {self.name!r} needs {self.package}: pip install 'floc-video[cluster]'"
             ) from error
         spans = scenes.find_blocks(grid, self.block)
-        n = max(span.stop - span.start for span in spans) * grid.shape[1] * grid.shape[2]
+        n = max(span.stop - span.start for span in spans) * grid.cells
         needed = 8 * n * n * self.matrices * min(count_threads(), len(spans))
         check_memory(n, needed, torch.device("cpu"), "block=8, or fewer frames")
         return grid.keep(select_in_blocks(grid, spans, budget, self._select, self.threads))
@@ -98,14 +97,14 @@ def select_in_blocks(
     Up to `threads` blocks run at a time. The libraries' thread pools are limited to one thread: in blocks of a few
     hundred tokens their threads mostly wait, and the order of their sums would depend on how many there are.
     """
-    cells = grid.shape[1] * grid.shape[2]
-    sizes = [(span.stop - span.start) * cells for span in spans]
-    jobs = [job for job in zip(spans, sizes, blocks.share_budget(sizes, budget).tolist(), strict=True) if job[2]]
+    sizes = [(span.stop - span.start) * grid.cells for span in spans]
+    shares = blocks.share_budget(sizes, budget).tolist()
+    picks = [np.zeros(0, np.int64)] * len(spans)  # of each block
 
-    def run(job: tuple[slice, int, int]) -> np.ndarray:
-        span, size, k = job
-        picks = np.arange(size) if k == size else np.sort(select(grid.frames(span).detach(), k))
-        return span.start * cells + picks
+    def run(block: int) -> None:
+        span, size, k = spans[block], sizes[block], shares[block]
+        places = np.arange(size) if k == size else np.sort(select(grid.frames(span).detach(), k))
+        picks[block] = span.start * grid.cells + places
 
     # A limit restores the thread counts it found. Calls therefore run one at a time, inside the other limit on BLAS.
     with _one_call_at_a_time, single_threaded_blas():
@@ -115,15 +114,13 @@ def select_in_blocks(
             torch.get_num_threads()  # the first call in a thread sets OpenMP's count, which would undo the limit
             controller.limit(limits=1, user_api="openmp")
 
-        workers = min(count_threads(), len(jobs), threads or len(jobs))
-        pool = ThreadPoolExecutor(workers, "floc", initializer=limit_threads)
-        try:
-            with controller.limit(limits=1, user_api="blas"), warnings.catch_warnings():
-                # expected with duplicate tokens; the budget is then filled up
-                warnings.filterwarnings("ignore", "Number of distinct clusters")
-                return np.concatenate(list(pool.map(run, jobs)))
-        finally:
-            pool.shutdown(cancel_futures=True)
+        present = [block for block, share in enumerate(shares) if share]
+        workers = min(count_threads(), threads or len(present))
+        with controller.limit(limits=1), warnings.catch_warnings():  # one worker alone is this thread
+            # expected with duplicate tokens; the budget is then filled up
+            warnings.filterwarnings("ignore", "Number of distinct clusters")
+            run_in_threads(run, present, workers, limit_threads)
+    return np.concatenate(picks)
 
 
 def to_float32(tokens: torch.Tensor) -> torch.Tensor:

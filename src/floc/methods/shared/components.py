@@ -66,16 +66,16 @@ class FrameTrees:
 
     @classmethod
     def build(cls, grid: TokenGrid) -> "FrameTrees":
-        t, h, w = grid.shape
-        rows = grid.tokens.detach().float().reshape(t, h * w, -1)
+        t, cells = grid.shape[0], grid.cells
+        rows = grid.tokens.detach().float().reshape(t, cells, -1)
         cosines, parts = [], []
         for part in _split_frames(rows):
             cosine = compute_cosines(part)
             parts.append(_link(cosine))
-            if 4 * t * (h * w) ** 2 <= TILE_BYTES:
+            if 4 * t * cells**2 <= TILE_BYTES:
                 cosines.append(cosine)
         order, start, size, death, birth = (torch.cat(arrays) for arrays in zip(*parts, strict=True))
-        offset = torch.arange(0, grid.n, h * w, device=rows.device)[:, None]
+        offset = torch.arange(0, grid.n, cells, device=rows.device)[:, None]
         is_alive = death < birth
         nodes = ((start + offset)[is_alive], size[is_alive], death[is_alive], birth[is_alive])
         return cls(rows.flatten(0, 1), (order + offset).flatten(), *nodes, cosines)

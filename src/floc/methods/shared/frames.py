@@ -1,5 +1,7 @@
 """Work on a few frames at a time: mean tokens, segments, salience, and the similarity of two frames cell by cell."""
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -23,12 +25,20 @@ def to_float(x: torch.Tensor) -> torch.Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
+def tile_frames(grid: TokenGrid) -> list[slice]:
+    """Split the frames of a grid into tiles that suit the device's memory in float32."""
+    return split_tiles(grid.shape[0], 4 * grid.cells * grid.dim, grid.tokens.device)
+
+
+def read_frames(grid: TokenGrid, frames: slice) -> torch.Tensor:
+    """Return the tokens of some frames, [t, N, D] float32 or float64."""
+    return to_float(grid.tokens[frames].detach()).reshape(-1, grid.cells, grid.dim)
+
+
 def average_frames(grid: TokenGrid) -> torch.Tensor:
     """Return the mean token of every frame: [T, D], float32 or float64."""
-    t, h, w = grid.shape
-    mean = to_float(grid.tokens[:0]).new_full((1, h * w), 1 / (h * w))
-    tiles = split_tiles(t, 4 * h * w * grid.dim, grid.tokens.device)
-    return torch.cat([(mean @ to_float(grid.tokens[tile]).reshape(-1, h * w, grid.dim))[:, 0] for tile in tiles])
+    mean = to_float(grid.tokens[:0]).new_full((1, grid.cells), 1 / grid.cells)
+    return torch.cat([(mean @ read_frames(grid, tile))[:, 0] for tile in tile_frames(grid)])
 
 
 def compare_cells(tokens: torch.Tensor, frames: np.ndarray, others: np.ndarray) -> torch.Tensor:
@@ -63,23 +73,30 @@ def compare_with_previous(grid: TokenGrid) -> torch.Tensor:
     return compare_cells(grid.tokens, later, later - 1)
 
 
-def find_segments(vectors: torch.Tensor, threshold: float, least: int) -> np.ndarray:
+class Segments(NamedTuple):
+    """Contiguous runs of frames."""
+
+    starts: np.ndarray  # [S] int64, the first frame of each
+    lengths: np.ndarray  # [S]
+    segment: np.ndarray  # [T] the segment of each frame
+
+
+def find_segments(vectors: torch.Tensor, threshold: float, least: int) -> Segments:
     """Cut a video where the cosine of consecutive frames is below a threshold, and at the lowest ones.
 
     Args:
         vectors: [T, D], one for each frame.
         threshold: Frames with a lower cosine are in different segments.
         least: The least number of segments; every frame is one if there are fewer frames.
-
-    Returns:
-        [S] int64, the first frame of each segment.
     """
     precise = torch.float32 if vectors.device.type == "mps" else torch.float64
     vectors = F.normalize(vectors.to(precise), dim=-1)
     cosine = (vectors[:-1] * vectors[1:]).sum(-1).cpu().double().numpy()  # [T - 1]
     is_cut = cosine < threshold
     is_cut[np.argsort(cosine, kind="stable")[: least - 1]] = True
-    return np.concatenate([[0], 1 + np.flatnonzero(is_cut)])
+    starts = np.concatenate([[0], 1 + np.flatnonzero(is_cut)])
+    lengths = np.diff(starts, append=len(vectors))
+    return Segments(starts, lengths, np.repeat(np.arange(len(starts)), lengths))
 
 
 def estimate_salience(grid: TokenGrid) -> torch.Tensor:
@@ -88,7 +105,5 @@ def estimate_salience(grid: TokenGrid) -> torch.Tensor:
     Where a vision encoder gives no attention, the softmax of these products is the salience. It has the same order in
     a frame, until it underflows.
     """
-    means, cells = average_frames(grid), grid.n // grid.shape[0]
-    tiles = split_tiles(len(means), 4 * cells * grid.dim, grid.tokens.device)
-    products = [means[tile, None] @ to_float(grid.tokens[tile]).reshape(-1, cells, grid.dim).mT for tile in tiles]
-    return torch.cat(products)[:, 0]
+    means = average_frames(grid)
+    return torch.cat([means[tile, None] @ read_frames(grid, tile).mT for tile in tile_frames(grid)])[:, 0]

@@ -26,8 +26,7 @@ RELATIVE, NOISE = 1e-12, 1e-15
 def keep_in_blocks(grid: TokenGrid, block: BlockSpec, budget: int, select: Callable[[slice, int], Solution]) -> Kept:
     """Keep `select(span, k)` of every block, whose share of the budget is k."""
     spans = scenes.find_blocks(grid, block)
-    cells = grid.shape[1] * grid.shape[2]
-    sizes = np.array([(span.stop - span.start) * cells for span in spans])
+    sizes = np.array([(span.stop - span.start) * grid.cells for span in spans])
     shares = blocks.share_budget(sizes, budget)
     choices = [select(span, int(k)) if k else None for span, k in zip(spans, shares, strict=True)]
     return grid.keep_ranked(Ranking.merge(choices, sizes), budget)

@@ -1,4 +1,4 @@
-"""Checks of the optional arrays that methods take besides the tokens, such as attention of the vision encoder."""
+"""Checks of the options of methods, and of the arrays that they take besides the tokens, such as attention."""
 
 import numpy as np
 import torch
@@ -8,6 +8,20 @@ from floc.methods.shared.frames import to_float
 from floc.tokens import TokenGrid
 
 Layout = tuple[int | str, ...]  # sizes of the axes; text is any size of at least 1, "m" also 0
+
+
+def check_shares(method: object, *names: str) -> None:
+    """Raise ValueError unless these options of a method are in [0, 1]."""
+    for name in names:
+        if not 0 <= getattr(method, name) <= 1:
+            raise ValueError(f"{name} must be in [0, 1], got {getattr(method, name)}")
+
+
+def check_least(method: object, least: int, unit: str, *names: str) -> None:
+    """Raise ValueError unless these options of a method are at least `least`."""
+    for name in names:
+        if not getattr(method, name) >= least:
+            raise ValueError(f"{name} must be at least {least}{unit and f' {unit}'}, got {getattr(method, name)}")
 
 
 def read_array(
@@ -51,12 +65,10 @@ def _fits(shape: tuple[int, ...], layout: Layout) -> bool:
 
 def read_salience(grid: TokenGrid, attn: Array | None) -> torch.Tensor | None:
     """Check `attn`, the [T, N] salience of each token; None if there is none."""
-    t, h, w = grid.shape
-    return read_array(grid, "attn", attn, (t, h * w), nonnegative=True)
+    return read_array(grid, "attn", attn, (grid.shape[0], grid.cells), nonnegative=True)
 
 
 def read_features(grid: TokenGrid, name: str, array: Array | None) -> torch.Tensor | None:
     """Check other features of the tokens, [T, H, W, C] or [T, N, C], and return them as [T, N, C]."""
-    t, h, w = grid.shape
-    features = read_array(grid, name, array, (t, h, w, "C"), (t, h * w, "C"))
-    return None if features is None else features.reshape(t, h * w, -1)
+    features = read_array(grid, name, array, (*grid.shape, "C"), (grid.shape[0], grid.cells, "C"))
+    return None if features is None else features.reshape(grid.shape[0], grid.cells, -1)
