@@ -82,13 +82,13 @@ def compute_interval(values: np.ndarray, seed: int = 0) -> dict[str, float]:
     return {"mean": float(values.mean()), "low": float(low), "high": float(high)}
 
 
-def show_arrow(difference: Mapping[str, float]) -> str:
+def show_arrow(low: float, high: float) -> str:
     """Return an arrow if the interval of a difference excludes 0.
 
-    >>> show_arrow({"low": 0.1, "high": 0.2}), show_arrow({"low": -0.1, "high": 0.2})
+    >>> show_arrow(0.1, 0.2), show_arrow(-0.1, 0.2)
     (' ↑', '')
     """
-    return " ↑" if difference["low"] > 0 else " ↓" if difference["high"] < 0 else ""
+    return " ↑" if low > 0 else " ↓" if high < 0 else ""
 
 
 def show_percent(interval: Mapping[str, float]) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 import floc
 from benchmarks.markdown import show_environment, show_rows
 from benchmarks.registry import BenchTable, Echo, Unavailable
-from benchmarks.scoring import get_widen_options
+from benchmarks.scoring import get_widen_options, show_arrow
 from floc import methods
 
 if TYPE_CHECKING:
@@ -187,13 +187,11 @@ def _find(document: dict[str, Any], name: str, ratio: str) -> dict[str, Any] | N
     return next(found, None)
 
 
-def _show_cell(record: dict[str, Any] | None) -> str:
+def show_cell(record: dict[str, Any] | None) -> str:
     """Format accuracy in percent; an arrow marks a difference to BASE whose interval excludes 0."""
     if record is None:
         return "-"
-    low, high = record.get("difference_interval", (0.0, 0.0))
-    arrow = " ↑" if low > 0 else " ↓" if high < 0 else ""
-    return f"{100 * record['mean']:.1f}{arrow}"
+    return f"{100 * record['mean']:.1f}{show_arrow(*record.get('difference_interval', (0.0, 0.0)))}"
 
 
 def show_methods(document: dict[str, Any]) -> str:
@@ -203,18 +201,17 @@ def show_methods(document: dict[str, Any]) -> str:
     rows = [[FULL] + [f"{100 * full['mean']:.1f}"] * len(RATIOS)]
     for name in _list_names(document):
         mark = " *" if name in document["notes"] else ""
-        rows.append([name + mark, *(_show_cell(_find(document, name, ratio)) for ratio in RATIOS)])
+        rows.append([name + mark, *(show_cell(_find(document, name, ratio)) for ratio in RATIOS)])
     base = _find(document, BASE, "1/16") or full
     half = 50 * (base["interval"][1] - base["interval"][0])
     note = (
         f"Right answers in percent, the mean of the three groups of questions; {document['films']} films of 64 frames "
         f"({tokens} visual tokens), {document['questions']:,} questions. The 95% interval of {BASE} at 1/16 is "
-        f"±{half:.1f}. "
-        f"↑ ↓: above or below {BASE}; the 95% interval of the difference, film by film, excludes 0. Of so many "
-        "arrows, several are there by chance. A dash: the method cannot keep so few tokens. An asterisk: it ran "
-        "without the attention, the question or other features that it can use. The defaults of `floc` were chosen on "
-        "other films of this kind, those of the other methods were not. Ordered by the accuracy at 1/16. A "
-        "model of five million parameters on drawn films, not Video-MME."
+        f"±{half:.1f}. ↑ ↓: above or below {BASE}, where the 95% interval of the difference, film by film, excludes 0. "
+        "Among so many comparisons, several arrows are expected by chance. A dash: the method cannot keep so few "
+        "tokens. An asterisk: the method ran without the attention, the question or other features that it can use. "
+        "The defaults of `floc` were chosen on other films of this kind, those of the other methods were not. Ordered "
+        "by the accuracy at 1/16. The model has five million parameters and the films are drawn; this is not Video-MME."
     )
     return show_rows(["method", *RATIOS], rows, note, _show_machine(document))
 
@@ -244,7 +241,7 @@ def _show_differences(document: dict[str, Any]) -> str:
             low, high = record["difference_interval"]
             cells.append(f"{100 * record['difference']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})")
         rows.append([name, *cells])
-    note = f"Percentage points above {BASE}, with the 95% interval over films (bootstrap, the same films for both)."
+    note = f"Difference to {BASE} in percentage points, with the 95% interval over films (bootstrap, the same films)."
     return show_rows(["method", *RATIOS], rows, note)
 
 

@@ -209,12 +209,12 @@ def _show_cases(document: dict) -> str:
         "peak, MiB": lambda row: "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**20:.0f}",
     }
     note = (
-        "Medians by CUDA events. Call: `floc.compress(tokens)`, tokens in bf16; graph: the same replayed as a CUDA "
-        "graph. Similarity and rest add up to the call without `floc.compress` around it. Floor: the time of the "
-        "products and of the bytes of tokens and matrices at the rates of a large product "
+        "Medians by CUDA events. Call: `floc.compress(tokens)`, tokens in bf16. Graph: the same call, replayed as a "
+        "CUDA graph. Similarity, rest: the two parts of a call, without `floc.compress` around it. Floor: the least "
+        "time for the products and for reading and writing tokens and matrices, at the rates of a large product "
         f"({document['flops'] / 1e12:.0f} TFLOP/s) and a large copy ({document['bytes_a_s'] / 1e12:.1f} TB/s) on this "
-        "GPU; selection itself, which is sequential, is not included. Every pick was compared with another exact "
-        "greedy on the same similarities first."
+        "GPU; it does not include the selection, which is sequential. Before the measurement, every pick was compared "
+        "with another exact greedy on the same similarities."
     )
     return show_records(document["cases"], columns, note, _show_gpu(document))
 

@@ -25,6 +25,7 @@ from benchmarks.registry import BenchTable, Echo, Unavailable
 from benchmarks.scoring import compute_interval, get_widen_options, score_inserts, show_cosine, show_percent
 from benchmarks.sources import describe_source, load_library
 from benchmarks.synthetic import Shape
+from benchmarks.tables.accuracy import show_cell
 from floc import methods
 from floc.evaluation import paper
 
@@ -155,13 +156,12 @@ def _show(document: dict[str, Any]) -> str:
 
 
 def _show_accuracy(record: dict[str, Any] | None, with_interval: bool) -> str:
-    """Format accuracy in percent; an arrow marks a difference to BASELINE whose interval excludes 0."""
-    if record is None:
-        return "-"
-    low, high = record.get("difference_interval", (0.0, 0.0))
-    arrow = " ↑" if low > 0 else " ↓" if high < 0 else ""
-    own = [f"{100 * end:.1f}" for end in record["interval"]] if with_interval else []
-    return f"{100 * record['mean']:.1f}{f' ({own[0]}-{own[1]})' if own else ''}{arrow}"
+    """Format accuracy as table "accuracy" does, with its interval if wanted."""
+    mean, *arrow = show_cell(record).split()
+    if record is None or not with_interval:
+        return " ".join([mean, *arrow])
+    low, high = (f"{100 * end:.1f}" for end in record["interval"])
+    return " ".join([mean, f"({low}-{high})", *arrow])
 
 
 def _make_notes(document: dict[str, Any]) -> list[str]:
@@ -169,9 +169,9 @@ def _make_notes(document: dict[str, Any]) -> list[str]:
     notes = [
         "1/4 to 1/64: right answers of the trained tiny model in percent, by the share of tokens kept, with the 95% "
         f"interval at {RATIO}; {accuracy['films']} drawn films, {accuracy['questions']:,} questions, measured "
-        f"{accuracy['date'][:10]} at commit {(accuracy['commit'] or 'unknown')[:10]}. ↑ ↓: above or below floc; the "
-        "95% interval of the difference, film by film, excludes 0. A dash: the method cannot keep so few tokens. An "
-        "asterisk: it ran without the attention, the question or other features that it can use.",
+        f"{accuracy['date'][:10]} at commit {(accuracy['commit'] or 'unknown')[:10]}. ↑ ↓: above or below floc, where "
+        "the 95% interval of the difference, film by film, excludes 0. A dash: the method cannot keep so few tokens. "
+        "An asterisk: the method ran without the attention, the question or other features that it can use.",
         f"Coverage, clips and objects: mean cosine to the representatives, and inserts with a kept token, at {RATIO}, "
         f"with 95% intervals, over {document['videos']} videos with inserts. {describe_source(document)}",
     ]
@@ -182,8 +182,8 @@ def _make_notes(document: dict[str, Any]) -> list[str]:
         notes.append(f"Time and peak memory above the tokens: one call at {RATIO} on {size} on {where}.")
         notes += [f"Not run: {name}: {reason}." for name, reason in cost["missing"].items()]
     notes.append(
-        f"Ratios: {RATIO_NOTE}. FLoC paper: its own numbers, the mean of four benchmarks with Qwen2.5-VL-7B, "
-        f"at {RATIO}, in percent, where it has the method; another scale."
+        f"Ratios: {RATIO_NOTE}. FLoC paper: the paper's mean accuracy over four benchmarks with Qwen2.5-VL-7B at "
+        f"{RATIO}, in percent, if it states one for the method. This is another scale."
     )
     packages = ("numpy", "torch", "numba", "scikit-learn", "kmedoids")
     return [*notes, show_environment(document, *packages)]

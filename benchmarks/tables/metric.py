@@ -158,13 +158,17 @@ def _show(document: dict[str, Any]) -> str:
 
 def _make_row(record: Mapping[str, Any], published: Mapping[tuple[str, str], list[float]]) -> list[str]:
     row = [f"{record['method']}, {record['metric']}", record["keep"]]
-    for name in METRICS:
-        arrow = show_arrow(record[f"{name}_coverage_above_{COSINE}"])
-        row.append(f"{record[f'{name}_coverage']['mean']:.4f}{arrow}")
+    coverages = [f"{name}_coverage" for name in METRICS]
+    row += [f"{record[name]['mean']:.4f}{_show_mark(record, name)}" for name in coverages]
     for kind, (measure, show) in itertools.product(KINDS, (("kept", show_percent), ("similarity", show_cosine))):
-        row.append(show(record[kind][measure]) + show_arrow(record[kind][f"{measure}_above_{COSINE}"]))
+        row.append(show(record[kind][measure]) + _show_mark(record[kind], measure))
     accuracy = published.get((record["keep"], record["metric"])) if record["method"] == PAPER_FLOC else None
     return row + ([""] * len(PAPER_TASKS) if accuracy is None else [f"{value:.2f}" for value in accuracy])
+
+
+def _show_mark(record: Mapping[str, Any], measure: str) -> str:
+    difference = record[f"{measure}_above_{COSINE}"]
+    return show_arrow(difference["low"], difference["high"])
 
 
 def _plot(document: dict[str, Any]) -> Figure:

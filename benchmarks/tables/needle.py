@@ -144,9 +144,10 @@ def _show_kept(kind: str, document: dict[str, Any]) -> str:
     ]
     head = [f"{kind}s with a kept token", *RATIOS, f"paper: {task} at {', '.join(PAPER_RATIOS)}"]
     note = (
-        f"Share of {_count(document, kind)} {kind}s with its 95% interval (which has no width if all or none are "
-        "kept), and after the bar the share of background parts. Paper: accuracy on MLVU's "
-        f"{task} with an LLM, in percent, if the paper has it; another scale, so compare only the order of methods."
+        f"Share of {_count(document, kind)} {kind}s that have a kept token, with its 95% interval (which has no width "
+        "if all or none have one). After the bar: the share of background parts. Paper: accuracy on MLVU's "
+        f"{task} with an LLM, in percent, if the paper states it. This is another scale, so compare only the order of "
+        "methods."
     )
     return show_rows(head, rows, note, _explain_marks(document), *_list_notes(document))
 
@@ -155,8 +156,8 @@ def _show_similarity(kind: str, document: dict[str, Any]) -> str:
     rows = [row for _, row in _make_rows(document, kind, "similarity", show_cosine)]
     note = (
         "Highest cosine of each token with a kept token (for methods that merge, with a merged token), averaged over "
-        f"the tokens of an insert, then over {_count(document, kind)} {kind}s with the 95% interval; after the bar the "
-        "same for background parts. Keeping all tokens would give 1."
+        f"the tokens of an insert, then over {_count(document, kind)} {kind}s, with the 95% interval. After the bar: "
+        "the same for background parts. Keeping all tokens would give 1."
     )
     head = [f"similarity of {kind}s to kept tokens", *RATIOS]
     return show_rows(head, rows, note, _explain_marks(document), *_list_notes(document))
@@ -181,7 +182,8 @@ def _make_rows(document: dict[str, Any], kind: str, measure: str, show: Show) ->
 def _make_cell(record: Mapping[str, Any], measure: str, show: Show, best: float) -> str:
     value, difference = record[measure], record[f"{measure}_above_{REFERENCE}"]
     shown = f"**{show(value)}**" if value["mean"] == best else show(value)
-    return f"{shown}{show_arrow(difference)} \\| {show({'mean': record[f'background_{measure}']['mean']})}"
+    background = show({"mean": record[f"background_{measure}"]["mean"]})
+    return f"{shown}{show_arrow(difference['low'], difference['high'])} \\| {background}"
 
 
 def _show_shares(document: dict[str, Any]) -> str:
@@ -193,8 +195,8 @@ def _show_shares(document: dict[str, Any]) -> str:
         rows.append([_label(method), *("-" if record is None else _make_share(record) for record in records)])
     head = ["tokens of inserts that are kept", *(f"{kind}s, {ratio}" for kind, ratio in cases)]
     note = (
-        "Share of an insert's tokens that are kept, averaged over inserts; after the bar the same for background "
-        "parts. For methods that merge: merged tokens that consist of the insert's tokens by more than half."
+        "Share of an insert's tokens that are kept, averaged over inserts. After the bar: the same for background "
+        "parts. Of methods that merge, merged tokens count if more than half of their tokens are the insert's."
     )
     return show_rows(head, rows, note, *_list_notes(document))
 
@@ -261,8 +263,8 @@ def _explain_marks(document: dict[str, Any]) -> str:
     reasons = {record["method"]: record["failed"] for record in document["scores"] if "failed" in record}
     dashes = "".join(f" A dash: {reason.rstrip('.')}." for reason in reasons.values())
     return (
-        f"Bold: the highest. ↑ ↓: above or below {REFERENCE}; the 95% interval of the difference, insert by insert, "
-        f"excludes 0.{dashes}"
+        f"Bold: the highest. ↑ ↓: above or below {REFERENCE}, where the 95% interval of the difference, insert by "
+        f"insert, excludes 0.{dashes}"
     )
 
 

@@ -165,20 +165,20 @@ def _list_notes(document: dict[str, Any]) -> list[str]:
     block = 32 * 60
     llm = document["llm"]
     llm_note = (
-        f"LLM: {llm['model']}, random weights, from the kept tokens and a question to the first token of the answer; "
-        "its peak: the weights and what the call allocates above them. The paper does not state the length of its "
-        "answers."
+        f"LLM: {llm['model']}, random weights; the time from the kept tokens and a question to the first token of the "
+        "answer. Its peak: the weights and what the call allocates above them. The paper does not state the length of "
+        "its answers."
     )
     return [
         f"{document['frames']} frames of 60 tokens, {document['dim']} features, float16, kept {document['ratio']}, on "
         f"{document['ran_on']}; the paper: 784 frames, {GPU.dim} features, an H100.",
         f"Ratios: {RATIO_NOTE}.",
         "dycoke and longvu keep as few tokens as they can if they cannot reach the ratio.",
-        "GFLOP: torch's counter, a multiplication and an addition as two, plus one for each element of sums, products "
-        "and quotients; for floc and floc-paper on the torch backend, which computes the same similarities. ~: "
-        "estimated from the distances between the tokens of a block, without the work of scikit-learn or kmedoids. The "
-        f"paper seems to count a multiplication and an addition as one: 24 blocks of {block:,} tokens then make "
-        f"{24 * block**2 * GPU.dim / 1e9:.0f} GFLOP.",
+        "GFLOP: by torch's counter, which counts a multiplication and an addition as two operations, plus one for each "
+        "element of sums, products and quotients. floc and floc-paper were counted on the torch backend, which computes "
+        "the same similarities. ~: estimated from the distances between the tokens of a block, without the "
+        "work of scikit-learn or kmedoids. The paper seems to count a multiplication and an addition as one operation: "
+        f"24 blocks of {block:,} tokens then make {24 * block**2 * GPU.dim / 1e9:.0f} GFLOP.",
         "Memory: peak of the call above the tokens.",
         llm_note if llm["readings"] else f"LLM: {llm['model']}.",
         f"Not run: {'; '.join(failed)}." if failed else "",

@@ -16,6 +16,7 @@ import torch
 import floc
 from benchmarks.markdown import show_environment, show_rows
 from benchmarks.registry import BenchTable, Echo, Unavailable
+from benchmarks.scoring import show_arrow
 from benchmarks.tables.accuracy import BASE, make_record
 
 if TYPE_CHECKING:
@@ -147,8 +148,7 @@ def _index(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
 
 def _format_difference(values: list[float]) -> str:
     mean, low, high = (100 * value for value in values)
-    mark = " ↑" if low > 0 else " ↓" if high < 0 else ""
-    return f"{mean:+.1f} ({low:+.1f} to {high:+.1f}){mark}"
+    return f"{mean:+.1f} ({low:+.1f} to {high:+.1f}){show_arrow(low, high)}"
 
 
 def _show(document: dict[str, Any]) -> str:
@@ -167,10 +167,11 @@ def _show(document: dict[str, Any]) -> str:
         rows.append([name, *cells])
     note = (
         f"First row: right answers in percent, the mean of the three groups of questions; {document['films']} films, "
-        f"{document['questions']:,} questions. Others: percentage points above it, with the 95% interval over films "
-        "(bootstrap, the same films for both); ↑ ↓: it excludes 0. `question w` has query_weight=w, and `another "
-        "question` the words of a question about another film. `from 1/8` selects from a captured eighth. `mmtok` and "
-        "`cdpruner` get the same words; in place of CLIP's relevance, `cdpruner` gets their mean cosine."
+        f"{document['questions']:,} questions. Other rows: the difference to the first row in percentage points, with "
+        "the 95% interval over films (bootstrap, the same films for both). ↑ ↓: the interval excludes 0. `question w`: "
+        "query_weight=w. `another question`: with the words of a question about another film. `from 1/8`: selected "
+        "from a captured eighth. `mmtok` and `cdpruner` get the same words; `cdpruner` gets their mean cosine in place "
+        "of CLIP's relevance."
     )
     machine = show_environment(document, "numpy", "torch", "transformers", "numba")
     return show_rows(["selection", *RATIOS], rows, note, machine)
@@ -183,7 +184,7 @@ def _show_kinds(document: dict[str, Any]) -> str:
         [kind, *(_format_difference(records[SHOWN, ratio]["kind_differences"][kind]) for ratio in RATIOS)]
         for kind in kinds
     ]
-    note = f"Percentage points of `{SHOWN}` above `{BASE}` by kind of question, with the 95% interval over films."
+    note = f"Difference of `{SHOWN}` to `{BASE}` in percentage points, with the 95% interval over films."
     return show_rows(["kind", *RATIOS], rows, note)
 
 

@@ -207,7 +207,7 @@ def _show_accuracy(document: dict[str, Any]) -> str:
     first = document["accuracy"][0]
     note = (
         f"The trained tiny model on {first['films']} drawn films of 32 slices, {first['questions']} questions, "
-        "mean of the groups. Errors are standard errors over films; those of differences use the same films for both."
+        "mean of the groups. Standard errors are over films; for differences, both are measured on the same films."
     )
     return show_records(document["accuracy"], columns, note, show_environment(document, "numpy", "torch"))
 
@@ -219,12 +219,13 @@ def _show_footage(document: dict[str, Any]) -> str:
         "slices encoded": lambda record: f"{100 * record['share']:.0f}%",
         "mean error of reused tokens": lambda record: show_number(record.get("mean_error")) or "-",
         "largest": lambda record: show_number(record.get("largest_error")) or "-",
-        "mean to the slice before": lambda record: show_number(record["previous"]),
+        "mean difference to the slice before": lambda record: show_number(record["previous"]),
     }
     network = document["footage"][0]["encoder"]
     note = (
-        f"Two frames a second, a slice is two frames. Error: 1 - cosine of the features by {network}, between those of "
-        "the slice and those that it takes."
+        f"Two frames a second; a slice is two frames. Error: 1 - cosine, between the slice's own features and the "
+        f"features that it takes from another slice. Difference: the same between consecutive slices. Features by "
+        f"{network}."
     )
     return show_records(document["footage"], columns, note, show_environment(document, "numpy", "torch", "av"))
 

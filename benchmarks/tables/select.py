@@ -141,9 +141,9 @@ def _show_all(document: dict) -> str:
 def _make_note(document: dict) -> str:
     packages = ("python", "numpy", "numba", "apricot-select", "submodlib-py", "kmedoids", "scikit-learn")
     return (
-        f"Time of the selection alone, on similarities in each contender's own format. Ratios: {RATIO_NOTE}. "
-        "Objective: in float64, as a share of float64 greedy's. k-means clusters the tokens, from one start and in at "
-        f"most ten steps. {show_environment(document, *packages)}"
+        f"Time: of the selection alone; each contender gets similarities in its own format. Ratios: {RATIO_NOTE}. "
+        "Objective: in float64, as a share of the objective that float64 greedy reaches. k-means clusters the tokens, "
+        f"from one start and in at most ten steps. {show_environment(document, *packages)}"
     )
 
 
@@ -162,8 +162,9 @@ def _show_end_to_end(document: dict, all_cases: bool = False) -> str:
         "objective": lambda record: f"{record['objective']:.6f}" if "objective" in record else "",
     }
     note = (
-        "The product is float32 X @ X.T of every block, with tokens normalised and memory allocated before; ratios "
-        "refer to the faster way of running it. Objective: of the first block, as a share of float64 greedy's."
+        "The product is X @ X.T of every block in float32; tokens were normalised and memory was allocated before. "
+        "Ratios refer to the faster way of computing it. Objective: of the first block, as a share of the objective "
+        "that float64 greedy reaches."
     )
     return show_records(records, columns, note, show_environment(document, "python", "numpy", "torch", "numba"))
 

@@ -124,8 +124,9 @@ def _show_spread(document: dict[str, Any]) -> str:
     head = ["z-score, mean (standard deviation)", *(f"{name}, {ratio}" for ratio in RATIOS for name in columns)]
     note = (
         "Z-scored in each video over the first six rows, the paper's methods; the others are on the same scale. First "
-        "quadrant: videos in which a method is above the mean of the six in both, where the paper places most of "
-        "FLoC's. If a method merges tokens, its merged tokens count as kept. A dash: it cannot keep so few."
+        "quadrant: share of videos in which a method is above the mean of the six in both measures; the paper places "
+        "most of FLoC's videos there. If a method merges tokens, its merged tokens count as kept. A dash: the method "
+        "cannot keep so few tokens."
     )
     return show_rows(head, rows, note, *_list_notes(document))
 
@@ -144,8 +145,8 @@ def _show_claims(document: dict[str, Any]) -> str:
     for name in MEASURES:
         head += [f"{name} in the paper", *(f"higher here, {ratio}" for ratio in RATIOS)]
     note = (
-        "Higher here: number of videos. The paper has a scatter plot of 50 videos of Video-MME with tokens of Qwen2-VL "
-        "7B and describes it in words, without numbers."
+        "Higher here: number of videos. The paper shows a scatter plot for 50 videos of Video-MME with tokens of "
+        "Qwen2-VL 7B. It describes the plot in words, without numbers."
     )
     return show_rows(head, rows, note, *_list_notes(document))
 

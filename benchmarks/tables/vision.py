@@ -216,7 +216,7 @@ def _show(document: dict[str, Any]) -> str:
     clock = ", seconds of CPU time" if document["gpu"] == "no GPU" else ""
     note = (
         f"{document['slices']} slices of {ROWS} x {COLUMNS} patches, random weights, medians of {document['rounds']} "
-        "rounds in turn; speedups are medians of the ratios of a round. Operations are those that the host queues. "
+        "rounds in turn; speedups are medians of the ratios of a round. Operations: number that the host queues. "
         f"{document['gpu']}{clock}, transformers {document['transformers']},"
     )
     return show_records(document["towers"], columns, note, show_environment(document, "python", "torch"))
