@@ -175,7 +175,7 @@ def _list_notes(document: dict[str, Any]) -> list[str]:
         f"Ratios: {RATIO_NOTE}.",
         "dycoke and longvu keep as few tokens as they can if they cannot reach the ratio.",
         "GFLOP: by torch's counter, which counts a multiplication and an addition as two operations, plus one for each "
-        "element of sums, products and quotients. floc and floc-paper were counted on the torch backend, which computes "
+        "element of sums, products and quotients. floc and floc-paper were counted on the torch backend, which has "
         "the same similarities. ~: estimated from the distances between the tokens of a block, without the "
         "work of scikit-learn or kmedoids. The paper seems to count a multiplication and an addition as one operation: "
         f"24 blocks of {block:,} tokens then make {24 * block**2 * GPU.dim / 1e9:.0f} GFLOP.",

@@ -1,20 +1,14 @@
 """Representatives: which kept token represents each input token, and how similar the two are.
 
 Facility-location selection knows them when it is done. For other methods they are computed on first use, by a product
-of all tokens with all kept ones. A `Representation` has these attributes; kept tokens are numbered by ascending index:
-
-    represents  [n] int64, the place of every token's representative; None if it is not known any more
-    coverage    mean cosine of tokens and their representatives
-    bound       lower bound on f(kept) / f(best selection), or None
-    ranking     the nested order, which holds the results for smaller budgets, or None
-    is_known    whether `coverage` needs no product of tokens
+of all tokens with all kept ones.
 """
 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -26,9 +20,17 @@ from floc.selection.engine import Band
 _SHORTEST, _LONGEST = 1e-10, 1e17  # of tokens whose squares float32 can sum
 
 
-class _Base:
+class Representation:
+    """How kept tokens, numbered by ascending index, represent all tokens. Subclasses compute `coverage`."""
+
+    represents: Any  # [n] int64, the place of every token's representative; None if it is not known any more
+    coverage: Any  # mean cosine of tokens and their representatives
+    bound: Any  # lower bound on f(kept) / f(best selection), or None
+    ranking: Any  # the nested order, which holds the results for smaller budgets, or None
+
     @property
     def is_known(self) -> bool:
+        """Whether reading `coverage` needs no product of tokens."""
         return "coverage" in self.__dict__  # a field, or cached
 
     def shrink(self, places: np.ndarray, ranking: Ranking | None) -> "Representation":
@@ -37,22 +39,22 @@ class _Base:
 
 
 @dataclass(frozen=True, eq=False)
-class KnownRepresentation(_Base):
+class KnownRepresentation(Representation):
     """Representatives that were computed before, such as those read from a file."""
 
     represents: np.ndarray | None
     coverage: float
     bound: float | None = None
-    ranking: ClassVar[None] = None
+    ranking = None
 
 
 @dataclass(frozen=True, eq=False)
-class RankedRepresentation:
+class RankedRepresentation(Representation):
     """Representatives from the history of a ranking, by its first `count` tokens."""
 
     ranking: Ranking
     count: int
-    is_known: ClassVar[bool] = True
+    is_known = True
 
     @cached_property
     def represents(self) -> np.ndarray:
@@ -72,7 +74,7 @@ class RankedRepresentation:
 
 
 @dataclass(frozen=True, eq=False)
-class NearestRepresentation(_Base):
+class NearestRepresentation(Representation):
     """The most similar kept token of a token's group represents it, a kept token itself; computed on first use.
 
     Until then the tokens must not change, and nothing is fetched from a GPU.
@@ -136,14 +138,13 @@ class NearestRepresentation(_Base):
 
 
 @dataclass(frozen=True, eq=False)
-class AssignedRepresentation(_Base):
+class AssignedRepresentation(Representation):
     """Representatives that a method assigned itself, by merging; only their similarity is computed on first use."""
 
     tokens: torch.Tensor  # [T, H, W, D]
     kept: torch.Tensor  # [K, D]
     represents: np.ndarray  # [n] int64
-    bound: ClassVar[None] = None
-    ranking: ClassVar[None] = None
+    bound = ranking = None
 
     @cached_property
     def coverage(self) -> float:
@@ -152,16 +153,14 @@ class AssignedRepresentation(_Base):
 
 
 @dataclass(frozen=True, eq=False)
-class SummedRepresentation(_Base):
+class SummedRepresentation(Representation):
     """The coverage of a stream that holds only sums of tokens; the kept token nearest to a sum represents all of it."""
 
     directions: torch.Tensor  # [M, D] float32 unit vectors
     lengths: np.ndarray  # [M] float64, of the sums
     weight: float  # number of tokens in the sums, less what has decayed
     kept: torch.Tensor  # [K, D]
-    represents: ClassVar[None] = None
-    bound: ClassVar[None] = None
-    ranking: ClassVar[None] = None
+    represents = bound = ranking = None
 
     @cached_property
     def coverage(self) -> float:
@@ -173,9 +172,6 @@ class SummedRepresentation(_Base):
 
 
 Nearest: TypeAlias = tuple[torch.Tensor, torch.Tensor]  # [n] cosines, and [n] int64 places among the kept tokens
-Representation: TypeAlias = (
-    KnownRepresentation | RankedRepresentation | NearestRepresentation | AssignedRepresentation | SummedRepresentation
-)
 
 
 def find_nearest(tokens: torch.Tensor, kept: torch.Tensor) -> Nearest:

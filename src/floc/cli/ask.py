@@ -84,7 +84,8 @@ def ask(
         options.refuse_options(source, "this one is already captured", **refused)
     elif more_frames:
         chosen = dict(ratio=ratio, budget=budget, coverage=coverage, fps=fps, max_frames=max_frames)
-        _refuse_beside_more_frames(**chosen, frame_tokens=frame_tokens, compare=compare)
+        if given := options.list_given(**chosen, frame_tokens=frame_tokens, compare=compare):
+            raise ValueError(f"--more-frames chooses the frames and the budget; leave out {given[0]}")
     elif (ratio, budget, coverage) == (None, None, None) and not floc.methods.runs_alone(spec):
         ratio = options.DEFAULT_RATIO
     if (ratio, budget, coverage) != (None, None, None):
@@ -130,14 +131,6 @@ def _check_numbers(max_new_tokens: int, reuse: float | None, weight: float, rati
     check_question(weight != 0, weight)
     if weight and (ratio, budget) == (None, None):
         raise ValueError("--query-weight chooses among the captured tokens: give --ratio or --budget, such as 1/32")
-
-
-def _refuse_beside_more_frames(**given: object) -> None:
-    """Raise ValueError if an option was given that --more-frames chooses."""
-    for name, value in given.items():
-        if value not in (None, False):
-            flag_name = f"--{name.replace('_', '-')}"
-            raise ValueError(f"--more-frames chooses the frames and the budget; leave out {flag_name}")
 
 
 def _check_video(source: str) -> None:

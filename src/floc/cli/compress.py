@@ -54,19 +54,9 @@ def compress(
     spec = floc.methods.parse(method)
     if (ratio, budget, coverage) != (None, None, None) or not floc.methods.runs_alone(spec):
         options.parse_budget(ratio, budget, coverage, names="--ratio, --budget or --coverage")
-    given: dict[str, Any] = {
-        "dedupe": dedupe,
-        "detail": detail,
-        "metric": metric,
-        "backend": backend,
-    }
-    given_options = {name: value for name, value in given.items() if value is not None}
-    method_options: dict[str, Any] = {
-        **spec.options,
-        **given_options,
-        **options.parse_block(block),
-        **options.parse_horizon(horizon),
-    }
+    given: dict[str, Any] = {"dedupe": dedupe, "detail": detail, "metric": metric, "backend": backend}
+    method_options = spec.options | {name: value for name, value in given.items() if value is not None}
+    method_options |= options.parse_block(block) | options.parse_horizon(horizon)
     floc.methods.make(spec.method, method_options)  # checks the options before a long video is read
     options.check_input(source)
     is_video = source.suffix not in files.TOKENS

@@ -102,10 +102,7 @@ def parse_block(text: str | None) -> dict[str, BlockSpec]:
         return {}
     if text.lower() in ("none", "scene"):
         return {"block": "scene" if text.lower() == "scene" else None}
-    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS and int(text) > 0):
-        expected = "a number of frames, at least 1, 'scene', or 'none' for the whole video"
-        raise ValueError(f"--block must be {expected}; got {shorten(text)}")
-    return {"block": int(text)}
+    return {"block": _parse_count("block", text, 1, "a number of frames, at least 1, 'scene', or 'none' for all")}
 
 
 def parse_horizon(text: str | None) -> dict[str, int | Literal["auto"] | None]:
@@ -114,9 +111,14 @@ def parse_horizon(text: str | None) -> dict[str, int | Literal["auto"] | None]:
         return {}
     if text.lower() in ("none", "auto"):
         return {"horizon": None if text.lower() == "none" else "auto"}
-    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
-        raise ValueError(f"--horizon must be a number of frames, at least 0, 'auto' or 'none'; got {shorten(text)}")
-    return {"horizon": int(text)}
+    return {"horizon": _parse_count("horizon", text, 0, "a number of frames, at least 0, 'auto' or 'none'")}
+
+
+def _parse_count(name: str, text: str, least: int, expected: str) -> int:
+    """Parse a number of frames; raise ValueError that says what is expected."""
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS and int(text) >= least):
+        raise ValueError(f"--{name} must be {expected}; got {shorten(text)}")
+    return int(text)
 
 
 def parse_fps(text: str | None) -> Rate:
@@ -137,20 +139,22 @@ def check_seconds(**given: float | None) -> None:
             raise ValueError(f"--{name.replace('_', '-')} must be a number of seconds, {limits}; got {value:g}")
 
 
-def refuse_options(source: object, reason: str, **given: object) -> None:
-    """Raise ValueError if an option was given that a source has no use for."""
-    for name, value in given.items():
-        if value is not None and value is not False:  # 0 is given
-            raise ValueError(f"{source}: --{name.replace('_', '-')} is for videos; {reason}")
+def list_given(**values: object) -> list[str]:
+    """Return the names of the options that were given: their values are neither None nor False."""
+    return [f"--{name.replace('_', '-')}" for name, value in values.items() if value is not None and value is not False]
+
+
+def refuse_options(source: object, reason: str, **values: object) -> None:
+    """Raise ValueError if an option was given that is for videos, while the source is none."""
+    if given := list_given(**values):
+        raise ValueError(f"{source}: {given[0]} is for videos; {reason}")
 
 
 def parse_limit(text: str | None) -> Limit:
     """Parse --max-frames; None if it was not given."""
     if text is None or text.lower() == "all":
         return None if text is None else "all"
-    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS and int(text) > 0):
-        raise ValueError(f"--max-frames must be a whole number, at least 1, or 'all'; got {shorten(text)}")
-    return int(text)
+    return _parse_count("max-frames", text, 1, "a whole number, at least 1, or 'all'")
 
 
 def encode_video(

@@ -98,21 +98,15 @@ class Floc:
             raise ValueError(f"query needs dedupe=1 and metric='cosine'; got {given}")
         if self.horizon is not None:
             check_horizon(self.horizon)
-            if self.block is not None or self.dedupe > 1 or self.metric != "cosine":
-                given = f"block={shorten(self.block)}, dedupe={shorten(self.dedupe)}, metric={self.metric!r}"
-                raise ValueError(f"horizon={shorten(self.horizon)} excludes blocks; got {given}")
+            values = {name: getattr(self, name) for name in BLOCK_OPTIONS}
+            if wrong := [f"{name}={shorten(values[name])}" for name in values if values[name] != getattr(Floc, name)]:
+                raise ValueError(f"horizon={shorten(self.horizon)} excludes blocks; remove {', '.join(wrong)}")
 
     @classmethod
     def complete_options(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Turn the horizon off if options of blocks are given, and add the length of blocks if only others are."""
-        of_blocks = {name: given[name] for name in BLOCK_OPTIONS if name in given}
-        if given.get("horizon") is not None:
-            if wrong := [
-                f"{name}={shorten(value)}" for name, value in of_blocks.items() if value != getattr(cls, name)
-            ]:
-                raise ValueError(f"horizon={shorten(given['horizon'])} excludes blocks; remove {', '.join(wrong)}")
-            return given
-        return {"block": BLOCK, **given, "horizon": None} if of_blocks and "horizon" not in given else given
+        has_blocks = any(name in given for name in BLOCK_OPTIONS)
+        return {"block": BLOCK, **given, "horizon": None} if has_blocks and "horizon" not in given else given
 
     def __call__(self, grid: TokenGrid, budget: int) -> Kept:
         run = self._resolve(grid, budget)._start(grid)

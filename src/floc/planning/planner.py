@@ -20,7 +20,7 @@ from floc.planning import speed
 from floc.planning.costs import ModelCosts, Workload, build_without_weights, count_selection_flops
 from floc.planning.frames import QUESTION, describe_workload, plan_more_frames
 from floc.video.choice import VideoFacts
-from floc.video.read import check_sampling
+from floc.video.read import check_sampling, read_facts
 
 DEFAULT_RATIO = "1/8"
 
@@ -80,7 +80,7 @@ def plan(
     """
     check_sampling(None if fps == "all" else fps, None if max_frames == "all" else max_frames)
     target = _find_device(device or default_device())
-    facts = video if isinstance(video, VideoFacts) else _read_facts(Path(video))
+    facts = video if isinstance(video, VideoFacts) else read_facts(Path(video))
     preparer, costs = load_planner(model)
     if more_frames:
         given = {"ratio": ratio, "budget": budget, "fps": fps, "max_frames": max_frames, "frame_tokens": frame_tokens}
@@ -106,8 +106,7 @@ def describe_plan(
     work = describe_workload(preparer, video_plan, costs)
     if budget.coverage is None:  # else all tokens may be needed
         work = replace(work, kept=budget.count(work.tokens))
-    facts, host = video_plan.facts, torch.device("cpu")
-    is_host = device.type == "cpu"
+    facts, free_bytes, is_host = video_plan.facts, available_bytes(device), device.type == "cpu"
     return Plan(
         facts=facts,
         work=work,
@@ -120,8 +119,8 @@ def describe_plan(
         attach_bytes=costs.count_attach_bytes(work, with_processor=is_host),
         attach_host_bytes=0 if is_host else costs.count_processor_bytes(work),
         capture_bytes=costs.count_capture_bytes(work),
-        free_bytes=_add(available_bytes(device), costs.loaded_bytes),
-        free_host_bytes=available_bytes(host),
+        free_bytes=None if free_bytes is None else free_bytes + costs.loaded_bytes,
+        free_host_bytes=available_bytes(torch.device("cpu")),
         seconds={},
     )
 
@@ -195,16 +194,5 @@ def _find_device(name: str) -> torch.device:
         raise ValueError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
 
 
-def _read_facts(path: Path) -> VideoFacts:
-    from floc.video import check_file, read_facts
-
-    check_file(path)
-    return read_facts(path)
-
-
 def _describe_lack(what: str, needed: int, free: int, device: str) -> str:
     return f"{what} needs about {format_bytes(needed)} on {device}, but only {format_bytes(free)} are free"
-
-
-def _add(free_bytes: int | None, loaded_bytes: int) -> int | None:
-    return None if free_bytes is None else free_bytes + loaded_bytes

@@ -125,16 +125,6 @@ class Sets:
         return torch.tensor(chunks, dtype=torch.int32, device=self.device)
 
     @cached_property
-    def set_of_token(self) -> torch.Tensor:
-        """[tokens of all sets] int32: the set of each token."""
-        return repeat_values(range(len(self)), self.tokens, self.device, torch.int32)
-
-    @cached_property
-    def first_of_token(self) -> torch.Tensor:
-        """[tokens of all sets] int64: the first token of each token's set."""
-        return repeat_values([row[FIRST_TOKEN.value] for row in self._layout[0]], self.tokens, self.device)
-
-    @cached_property
     def tiles(self) -> torch.Tensor:
         """[P, 3] int32: the set, first row and first column of each tile; of a symmetric matrix the lower triangle."""
         tiles = [
@@ -153,12 +143,10 @@ def divide_among(count: int, programs: int) -> int:
     return triton.cdiv(count, programs * 16) * 16
 
 
-def repeat_values(
-    values: Sequence[int], counts: Sequence[int], device: torch.device, dtype: torch.dtype = torch.int64
-) -> torch.Tensor:
-    """[sum of counts] on the device: each value repeated by its count.
+def repeat_values(values: Sequence[int], counts: Sequence[int], device: torch.device) -> torch.Tensor:
+    """[sum of counts] int64 on the device: each value repeated by its count.
 
     The result is cached for later calls, so it is computed on the host: a kernel on the current stream might not have
     run yet when another stream reads it.
     """
-    return torch.repeat_interleave(torch.tensor(values, dtype=dtype), torch.tensor(counts)).to(device)
+    return torch.repeat_interleave(torch.tensor(values), torch.tensor(counts)).to(device)
