@@ -18,7 +18,7 @@ except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
 NAME_BYTES = 255  # in a file name, on all usual file systems
-NEW_S, OLD_S = 1.0, 86_400.0  # minimum age of a leftover, with and without locks
+NEW_S, OLD_S = 1.0, 86_400.0  # minimum age of a folder to remove, with and without locks
 
 
 def check_writable(path: Path) -> None:
@@ -46,10 +46,10 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
     _remove_leftovers(path.parent, prefix)
     folder = Path(tempfile.mkdtemp(".tmp", prefix, path.parent))
     try:
-        with _lock_folder(folder, wait=True):  # the lock tells that it is in use
+        with _lock_folder(folder, wait=True):  # other processes see that the folder is in use
             temporary = folder / "part"
             with temporary.open("xb") as empty:
-                mode = stat.S_IMODE(os.fstat(empty.fileno()).st_mode)  # as the process wants it for new files
+                mode = stat.S_IMODE(os.fstat(empty.fileno()).st_mode)  # the default of the process for new files
             write(temporary)  # may replace the file
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())
@@ -87,7 +87,7 @@ def _remove_leftovers(parent: Path, prefix: str) -> None:
 
 @contextlib.contextmanager
 def _lock_folder(folder: Path, *, wait: bool) -> Iterator[bool]:
-    """Lock a folder, and yield whether folders have locks here; raise BlockingIOError if another process has it."""
+    """Lock a folder, and yield whether folders can be locked; raise BlockingIOError if another process has it."""
     if fcntl is None:
         yield False
         return

@@ -18,7 +18,7 @@ from floc._checks import require, shorten
 
 HEADER_BYTES = 16 << 20  # names, shapes and metadata; files of floc have a few KB
 LARGEST = 2**53  # integers up to it are exact in float64, too
-# the least and the most of values that several formats have
+# the smallest and the largest allowed values of fields that several formats share
 FPS, COVERAGE, FRAMES_PER_SLICE = (1e-9, 1e9), (-1.01, 1.01), (1, 1 << 16)
 MAX_S = 1e12  # seconds
 MAX_SIDE = 1 << 24  # slices, rows, columns or features

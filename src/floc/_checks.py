@@ -9,9 +9,9 @@ from fractions import Fraction
 from numbers import Integral, Real
 from typing import Any
 
-# "12", "0.125", "1e-3" or "1/8"; an exponent of more digits would make a number that fills the memory
+# "12", "0.125", "1e-3" or "1/8"; a longer exponent would make a number that fills the memory
 _FRACTION = re.compile(r"[+-]?(\d{1,40}(\.\d{0,40})?|\.\d{1,40})(e[+-]?\d{1,2}|/\d{1,40})?", re.ASCII | re.IGNORECASE)
-MOST_SECONDS = 1e9  # of a time that a user gives
+MOST_SECONDS = 1e9  # largest time that a user may give
 
 
 def parse_fraction(text: str) -> Fraction:

@@ -86,7 +86,7 @@ class _SingleThreadedBlas:
             return
         before = self._count_threads()
         limiter = self._controller.limit(limits=1, user_api="blas")
-        # the caller was interrupted and has lifted the limit: so must this thread, for a BLAS with one setting for all
+        # the caller was interrupted and has lifted the limit; for a BLAS with one setting for all, so must this thread
         if not self._users and before != 1:
             limiter.restore_original_limits()
 
@@ -170,9 +170,9 @@ def run_in_threads(
 ) -> None:
     """Run `task` on all items in new threads, as many as torch uses, and raise the first error.
 
-    One thread alone is the calling one. Each other thread calls `prepare` first. After an error or an interrupt the
-    threads stop when their current item is done. They are no `Executor`: an interrupt inside of one of its methods can
-    leave a lock locked for ever.
+    A single thread is the calling thread. Otherwise each thread first calls `prepare`. After an error or an interrupt
+    the threads stop when their current item is done. No `Executor` is used, because an interrupt inside one of its
+    methods can leave a lock locked for ever.
     """
     items = list(items)
     threads = min(threads or count_threads(), len(items))
@@ -180,7 +180,7 @@ def run_in_threads(
         for item in items:
             task(item)
         return
-    # the steps of a list and its iterator are atomic
+    # operations of lists and of their iterators are atomic
     left, errors, running, is_done = iter(items), list[BaseException](), [*range(threads)], _create_locked()
 
     def work() -> None:

@@ -89,7 +89,13 @@ def raise_in_rounds(
 def interleave(sizes: Counts, ranks: np.ndarray, block: np.ndarray) -> np.ndarray:
     """Order the picks of all blocks so that every prefix is split, as nearly as possible, like `share_budget`.
 
-    Takes the [B] sizes of the blocks, and each pick's [P] rank in its block and [P] block. Returns [P] places in these.
+    Args:
+        sizes: [B] tokens of each block.
+        ranks: [P] rank of each pick in its block.
+        block: [P] block of each pick.
+
+    Returns:
+        [P] places in `ranks` and `block`, in the new order.
     """
     # a pick is due when its block's running share passes the middle of its rank; ties go to the earlier block
     return np.lexsort((block, (ranks + 0.5) / np.asarray(sizes)[block]))

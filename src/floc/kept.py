@@ -24,7 +24,7 @@ class Kept:
     indices: Array  # [K] int64, ascending flat index t*H*W + y*W + x
     features: Array  # [K, D], the input's type, dtype and device
     positions: Array  # [K, 3] int64 (t, y, x)
-    order: Array  # [K] int64 places in `indices`, most important first; `at` cuts it, or each block's part of it
+    order: Array  # [K] int64 places in `indices`, most important first; `at` keeps a prefix, or one per block
     gains: Array  # [K] float64, what each added to the objective, in that order
     shape: tuple[int, int, int]  # frames, rows and columns of the input
     method: str = ""

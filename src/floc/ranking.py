@@ -104,7 +104,7 @@ class Ranking:
         next_gains = None
         if self.next_gains is not None:
             next_gains = self.next_gains.copy()
-            next_gains[self.group[~kept][::-1]] = self.gains[~kept][::-1]  # of a repeated index the last value stays
+            next_gains[self.group[~kept][::-1]] = self.gains[~kept][::-1]  # for a repeated index the last value counts
         history = self.history
         if history is not None:
             token, rank, cosine = (column[kept[history.rank]] for column in history)  # type: ignore[index]  # has cosines
@@ -139,9 +139,9 @@ class Ranking:
         return next((count for count in fewer if self.coverage(count) >= coverage), low)
 
     def bound(self, count: int) -> float | None:
-        """Return f(S) over the least upper limit that the gains prove for any other selection; None if unknown or < 0.
+        """Return f(S) divided by an upper limit of f for any other selection; None if it is unknown or negative.
 
-        If the budget is shared among groups, other selections are those that share it in the same way.
+        The gains prove the limit. If the budget is shared among groups, other selections share it in the same way.
         """
         if self.next_gains is None:
             return None

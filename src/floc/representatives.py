@@ -75,9 +75,9 @@ class RankedRepresentation(Representation):
 
 @dataclass(frozen=True, eq=False)
 class NearestRepresentation(Representation):
-    """The most similar kept token of a token's group represents it, a kept token itself; computed on first use.
+    """A token is represented by the most similar kept token of its group, and a kept token by itself.
 
-    Until then the tokens must not change, and nothing is fetched from a GPU.
+    Both are computed on first use. Until then the tokens must not change, and nothing is copied from a GPU.
     """
 
     tokens: torch.Tensor | None  # [T, H, W, D]; None: released
@@ -184,7 +184,7 @@ def find_nearest(tokens: torch.Tensor, kept: torch.Tensor) -> Nearest:
 
 
 def find_nearest_of_prefixes(tokens: torch.Tensor, kept: torch.Tensor, ends: Sequence[int]) -> list[Nearest]:
-    """Run `find_nearest` on kept[:end] for each of some ascending ends, at the cost of the last."""
+    """Run `find_nearest` on kept[:end] for several ascending ends, in the time of the last one."""
     rows = tokens.reshape(-1, tokens.shape[-1])
     columns = normalize(kept[: ends[-1]]).T.contiguous()  # [D, K]
     cosine = torch.empty(len(ends), len(rows), device=rows.device)
@@ -262,7 +262,7 @@ def normalize(tokens: torch.Tensor) -> torch.Tensor:
 
 
 def have_squares(values: torch.Tensor) -> bool:
-    """Return whether float32 can sum the squares of tokens with these lengths; not those of zero tokens, either."""
+    """Return whether float32 can sum the squares of tokens with these lengths; False if any length is 0."""
     return bool(((values > _SHORTEST) & (values < _LONGEST)).all())
 
 

@@ -24,7 +24,7 @@ from floc.blocks import BlockSpec
 from floc.representatives import normalize
 from floc.tokens import TokenGrid
 
-SHORTEST = 4  # frames: less is a moment of the scene around it
+SHORTEST = 4  # frames; a shorter scene belongs to the scene around it
 LONGEST = 64  # frames: the similarity matrix of a block grows with the square of its length
 # With a median break above this, frames are no more similar than any two tokens: there are no scenes to separate.
 CONTINUOUS = 0.9

@@ -190,7 +190,7 @@ def select_survivors(
     total, dim = sums.shape
     norms = torch.linalg.vector_norm(sums, dim=1)
     directions, lengths = sums / norms.clamp(min=1e-30)[:, None], to_numpy(norms).astype(np.float64)
-    # as fine as the limit on their sum allows
+    # as precise as the limit on their sum allows
     scale = min(float(WEIGHT_SCALE), WEIGHT_LIMIT / max(1.0, float(lengths.sum())))
     weights = np.rint(lengths * scale).astype(np.int64)
     windows = blocks.split_blocks(total, math.ceil(total / min(count, math.ceil(total / SURVIVORS_TOGETHER))))

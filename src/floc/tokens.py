@@ -21,14 +21,14 @@ from floc.representatives import (
     describe_non_finite,
 )
 
-# Above this many values per operation torch wakes its threads, which then spin for milliseconds beside the selecting
-# threads. Shorter inputs are processed in up to _PARTS parts by one thread.
+# With more values per operation torch wakes its threads, which then compete with the selecting threads for
+# milliseconds. Shorter inputs are processed in up to _PARTS parts by one thread.
 _ALONE = 32_768
 _PARTS = 32
 
 _LOW, _HIGH = 2.0**-20, 2.0**40  # float32 can sum the squares of tokens whose largest value is between these
 
-_MANY = 1 << 24  # tokens; the memory for the results of fewer is not worth a check
+_MANY = 1 << 24  # tokens; with fewer, the memory for the results is not checked
 _REPEATED_BYTES = 1 << 29  # of a view that repeats values, such as torch.expand makes; operations copy it
 _TOKEN_BYTES = 64  # of results for each token, at least: its representative and the history of it
 

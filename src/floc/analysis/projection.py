@@ -40,7 +40,7 @@ def tsne(tokens: Array, *, sample: int = SAMPLE, seed: int = 0) -> Projection:
     start = rows[:, :2] if rows.shape[1] > 1 else np.concatenate([rows, np.zeros_like(rows)], 1)
     start = start / max(start[:, 0].std(), 1e-9) * 1e-4
     model = TSNE(perplexity=min(30.0, (len(rows) - 1) / 3), init=start, random_state=seed, learning_rate="auto")
-    # t-SNE runs many short parallel loops: threads gain little, and cost threefold if other work uses the cores
+    # t-SNE runs many short parallel loops: threads gain little, and triple the time if other work uses the cores
     with threadpool_limits(limits=1):
         embedding = model.fit_transform(rows)
     embedding -= embedding.mean(0)

@@ -124,7 +124,8 @@ def create_selector(
         return PieceSelector(recipe, model, planned)
     ratio, budget = recipe.ratio, recipe.budget
     if budget is not None and tokens and "horizon" in options:
-        ratio, budget = f"{min(budget, tokens)}/{tokens}", None  # more like one selection than a budget without an end
+        # closer to one selection than a stream with a budget is
+        ratio, budget = f"{min(budget, tokens)}/{tokens}", None
     return StreamSelector(recipe, model, Stream(ratio=ratio, budget=budget, dim=dim, **options), dim)
 
 
@@ -160,7 +161,7 @@ class StageTimer:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - started
 
     def split(self, stage: str, work: Mapping[str, float]) -> None:
-        """Replace a stage, in which this thread waited for another, by the stages of the other, in their proportion."""
+        """Replace a stage in which this thread waited for another one by the stages of that thread, in proportion."""
         waited, worked = self.seconds.pop(stage, 0.0), sum(work.values())
         for name, seconds in work.items():
             self.seconds[name] = self.seconds.get(name, 0.0) + waited * seconds / max(worked, 1e-12)

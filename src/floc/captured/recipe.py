@@ -75,7 +75,7 @@ class Recipe:
 
 
 def merge_values(values: torch.Tensor, kept: Kept) -> torch.Tensor:
-    """Select other features [n, D] of the tokens like the tokens: [K, D], selected, or merged alike."""
+    """Select or merge other features [n, D] of the tokens in the same way as the tokens: [K, D]."""
     own = values[torch.as_tensor(kept.indices)]
     if not kept.merged:
         return own

@@ -93,7 +93,7 @@ def ask(
     options.check_output(output, Path(source), ".floc")
     if not is_captured:  # errors show before weights are loaded
         _check_video(source)
-    later = (ratio, budget)  # what each question chooses, if it steers
+    later = (ratio, budget)  # of each question, with --query-weight
     if query_weight:
         ratio, budget = None if is_captured else options.DEFAULT_RATIO, None
     stored = _load_captured(source, video, start, end, ratio, budget) if is_captured else None

@@ -36,9 +36,9 @@ def plan(
     device: str | None = options.DEVICE,
     as_json: bool = options.AS_JSON,
 ) -> None:
-    """Show what a video becomes in a model and what it costs, without the model's weights.
+    """Show the frames, tokens, memory and time of a video in a model, without loading the model's weights.
 
-    Frames and tokens are those of the model's processor. Memory and time are estimates for the machine at hand.
+    Frames and tokens are those of the model's processor. Memory and time are estimates for this machine.
     """
     from floc.planning import check_plan
 
@@ -67,7 +67,7 @@ def _list_rows(result: Plan) -> list[tuple[str, str]]:
     facts, work = result.facts, result.work
     context = "" if result.context is None else f" of {result.context:,}"
     free = "" if result.free_bytes is None else f", of {format_bytes(result.free_bytes)} free"
-    beside = f", and {format_bytes(result.attach_host_bytes)} beside it" if result.attach_host_bytes else ""
+    beside = f", and {format_bytes(result.attach_host_bytes)} on the host" if result.attach_host_bytes else ""
     stages = ", ".join(f"{name} {_round(seconds)} s" for name, seconds in result.seconds.items())
     per_slice = math.ceil(work.frames / work.slices)
     joined = f", {work.tokens // work.slices:,} for each {per_slice} frames" if per_slice > 1 else ""

@@ -19,7 +19,7 @@ from floc.streaming.cutting import HorizonCutter
 from floc.streaming.horizon import STORED
 
 PIXEL_BYTES = 4  # of a value that a processor returns
-EMBEDDED = 3  # times that all visual tokens are in memory with FLoC attached: features, embeddings and their copy
+EMBEDDED = 3  # copies of all visual tokens in memory with FLoC attached: features, embeddings and their copy
 HISTORY_BYTES = 40  # of a stream for each token of the video: which kept tokens represented it
 # Tensors of one layer that are in memory at a time, in multiples of its width and of the width of its MLP
 WIDTHS, MLP_WIDTHS = 8, 2
@@ -85,7 +85,7 @@ class ModelCosts:
     vision: Stack
     decoder: Stack
     weights_bytes: int
-    loaded_bytes: int  # of them that are in memory already
+    loaded_bytes: int  # of weights that are in memory already
     dtype: torch.dtype
     dim: int  # of a visual token, with deep features
     context: int | None  # longest prompt and answer in tokens
@@ -158,7 +158,7 @@ class ModelCosts:
     def count_capture_bytes(self, work: Workload) -> int:
         """Return the peak of a capture, which encodes a few frames at a time, and of a question."""
         slices, past = work.slices, 0
-        if work.tokens > PIECE_TOKENS:  # then a stream selects, which holds the last slices and all of its picks twice
+        if work.tokens > PIECE_TOKENS:  # a stream selects, which stores the last slices and all of its picks twice
             slices = min(slices, HorizonCutter(work.horizon).capacity)
             past = (2 * STORED + 1) * work.kept * self.dim * self.itemsize + HISTORY_BYTES * work.tokens
         waiting = slices * work.tokens // work.slices * self.dim * self.itemsize

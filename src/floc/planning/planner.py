@@ -1,4 +1,4 @@
-"""`floc.plan`: what a video becomes in a model, what it costs, and what would go wrong, without the model's weights."""
+"""`floc.plan`: the frames, tokens, memory and time of a video in a model, and warnings, without loading weights."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Plan:
     all_kv_bytes: int  # with all tokens
     weights_bytes: int
     attach_bytes: int  # peak with `floc.attach`, on the device
-    attach_host_bytes: int  # peak of the processor, which holds all frames, beside a GPU
+    attach_host_bytes: int  # peak of the processor, which holds all frames, on the host of a GPU
     capture_bytes: int  # peak of `floc.capture` and a question, on the device
     free_bytes: int | None  # on the device, with the weights if they are loaded
     free_host_bytes: int | None

@@ -1,4 +1,4 @@
-"""How fast the machine at hand is: products, attention, decoding and preprocessing, each measured for a moment."""
+"""Measure the speed of this machine: products, attention, decoding and preprocessing, a fraction of a second each."""
 
 from __future__ import annotations
 

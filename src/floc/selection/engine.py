@@ -121,7 +121,7 @@ class Band:
 
 
 class Reach(NamedTuple):
-    """A limit to the frames between a candidate and a target that it represents; targets belong to candidates."""
+    """A limit to the frames between a candidate and a target that it represents; target i belongs to candidate i."""
 
     frames: np.ndarray  # [M] int64, of the candidates
     horizon: int  # frames
@@ -145,7 +145,7 @@ class History(NamedTuple):
         """
         last = np.full(n, -1, np.int64)
         used = self.rank < kept if isinstance(kept, int) else kept[self.rank]
-        last[self.token[used]] = self.rank[used]  # of a repeated index the last value stays, and ranks never decrease
+        last[self.token[used]] = self.rank[used]  # for a repeated index the last value counts, and ranks never decrease
         return last
 
 

@@ -19,9 +19,9 @@ from floc.selection.engine import Reach
 from floc.selection.objective import SCALE
 from floc.streaming.past import SavedStream, Selector, StreamBlock, is_within
 
-DEDUPE = 1.25  # not 2, which covers more: every survivor of a block adds to the cost of a reduction
-# Survivors that are stored before a reduction, per survivor that remains. A reduction costs the square of their number,
-# and more room means fewer reductions: the total cost is least at 2.
+DEDUPE = 1.25  # 2 would cover more, but every survivor of a block makes reductions slower
+# Survivors that are stored before a reduction, per survivor that remains. The time of a reduction grows with the square
+# of their number, and more room means fewer reductions. The total time is smallest at 2.
 ROOM = 2.0
 
 # Survivors are columns of one length: features [M, D], sums [M, D] float32 of the normalized tokens that each

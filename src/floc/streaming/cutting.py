@@ -21,8 +21,8 @@ RECENT = 1024  # frames whose breaks the median is taken over
 class EvenCutter:
     """Cuts blocks of a fixed number of frames."""
 
-    context = 0  # frames before and behind a block that are selected from with it
-    before = 0  # the first waiting frames, if these belong to the block before
+    context = 0  # frames before and after a block that its selection also considers
+    before = 0  # number of waiting frames that belong to the previous block
 
     def __init__(self, frames: int) -> None:
         self.block: int | None = frames  # None: blocks differ

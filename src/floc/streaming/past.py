@@ -1,4 +1,4 @@
-"""What both kinds of a stream's past share: blocks of frames, how they select from them, and checks of saved states."""
+"""What all kinds of a stream's past share: blocks of frames, selection from them, and checks of saved states."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class StreamBlock(NamedTuple):
     tokens: torch.Tensor  # [t, H, W, D]
     times: np.ndarray  # [t] seconds
     before: int = 0  # frames before the block
-    after: int = 0  # frames behind it
+    after: int = 0  # frames after it
 
     @property
     def flat(self) -> torch.Tensor:
@@ -74,7 +74,7 @@ class Selector(NamedTuple):
 class SavedStream(NamedTuple):
     """What all parts of a saved stream must agree on."""
 
-    frames: int  # that wait no more
+    frames: int  # that are no longer waiting
     block: int | None  # frames of each block; None if blocks follow scenes
     waiting: int  # frames that do not form a block yet, and those before them
     cells: int  # tokens of a frame

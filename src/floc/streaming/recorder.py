@@ -113,7 +113,7 @@ class StreamRecorder:
             self.is_ahead = True
             group.clear()
             if self.state is not None and self.stream.frames == 1:
-                # so that a run can resume after a power failure right behind the first segment
+                # so that a run can resume after a power failure right after the first segment
                 self.stream.save(self.state)
             pushed_at.append(time.monotonic())
             show(self._get_status(tokens.shape[1] * tokens.shape[2], pushed_at))

@@ -79,18 +79,17 @@ class Stream:
         """Args:
         ratio: Kept / total; the number of kept tokens grows with the video.
         budget: Number of tokens to keep of the whole stream, in bounded memory.
-        block: Frames selected from together (32), or "scene" to follow scene changes; with a ratio in place of a
-            horizon. Scenes are found as in
-            `floc.compress`, with two differences: the median break is that of the past, and a scene of more than 64
-            frames is split into parts of 32 frames and a last one of up to 64, not into equal parts.
+        block: Frames selected from together (32), or "scene" to follow scene changes. With a ratio it replaces the
+            horizon. Scenes are found as in `floc.compress`, with two differences: the median break is that of the
+            past, and a scene of more than 64 frames is split into parts of 32 frames and a last one of up to 64.
         dedupe: With a budget: survivors of a block per token of its share (1.25).
         detail: How much more badly covered tokens weigh (3); 1 turns it off.
         metric: "cosine"; with a ratio also "gaussian".
         half_life_s: With a budget: seconds after which the past weighs half; None: it does not decay.
         horizon: Frames between a token and its representative at most. "auto" is 1 / (8 ratio), from 4 to 16, and with
             a budget None: rare tokens of the past survive only without a limit. None with a ratio: blocks of 32
-            frames. With a budget ever less of the past is kept, so a horizon grows to 1 / (8 r), where r is the
-            budget's share of all tokens so far, less those that `half_life_s` has let decay.
+            frames. With a budget the kept share of the past becomes smaller, so a horizon grows to 1 / (8 r), where r
+            is the budget divided by the tokens so far, without those that have decayed with `half_life_s`.
         dim: Number of features to compare, the first ones; the others are kept with them. None: all.
         backend: As in `floc.compress`.
         """
@@ -131,7 +130,7 @@ class Stream:
         self._waiting: torch.Tensor | None = None
         self._times: list[float] = []  # of the waiting frames
         self._numpy_dtype: np.dtype | None = None
-        self._frames = 0  # that wait no more
+        self._frames = 0  # that are no longer waiting
         self._first_s = self._last_s = 0.0
         self._is_timed = False  # whether the caller gives times
         self._is_closed = False

@@ -15,11 +15,11 @@ import numpy as np
 MAX_BOXES = 1_000_000  # of a file: two seconds
 MAX_DEPTH = 12  # of boxes in boxes; ffmpeg refuses more than 10
 MAX_DESCRIPTION_BYTES = 1 << 24  # of a box stsd or meta
-# So many samples may be listed in any file, also in one that still grows, and in a long one: 150 hours, 600 MB.
+# Samples that any file may list, also one that still grows; and the limit for long files: 150 hours, 600 MB.
 MIN_SAMPLES, MAX_SAMPLES = 1 << 20, 1 << 24
 # Boxes in which ffmpeg looks for other boxes.
 CONTAINERS = frozenset(b"moov trak mdia minf stbl edts dinf udta mvex moof traf tref wave meta ilst sinf schi".split())
-# Boxes that make ffmpeg take memory, and the box in which they are; ordinary files do not have the last two.
+# Boxes for which ffmpeg allocates memory, and the box that must contain them; ordinary files lack the last two.
 PLACES = {b"moov": b"", b"moof": b"", b"trak": b"moov", b"traf": b"moof", b"trun": b"traf", b"elst": b"edts"}
 PLACES |= dict.fromkeys((b"stsz", b"stz2", b"stsc", b"stco", b"co64"), b"stbl") | {b"cmov": b"-", b"hoov": b"-"}
 NEEDED = PLACES.keys() | CONTAINERS | {b"ftyp", b"mdat", b"free", b"stsd", b"hdlr", b"stts"}
@@ -50,7 +50,7 @@ class _IndexError(Exception):
 
 @dataclass
 class _Track:
-    """What tells how many samples ffmpeg lists for a track."""
+    """The numbers that determine how many samples ffmpeg lists for a track."""
 
     samples: int = 0
     edits: int = 0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MEMORY_BYTES, MEMORY_PER_BYTE = 7 << 26, 1 << 8
 # Bytes of frames to decode. For a source of 50 KB, the work takes a few seconds.
 WORK_BYTES, WORK_PER_BYTE = 1 << 30, 1 << 17
-CONVERSION_WORK = 2  # of a frame that is converted to RGB, beside its decoding
+CONVERSION_WORK = 2  # of a frame that is converted to RGB, in units of the work of decoding it, which is added
 DELAYED_FRAMES = 17  # that a codec may hold back to reorder them
 THREADED_BYTES = 1 << 25  # of a frame: larger ones are not decoded in parallel, since each thread holds one
 
@@ -36,7 +36,7 @@ class LimitedDecoder:
 
     def __init__(self, stream: av.VideoStream) -> None:
         self._stream: Any = stream
-        self._waiting = 0  # packets whose frames did not come yet
+        self._waiting = 0  # packets whose frames have not been returned yet
         self._buffers: set[int] = set()  # addresses of frames: ffmpeg uses the memory of earlier ones again
         self._frame_bytes = self._read_bytes = self._work_bytes = self._converted = 0
 

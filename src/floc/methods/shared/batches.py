@@ -206,7 +206,7 @@ def _build_medoids(batch: Batch) -> torch.Tensor:
 
 
 def _swap_best(batch: Batch, medoids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Swap a medoid of each block with the token that reduces the sum of distances most; tell which blocks did."""
+    """Swap a medoid of each block with the token that reduces the sum of distances most; also return which did."""
     distance = batch.distance
     rows = batch.get_rows(medoids)  # [B, k, n]
     nearest, labels = rows.min(1)

@@ -9,7 +9,7 @@ the larger gain and, for equal gains, the lower index.
 `symmetric_greedy` keeps all gains up to date. When the cover of token v rises, candidate u loses what it would have
 added in between: clip(similarity[v, u], old, new) - old. In a symmetric matrix that reads one contiguous row per raised
 token, four in one pass over the gains. After the first picks few tokens rise: about six rows are read per token in all,
-against five to seventeen in `lazy_greedy`, each with a heap operation.
+compared with five to seventeen in `lazy_greedy`, each with a heap operation.
 
 `band_greedy` does the same on the band of a video with a horizon. A pick changes the gains within 2h slices only, so a
 candidate with the largest gain there can be picked at once (docs/background/how-it-works.md), and threads pick in parts
