@@ -115,12 +115,12 @@ def check_count(name: str, value: object, unit: str) -> None:
         raise ValueError(f"{name} must be a whole number of {unit}, at least 1; got {shorten(value)}")
 
 
-def check_at_least(name: str, value: object, least: float, hint: str = "") -> None:
-    """Raise ValueError unless `value` is a finite number of at least `least`.
+def check_factor(name: str, value: object, hint: str = "") -> None:
+    """Raise ValueError unless `value` is a finite number of at least 1.
 
-    >>> check_at_least("detail", 0.5, 1, " (1 turns it off)")
+    >>> check_factor("detail", 0.5, " (1 turns it off)")
     Traceback (most recent call last):
     ValueError: detail must be a number, at least 1 and finite (1 turns it off); got 0.5
     """
-    if not (is_number(value) and least <= to_float(value) < math.inf):
-        raise ValueError(f"{name} must be a number, at least {least} and finite{hint}; got {shorten(value)}")
+    if not (is_number(value) and 1 <= to_float(value) < math.inf):
+        raise ValueError(f"{name} must be a number, at least 1 and finite{hint}; got {shorten(value)}")

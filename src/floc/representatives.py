@@ -17,6 +17,7 @@ from floc._arrays import TILE_BYTES, Array, iterate_tiles, to_numpy
 from floc.ranking import DeviceRanking, Ranking, find_nearest_place
 from floc.selection.engine import Band
 
+SAMPLE = 20_000  # tokens from which principal directions are computed
 _SHORTEST, _LONGEST = 1e-10, 1e17  # of tokens whose squares float32 can sum
 
 
@@ -237,10 +238,10 @@ def average_by_representative(values: torch.Tensor, represents: torch.Tensor, co
     return mean
 
 
-def find_principal_directions(tokens: torch.Tensor, count: int, sample: int = 20_000) -> torch.Tensor:
+def find_principal_directions(tokens: torch.Tensor, count: int) -> torch.Tensor:
     """Return [D, count], the principal directions of the normalized tokens, from an even sample of them."""
     rows = tokens.reshape(-1, tokens.shape[-1])
-    unit = normalize(rows[:: max(1, len(rows) // sample)])
+    unit = normalize(rows[:: max(1, len(rows) // SAMPLE)])
     return torch.linalg.eigh(unit.T @ unit).eigenvectors[:, -count:].contiguous()
 
 

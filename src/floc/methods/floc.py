@@ -28,7 +28,7 @@ import torch
 
 from floc import blocks, scenes, second_pass
 from floc._arrays import Array
-from floc._checks import check_at_least, check_choice, is_int, is_positive_int, shorten
+from floc._checks import check_choice, check_factor, is_int, is_positive_int, shorten
 from floc._system import check_memory
 from floc.blocks import BlockSpec
 from floc.kept import Kept
@@ -89,7 +89,7 @@ class Floc:
     def __post_init__(self) -> None:
         blocks.check_block(self.block)
         for name in ("dedupe", "detail"):
-            check_at_least(name, getattr(self, name), 1, " (1 turns it off)")
+            check_factor(name, getattr(self, name), " (1 turns it off)")
         check_choice("metric", self.metric, METRICS)
         check_choice("backend", self.backend, BACKENDS)
         check_question(self.query is not None, self.query_weight)

@@ -27,8 +27,8 @@ class MoreFrames:
     budget: int  # tokens to keep: what the processor makes of the video without options
 
 
-def describe_workload(preparer: VideoPreparer, plan: VideoPlan, costs: ModelCosts, ratio: float = 1.0) -> Workload:
-    """Count the frames and tokens of a video, as the model's processor prepares it; `ratio` of the tokens are kept."""
+def describe_workload(preparer: VideoPreparer, plan: VideoPlan, costs: ModelCosts) -> Workload:
+    """Count the frames and tokens of a video, as the model's processor prepares it; all tokens are kept."""
     facts, frames = plan.facts, len(plan.indices)
     tokens, text = count_tokens(preparer, plan, costs.config)
     return Workload(
@@ -38,7 +38,7 @@ def describe_workload(preparer: VideoPreparer, plan: VideoPlan, costs: ModelCost
         pixels=math.prod(plan.pixels[1]),
         patches=costs.count_patches(plan.pixels[1]),
         tokens=tokens,
-        kept=max(1, round(ratio * tokens)),
+        kept=tokens,
         text=text,
     )
 

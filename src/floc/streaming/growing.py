@@ -77,7 +77,7 @@ class GrowingPast:
         next_gains = metadata.numbers("next_gains", len(blocks), 0)
         times = np.concatenate([block["block_times"] for block in blocks])
         require(len(times) == saved.frames, f"its blocks have {len(times)} frames, not {saved.frames}")
-        saved.require_times("block_times", times)
+        saved.require_times(times)
         counts = [len(block["picks"]) for block in blocks]
         features = saved.read_features(file, sum(counts)).split(counts)
         for i, block in enumerate(blocks):

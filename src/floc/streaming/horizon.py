@@ -24,14 +24,7 @@ from floc.ranking import Ranking
 from floc.representatives import RankedRepresentation
 from floc.selection.engine import History, Solution
 from floc.selection.objective import SCALE
-from floc.streaming.past import (
-    SavedStream,
-    Selector,
-    StreamBlock,
-    concatenate_columns,
-    is_within,
-    read_columns,
-)
+from floc.streaming.past import SavedStream, Selector, StreamBlock, concatenate_columns, is_within, read_columns
 
 STORED = 2  # picks of a block that are stored, per token of its share
 _DEEPER = 1.5  # picks are also made in the later frames, not always in proportion
@@ -118,7 +111,7 @@ class HorizonPast:
         n = len(times) * frame_tokens
         count = self.budget.count(n)
         picks, order = np.concatenate([stored.picks for stored in blocks]), _order_by_gain(blocks, frame_tokens)
-        ranking = _rank(blocks, picks, order, count, n, rising=True)
+        ranking = _rank(blocks, picks, order, count, n)
         places = order[:count][np.argsort(picks[order[:count]])]
         kept = to_input_type(take_rows(torch.cat(features), places), dtype)
         times_s, shape = convert_like(kept, times[picks[places] // frame_tokens]), (len(times), *cells)
@@ -144,7 +137,7 @@ class HorizonPast:
             self._check(f"block {len(self.blocks)}", stored, saved)
             self._append(stored, saved.cells)
         require(self.frames == saved.complete, f"its blocks have {self.frames} frames, not {saved.complete}")
-        saved.require_times("block_times", np.concatenate([stored.block_times for stored in self.blocks]))
+        saved.require_times(np.concatenate([stored.block_times for stored in self.blocks]))
         counts = [len(stored.picks) for stored in self.blocks]
         self.features = [*saved.read_features(file, sum(counts)).split(counts)]
 
@@ -185,9 +178,7 @@ def _order_by_gain(blocks: list[_StoredPicks], frame_tokens: int) -> np.ndarray:
     return np.lexsort((np.where(due > 0, 0, share), -due))  # equal ones stay in the order of blocks, and of their picks
 
 
-def _rank(
-    blocks: list[_StoredPicks], picks: np.ndarray, order: np.ndarray, count: int, n: int, *, rising: bool
-) -> Ranking:
+def _rank(blocks: list[_StoredPicks], picks: np.ndarray, order: np.ndarray, count: int, n: int) -> Ranking:
     """Rank the first `count` picks, with their history; the bound of one block is that of `floc.compress`."""
     gains = np.concatenate([stored.gains for stored in blocks])
     token, pick, cosine = (
@@ -204,4 +195,4 @@ def _rank(
         next_gain = float(gains[order[count]]) if count < len(order) else 0.0
     solution = Solution(kept, gains[order[:count]], next_gain, history)
     # what represents a token at a border may be recorded twice, and in another order
-    return Ranking.merge([solution.scale(SCALE)], np.array([n]), rising=rising and len(blocks) == 1)
+    return Ranking.merge([solution.scale(SCALE)], np.array([n]), rising=len(blocks) == 1)

@@ -103,13 +103,13 @@ class SavedStream(NamedTuple):
         fits = self.first_s <= times[0] and times[-1] < self.end_s
         require(fits, f"{name} must be in the span of the stream, before the times of the waiting frames")
 
-    def require_times(self, name: str, times: np.ndarray) -> None:
+    def require_times(self, times: np.ndarray) -> None:
         """Raise ValueError unless these can be the times of the frames in complete blocks."""
         ascends = (np.diff(times) > 0).all() and times[0] == self.first_s
-        require(ascends, f"{name} must ascend from the first time")
+        require(ascends, "block_times must ascend from the first time")
         is_last = self.waiting > self.before or times[-1] == self.last_s
-        require(is_last, f"{name} must end at the last time")
-        self.require_order(name, times)
+        require(is_last, "block_times must end at the last time")
+        self.require_order("block_times", times)
 
 
 def concatenate_columns(blocks: Sequence[Mapping[str, np.ndarray]]) -> dict[str, torch.Tensor]:

@@ -28,9 +28,9 @@ from floc._arrays import Array, copy_rows, require_dense
 from floc._atomic import write_atomic
 from floc._checked_file import LARGEST, CheckedFile, Fields, open_checked
 from floc._checks import (
-    check_at_least,
     check_choice,
     check_count,
+    check_factor,
     is_number,
     is_positive_int,
     require,
@@ -101,7 +101,7 @@ class Stream:
             expected = "a whole number of frames, at least 1, or 'scene'"
             raise ValueError(f"block of a stream must be {expected}; got {shorten(block)}")
         if dedupe is not None:
-            check_at_least("dedupe", dedupe, 1)
+            check_factor("dedupe", dedupe)
         for name, given in (("dedupe", None if dedupe == 1 else dedupe), ("half_life_s", half_life_s)):
             if budget is None and given is not None:
                 reason = f"{name} needs a budget: with a ratio every block keeps its own share"
@@ -110,7 +110,7 @@ class Stream:
             raise ValueError(f"with a budget the metric must be 'cosine', whose sums are stored; got {shorten(metric)}")
         if dim is not None:
             check_count("dim", dim, "features")
-        check_at_least("detail", detail, 1)
+        check_factor("detail", detail)
         if half_life_s is not None and not (is_number(half_life_s) and 0 < to_float(half_life_s) < LONGEST_S):
             raise ValueError(f"half_life_s must be a number of seconds above 0, or None; got {shorten(half_life_s)}")
         dedupe, detail, size = float(DEDUPE if dedupe is None else dedupe), float(detail), self._budget
