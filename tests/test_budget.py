@@ -94,6 +94,6 @@ def test_find_fewest(most: int, coverage: float) -> None:
     assert count == 1 or (count - 1) / most < coverage
 
 
-def test_find_fewest_says_what_can_be_reached() -> None:
+def test_find_fewest_error_states_the_coverage_that_can_be_reached() -> None:
     with pytest.raises(ValueError, match=r"coverage 0\.9 cannot be reached: 3 tokens give 0\.600000"):
         find_fewest(lambda k: k / 5, 3, 0.9)

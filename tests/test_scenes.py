@@ -83,7 +83,7 @@ def test_a_single_different_frame_is_no_scene() -> None:
     assert scenes.find_cuts(flashed) == [20, 26]
 
 
-def test_of_close_cuts_the_clearest_counts() -> None:
+def test_of_several_close_cuts_the_clearest_is_kept() -> None:
     here, there, else_ = torch.eye(6)[:2], torch.eye(6)[2:4], torch.eye(6)[4:]
     between = 0.3 * here + 0.95 * else_
     tokens = torch.stack([here] * 8 + [between] * 2 + [there] * 8)

@@ -20,7 +20,7 @@ def test_every_set_has_a_survivor() -> None:
     assert list(zip(group.tolist(), rank.tolist(), strict=True)) == [(0, 0), (2, 0), (1, 0), (0, 1)]
 
 
-def test_heirs_are_the_closest_picks_of_their_window(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_representatives_are_the_closest_picks_of_their_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(second_pass, "SURVIVORS_TOGETHER", 40)
     tokens = torch.from_numpy(make_tokens(20, 2, 3, dim=16, dtype=np.float32)).flatten(0, 2)
     unit = torch.nn.functional.normalize(tokens, dim=1)

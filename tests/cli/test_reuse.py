@@ -40,7 +40,9 @@ def still(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_ask_answers_alike_and_records_it(still: Path, model: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_ask_with_reuse_gives_the_same_answer_and_records_the_option(
+    still: Path, model: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
     command = ("ask", still, "What?", "--model", model, "--max-new-tokens", 4, "--device", "cpu", "--json")
     assert run(monkeypatch, *command, "--ratio", 1) == 0
     (expected,) = json.loads(capsys.readouterr().out)

@@ -78,7 +78,7 @@ def test_matches_definition(t: int, h: int, w: int, ratio: float) -> None:
         (3, {"window": 1}, "WWW"),
     ],
 )
-def test_keeps_these_frames_whole(t: int, options: dict, expected: str) -> None:
+def test_keeps_expected_frames_whole(t: int, options: dict, expected: str) -> None:
     kept = floc.compress(make_tokens(t, 2, 5), method="dycoke", merging_ratio=0.75, **options)
     assert count_per_frame(kept) == [{"W": 10, "q": 2}[letter] for letter in expected]
 

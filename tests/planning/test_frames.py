@@ -74,7 +74,7 @@ def test_every_family_has_as_many_tokens_as_its_processor_makes(kind: str) -> No
 
 @pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl", "internvl", "llava_onevision"])
 @pytest.mark.parametrize("frames", [99, 100, 301])
-def test_tokens_of_a_part_tell_those_of_the_whole(kind: str, frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_count_extrapolated_from_a_part_is_exact(kind: str, frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
     preparer, config = VideoPreparer(create_processor(kind)), create_config(kind)
     set_token_ids(config, kind)
     plan = preparer.plan(VideoFacts(frames, 2.0, 90, 124), fps="all", max_frames="all")

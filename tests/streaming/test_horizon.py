@@ -174,7 +174,7 @@ def test_borders_do_not_cut() -> None:
     assert sum(gain > 0 for token, gain in gains.items() if 30 <= token <= 34) == 2
 
 
-def test_the_level_of_kept_gains_follows_every_block() -> None:
+def test_kept_gains_are_updated_with_every_block() -> None:
     tokens = make_tokens(400, 2, 3, dim=16)
     stream = floc.Stream(ratio="1/7", horizon=2)
     for t in range(0, 400, 50):
@@ -197,7 +197,7 @@ def test_static_video_is_shared_evenly() -> None:
     assert per_block.max() <= 40
 
 
-def test_a_stream_that_waits_knows_its_frames() -> None:
+def test_waiting_frames_count_as_frames_of_the_stream() -> None:
     tokens = make_tokens(100, 2, 3, dim=8)
     stream = floc.Stream(ratio="1/8", horizon=4)
     for t, frame in enumerate(tokens):

@@ -175,7 +175,7 @@ def test_ordinary_files_are_read_without_their_media(film, container, monkeypatc
     assert 0 < count < 10_000
 
 
-def test_space_that_an_editor_left_is_not_an_index(film) -> None:
+def test_an_index_in_unused_space_is_ignored(film) -> None:
     """Editors of tags write the index again elsewhere and rename the old one."""
     path = film("edited.mp4", 20)
     data = path.read_bytes()

@@ -71,7 +71,7 @@ def test_workers_get_the_absolute_path_of_the_store(tmp_path: Path, monkeypatch)
     assert jobs[0].store == str(tmp_path / "store")
 
 
-def test_error_has_the_last_words_of_a_worker(tmp_path: Path, monkeypatch) -> None:
+def test_error_contains_the_last_output_of_a_worker(tmp_path: Path, monkeypatch) -> None:
     make_film(tmp_path / "a.mkv", 3, seed=0)
 
     class FailingWorker(local._WorkerProcess):
