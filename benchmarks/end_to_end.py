@@ -1,8 +1,8 @@
 """Time from tokens to kept tokens, against the symmetric product alone, which every exact method needs.
 
-The product is given what a call has to prepare first: normalised float32 blocks, and allocated memory, since fresh
-pages cost up to 10% more. It runs in two ways, all threads on one block after another and one thread for each block;
-ratios refer to the faster one.
+The product starts from what a call has to prepare first: normalised float32 blocks, and allocated memory, since fresh
+pages take up to 10% more time. It runs in two ways: all threads on one block after another, and one thread for each
+block. Ratios refer to the faster one.
 """
 
 from __future__ import annotations

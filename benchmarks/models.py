@@ -1,4 +1,4 @@
-"""Qwen2.5-VL and Qwen3-VL with random weights, which cost the same time and memory as trained ones."""
+"""Qwen2.5-VL and Qwen3-VL with random weights, which need the same time and memory as trained ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Table "fuzz": damaged files and clips, odd arguments and command lines, and what floc makes of them.
+"""Table "fuzz": how floc handles damaged files and clips, unusual arguments and command lines.
 
 The suite itself is in `tests/fuzz`; `make fuzz` runs it at full scale and ends with status 1 after a defect.
 """

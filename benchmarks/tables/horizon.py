@@ -1,7 +1,7 @@
 """Table "horizon": selection within a horizon, against the product of its band alone and against the default.
 
-The product is given what a call has to prepare first: all tokens normalised in float32, and allocated memory. It
-computes each slice with itself and the slices after it, one slice at a time in every thread.
+The product starts from what a call has to prepare first: all tokens normalised in float32, and allocated memory. It
+multiplies each slice with itself and with the slices after it, one slice at a time in every thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Table "kill": commands that are killed, interrupted, or run out of disk, and what a second run makes of it.
+"""Table "kill": commands that are killed, interrupted, or run out of disk space, and the result of a second run.
 
 The suite itself is in `tests/kill`; `make test-kill` runs it at full scale and ends with status 1 after a defect.
 """

@@ -1,4 +1,4 @@
-"""Table "query": does it help the trained tiny model if the question steers the selection, or if tokens are merged?
+"""Table "query": whether the trained tiny model answers better if a question steers the selection or tokens are merged.
 
 The model, the films and the score are those of the table "accuracy". Tokens are selected for each question, with the
 model's embeddings of its words.

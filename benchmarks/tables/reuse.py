@@ -1,4 +1,4 @@
-"""Table "reuse": what it saves, and what it costs, to encode only slices that differ from the last encoded one.
+"""Table "reuse": time saved and accuracy lost by encoding only slices that differ from the last encoded one.
 
 Accuracy is that of the trained model on drawn films, as they are and with a camera that stands still. On real footage,
 MobileNetV2 says how far the features of reused slices are from their own. A capture on the CPU shows the time.
