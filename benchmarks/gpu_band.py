@@ -270,7 +270,7 @@ def time_rounds(
             return band_rounds.pick_in_rounds(*band, case.band, case.budget + 1, programs)
 
         picks = pick()
-        gains = [torch.sort(each.gains, descending=True).values[: case.budget] for each in (picks, want)]
+        gains = [torch.sort(result.gains, descending=True).values[: case.budget] for result in (picks, want)]
         if not torch.equal(*gains):
             raise AssertionError("the picks are wrong")
         return {"ms": measure_ms(record_graph(pick), small=False), "rounds": int(picks.rounds.max())}

@@ -68,7 +68,7 @@ def measure_model(source: Path, small: bool, echo: Echo, processes: int) -> dict
     notes: dict[str, str] = {}
     with start_graders(source, films, processes) as grade:
         for name, (graded, remarks) in zip(names, grade(names.values()), strict=True):
-            counts |= {(name, ratio): each for ratio, each in graded.items()}
+            counts |= {(name, ratio): right for ratio, right in graded.items()}
             notes |= remarks
             echo(f"{name}: {len(graded)} of {1 if name == FULL else len(RATIOS)} ratios")
     return {
@@ -133,7 +133,7 @@ class Grader:
             return {"1": np.stack([self.examiner.grade(exam, None) for exam in self.exams])}, {}
         notes: dict[str, str] = {}
         counts = {ratio: self._grade_at(ratio, options, notes) for ratio in RATIOS}
-        return {ratio: each for ratio, each in counts.items() if each is not None}, notes
+        return {ratio: right for ratio, right in counts.items() if right is not None}, notes
 
     def _grade_at(self, ratio: str, options: dict[str, Any], notes: dict[str, str]) -> np.ndarray | None:
         method = options["method"]
@@ -183,8 +183,8 @@ def _list_names(document: dict[str, Any]) -> list[str]:
 
 
 def _find(document: dict[str, Any], name: str, ratio: str) -> dict[str, Any] | None:
-    found = (record for record in document["accuracy"] if (record["method"], record["keep"]) == (name, ratio))
-    return next(found, None)
+    records = (record for record in document["accuracy"] if (record["method"], record["keep"]) == (name, ratio))
+    return next(records, None)
 
 
 def show_cell(record: dict[str, Any] | None) -> str:

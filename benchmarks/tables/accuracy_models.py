@@ -53,8 +53,10 @@ def correlate(first: dict[str, Any], second: dict[str, Any]) -> list[dict[str, A
     names = {method for method, _ in scores[0].keys() & scores[1].keys()} - {FULL, *VARIANTS}
     records = []
     for label, ratios in (*((ratio, (ratio,)) for ratio in RATIOS), (MEAN, RATIOS)):
-        ranked = sorted(name for name in names if all((name, ratio) in each for ratio in ratios for each in scores))
-        means = [[np.mean([each[name, ratio] for ratio in ratios]) for name in ranked] for each in scores]
+        ranked = sorted(
+            name for name in names if all((name, ratio) in accuracies for ratio in ratios for accuracies in scores)
+        )
+        means = [[np.mean([accuracies[name, ratio] for ratio in ratios]) for name in ranked] for accuracies in scores]
         records.append(
             {
                 "models": [first["model"], second["model"]],

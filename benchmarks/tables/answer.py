@@ -345,9 +345,13 @@ def _measure_step(model: Any, inputs: dict[str, torch.Tensor], steps: int) -> fl
 def _show(document: dict[str, Any]) -> str:
     measured = document.get("models") or [document]  # earlier results have one model
     rows = [
-        {**row, "model": each["model"] if len(measured) > 1 else "", "all_s": each["questions"][0]["prefill_s"]}
-        for each in measured
-        for row in each["questions"]
+        {
+            **row,
+            "model": model_record["model"] if len(measured) > 1 else "",
+            "all_s": model_record["questions"][0]["prefill_s"],
+        }
+        for model_record in measured
+        for row in model_record["questions"]
     ]
     columns = {
         "": lambda row: row["what"],
@@ -363,10 +367,10 @@ def _show(document: dict[str, Any]) -> str:
         "peak, GiB": lambda row: f"{row['peak_bytes'] / 2**30:.1f}" if row.get("peak_bytes") else "",
         "first token, s": lambda row: f"{row['total_s']:.2f}",
     }
-    names = " and ".join(each["model"] for each in measured)
+    names = " and ".join(model_record["model"] for model_record in measured)
     notes = [f"{names}, random weights, {measured[0]['tokens']:,} visual tokens, {RATIO}, the second of two runs."]
-    for each in measured:
-        steps, subject = each["steps"], f"of {each['model']} " if len(measured) > 1 else ""
+    for model_record in measured:
+        steps, subject = model_record["steps"], f"of {model_record['model']} " if len(measured) > 1 else ""
         ratios = [a / b for a, b in zip(steps["shortened_s"], steps["plain_s"], strict=True)]
         notes.append(
             f"A generation step {subject}takes "

@@ -133,7 +133,8 @@ def _make_record(case: MetricCase, results: Mapping[MetricCase, CaseScores], kin
         record[f"{name}_coverage_above_{COSINE}"] = compute_interval(ours - cosine)
     for kind in KINDS:
         scores, reference = (
-            [score for score, its in zip(result.scores, kinds, strict=True) if its == kind] for result in both
+            [score for score, insert_kind in zip(result.scores, kinds, strict=True) if insert_kind == kind]
+            for result in both
         )
         record[kind] = summarize(scores, reference, COSINE)
     return record
@@ -181,7 +182,7 @@ def _plot(document: dict[str, Any]) -> Figure:
     _draw(panels[1], document, "coverage, Gaussian", lambda record: record["gaussian_coverage"]["mean"])
     _draw(panels[2], document, "objects with a kept token", lambda record: record["object"]["kept"]["mean"])
     for metric, line in LINES.items():
-        accuracy = [values[-1] for (_, its), values in _read_published().items() if its == metric]
+        accuracy = [values[-1] for (_, name), values in _read_published().items() if name == metric]
         panels[3].plot(accuracy, line, color=COLOURS[PAPER_FLOC], marker="o", markersize=3)
     panels[3].set_title("the paper's average accuracy, %", fontsize=10)
     for axes in panels:

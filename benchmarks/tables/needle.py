@@ -84,12 +84,12 @@ def score_methods(
     scores: Scores = {(method, ratio): [] for method in options for ratio in RATIOS}
     failed: dict[tuple[str, str], str] = {}
     for video in planted:
-        for (method, ratio), found in scores.items():
+        for (method, ratio), case_scores in scores.items():
             kept = _compress(video, ratio, options[method])
             if isinstance(kept, str):
                 failed[method, ratio] = kept
             else:
-                found += score_inserts(video, kept)
+                case_scores += score_inserts(video, kept)
         videos.append(video)
         echo(f"video {len(videos)}, {video.name}: {len(video.inserts)} inserts, {len(video.tokens)} frames")
     return videos, scores, failed
@@ -128,7 +128,9 @@ def make_records(
             records.append({**case, "failed": failed[method, ratio]})
             continue
         for source, kind in itertools.product([None, *sources], KINDS):
-            places = [at for at, (name, its) in enumerate(inserts) if its == kind and source in (None, name)]
+            places = [
+                at for at, (name, insert_kind) in enumerate(inserts) if insert_kind == kind and source in (None, name)
+            ]
             ours, reference = ([scores[name, ratio][at] for at in places] for name in (method, REFERENCE))
             records.append({**case, "source": source, "kind": kind, **summarize(ours, reference, REFERENCE)})
     return records
@@ -167,7 +169,8 @@ def _make_rows(document: dict[str, Any], kind: str, measure: str, show: Show) ->
     """Return methods and the cells of their rows, best first."""
     by_case = _index_records(document, kind)
     best = {
-        ratio: max(record[measure]["mean"] for (_, its), record in by_case.items() if its == ratio) for ratio in RATIOS
+        ratio: max(record[measure]["mean"] for (_, kept), record in by_case.items() if kept == ratio)
+        for ratio in RATIOS
     }
     rows = []
     for method in _order_methods(document, kind, measure):

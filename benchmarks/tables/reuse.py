@@ -91,7 +91,7 @@ def measure_accuracy(small: bool, tolerances: Sequence[int], echo: Echo) -> list
     for (camera, tolerance, ratio), graded_films in counts.items():
         own, base = np.stack(graded_films), np.stack(counts[camera, -1, ratio])
         films = np.random.default_rng(0).integers(len(own), size=(RESAMPLES, len(own)))
-        means, base_means = (compute_accuracy(each[films].sum(1))[2] for each in (own, base))
+        means, base_means = (compute_accuracy(right[films].sum(1))[2] for right in (own, base))
         record: dict[str, Any] = {"camera": camera, "reuse": tolerance, "keep": ratio, "films": len(own)}
         record |= {"share": float(np.mean(shares[camera, tolerance])), "error": float(np.nanstd(means))}
         record |= {"mean": float(compute_accuracy(own.sum(0))[2]), "questions": int(own[..., 1].sum())}

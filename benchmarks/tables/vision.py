@@ -183,7 +183,7 @@ def _measure_tower(name: str, base: Any, slices: int, chunks: tuple[int, ...], e
                 seconds, peaks[what] = runner.measure(what, chunk)
                 times[what].append(seconds)
         for what in contenders:
-            ratios = [bare / mine for bare, mine in zip(times[BARE], times[what], strict=True)]
+            ratios = [bare / own for bare, own in zip(times[BARE], times[what], strict=True)]
             record = {"tower": name, "what": what, "chunk": chunk, "seconds": statistics.median(times[what])}
             record |= {"speedup": statistics.median(ratios), "peak_bytes": peaks[what], **checks[what]}
             record |= _count(runner, what, chunk)

@@ -127,10 +127,10 @@ class CheckedFile:
         Floating-point values must be finite.
         """
         require(name in self.names, f"tensor {name} is missing")
-        found = tuple(self._file.get_slice(name).get_shape())
-        if len(found) != len(shape) or any(want not in (None, got) for want, got in zip(shape, found, strict=True)):
+        actual = tuple(self._file.get_slice(name).get_shape())
+        if len(actual) != len(shape) or any(want not in (None, got) for want, got in zip(shape, actual, strict=True)):
             expected = "x".join("any" if size is None else str(size) for size in shape)
-            raise ValueError(f"tensor {name} must have shape {expected}, got {'x'.join(map(str, found))}")
+            raise ValueError(f"tensor {name} must have shape {expected}, got {'x'.join(map(str, actual))}")
         tensor: torch.Tensor = self._file.get_tensor(name)
         if not (tensor.is_floating_point() if dtype == "float" else tensor.dtype == dtype):
             expected = "a floating-point dtype" if dtype == "float" else f"dtype {dtype}"

@@ -225,12 +225,12 @@ class Store:
     def _require_format(self) -> None:
         expected = schema.FORMAT.decode()
         for table, columns in ((self._tables.videos, schema.VIDEOS), (self._tables.token_rows, schema.TOKEN_ROWS)):
-            found = table.read(lambda latest: latest.schema, check=False)
-            version = (found.metadata or {}).get(b"floc.format", b"none").decode(errors="replace")
+            actual = table.read(lambda latest: latest.schema, check=False)
+            version = (actual.metadata or {}).get(b"floc.format", b"none").decode(errors="replace")
             if version != expected:
                 problem = f"format {version}, but this version of floc reads format {expected}"
                 raise ValueError(f"{table.name}: {problem}; open it with the version that wrote it")
-            if not found.equals(columns):
+            if not actual.equals(columns):
                 problem = f"its columns are not those of format {expected}"
                 raise schema.DamagedStoreError(f"{table.name}: {problem}; restore its files")
 

@@ -102,7 +102,8 @@ def parse_block(text: str | None) -> dict[str, BlockSpec]:
         return {}
     if text.lower() in ("none", "scene"):
         return {"block": "scene" if text.lower() == "scene" else None}
-    return {"block": _parse_count("block", text, 1, "a number of frames, at least 1, 'scene', or 'none' for all")}
+    expected = "a number of frames, at least 1, 'scene', or 'none' for the whole video"
+    return {"block": _parse_count("block", text, 1, expected)}
 
 
 def parse_horizon(text: str | None) -> dict[str, int | Literal["auto"] | None]:
@@ -226,7 +227,7 @@ def check_folder(folder: Path, path: Path | None = None) -> Path:
     """
     path = path or folder
     _refuse_address(path)
-    depth, existing = next(found for found in enumerate((folder, *folder.absolute().parents)) if found[1].exists())
+    depth, existing = next(item for item in enumerate((folder, *folder.absolute().parents)) if item[1].exists())
     if depth > MAX_NEW_FOLDERS:
         raise ValueError(f"{path}: {depth} of its folders are missing; create them first, or name another")
     if not existing.is_dir():

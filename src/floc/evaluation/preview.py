@@ -127,7 +127,7 @@ def preview_plan(
         "runs": [{**_preview_run(run), **state} for run, state in zip(runs, states, strict=True)],
         "assumed": models.list_assumptions(dict.fromkeys(run.model for run in runs)),
         "estimate": ESTIMATE,
-        "missing": [{"repository": each.repository, "get": str(each)} for each in find_downloads(runs)],
+        "missing": [{"repository": download.repository, "get": str(download)} for download in find_downloads(runs)],
     }
 
 

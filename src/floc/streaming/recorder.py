@@ -236,7 +236,7 @@ def _load_stream(state: Path, wanted: Stream, encoder: Encoder, device: str | No
     saved = {"encoder": stream.note["encoder"], "reuse": stream.note.get("reuse"), **stream.settings}
     given = {"reuse": None, **_describe_encoder(encoder), **wanted.settings}
     if different := [name for name in given if saved[name] != given[name]]:
-        before, now = (", ".join(f"{name}={each[name]!r}" for name in different) for each in (saved, given))
+        before, now = (", ".join(f"{name}={settings[name]!r}" for name in different) for settings in (saved, given))
         problem = f"{state}: saved with {before}, and cannot resume with {now}"
         raise ValueError(f"{problem}; give the same settings, or name another file with --state")
     return stream

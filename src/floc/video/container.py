@@ -175,7 +175,7 @@ def find_video_stream(container: InputContainer, name: Path | str) -> av.VideoSt
     if not streams:
         if isinstance(name, Path):
             check_index(name)
-        kinds = dict.fromkeys("cover picture" if each.type == "video" else each.type for each in container.streams)
+        kinds = dict.fromkeys("cover picture" if part.type == "video" else part.type for part in container.streams)
         raise ValueError(f"{name}: there is no video in it, only {', '.join(kinds) or 'nothing'}; give a video file")
     best = container.streams.best("video")
     stream = best if best in streams else streams[0]

@@ -115,8 +115,8 @@ def check_first(options: IngestOptions, file: VideoFile) -> list[tuple[str, str]
         return []
     device = torch.device(options.device or default_device())
     budget = Budget.parse(options.ratio, None, options.coverage)
-    found = check_plan(describe_plan(preparer, plan, costs, budget, device))
-    return [(name_file(file.uri), warning) for warning in found]
+    texts = check_plan(describe_plan(preparer, plan, costs, budget, device))
+    return [(name_file(file.uri), warning) for warning in texts]
 
 
 def find_ingested(done: Iterable[StoredVideo], job: IngestJob, files: Iterable[VideoFile]) -> list[VideoFile]:
