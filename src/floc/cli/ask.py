@@ -49,7 +49,10 @@ def ask(
     budget: int | None = options.TOKEN_BUDGET,
     coverage: float | None = options.COVERAGE,
     query_weight: float = option(
-        "WEIGHT", "Let each question choose --ratio or --budget of the tokens captured, as 0.25.", BUDGET, default=0
+        "WEIGHT",
+        "Select --ratio or --budget of the captured tokens for each question, with this weight: 0.25.",
+        BUDGET,
+        default=0,
     ),
     method: str | None = option(
         "NAME", "A method, with options: floc:detail=1. (default: floc)", METHOD, complete=options.complete_method

@@ -64,7 +64,9 @@ METHOD_NAME = option(
 BLOCK = option(
     "FRAMES", "Select in blocks of so many frames, 'scene' or 'none' (all at once), without a horizon.", METHOD
 )
-HORIZON = option("N", "Frames to a representative at most, auto or none. (auto: 1 / (8 ratio), 4 to 16)", METHOD)
+HORIZON = option(
+    "N", "Largest distance in frames to a representative, auto or none. (auto: 1 / (8 ratio), 4 to 16)", METHOD
+)
 FPS = option("N", "Frames per second, or 'all'. (default: 1; for a model, its processor's)", VIDEO)
 MAX_FRAMES = option(
     "N", "Read at most N frames, evenly spaced, or 'all'. (default: 7200; for a model, its processor's)", VIDEO
