@@ -1,4 +1,4 @@
-"""Write files atomically: a reader sees the old file or the whole new one, whatever ends the process."""
+"""Temporary folders, and atomic writes: a reader sees the old file or the whole new one, whatever ends the process."""
 
 import contextlib
 import errno
@@ -43,10 +43,8 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
     """
     check_writable(path)
     prefix = f".floc-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:12]}-"
-    _remove_leftovers(path.parent, prefix)
-    folder = Path(tempfile.mkdtemp(".tmp", prefix, path.parent))
     try:
-        with _lock_folder(folder, wait=True):  # other processes see that the folder is in use
+        with create_temporary_folder(prefix, path.parent) as folder:
             temporary = folder / "part"
             with temporary.open("xb") as empty:
                 mode = stat.S_IMODE(os.fstat(empty.fileno()).st_mode)  # the default of the process for new files
@@ -66,8 +64,6 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
         failed = OSError(f"{path}: cannot be written ({os.strerror(number)}); {remedy} and run again")
         failed.errno = number
         raise failed from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     # flush the folder's entries, so that after a power failure no later file exists without this one
     with contextlib.suppress(OSError):  # not every system can open or flush folders
         handle = os.open(path.parent, os.O_RDONLY)
@@ -77,12 +73,23 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
             os.close(handle)
 
 
-def _remove_leftovers(parent: Path, prefix: str) -> None:
-    """Remove the temporary folders that no process uses any more."""
-    for folder in parent.glob(f"{prefix}*.tmp"):
-        with contextlib.suppress(OSError), _lock_folder(folder, wait=False) as is_locked:
-            if time.time() - folder.stat().st_mtime > (NEW_S if is_locked else OLD_S):
-                shutil.rmtree(folder)
+@contextlib.contextmanager
+def create_temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """Create a temporary folder and delete it at the end, as well as those that killed processes left behind.
+
+    Other processes see by a lock that it is in use. Without a parent it is in the system's folder for such folders.
+    """
+    parent = parent or Path(tempfile.gettempdir())
+    for leftover in parent.glob(f"{prefix}*.tmp"):
+        with contextlib.suppress(OSError), _lock_folder(leftover, wait=False) as is_locked:
+            if time.time() - leftover.stat().st_mtime > (NEW_S if is_locked else OLD_S):
+                shutil.rmtree(leftover)
+    folder = Path(tempfile.mkdtemp(".tmp", prefix, parent))
+    try:
+        with _lock_folder(folder, wait=True):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

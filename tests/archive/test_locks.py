@@ -14,12 +14,13 @@ import pytest
 pytest.importorskip("lance", reason="Lance is not installed: pip install 'floc-video[store]'")
 pytest.importorskip("fcntl", reason="this system has no locks on folders")
 
+from floc._atomic import create_temporary_folder
 from floc.archive import StoreError
-from floc.archive.locks import FolderLock, create_temporary_folder
+from floc.archive.locks import FolderLock
 
 HOLD = """
 import sys, time
-from floc.archive.locks import create_temporary_folder
+from floc._atomic import create_temporary_folder
 with create_temporary_folder("floc-test-") as folder:
     (folder / "film").write_bytes(b"x")
     print(folder, flush=True)

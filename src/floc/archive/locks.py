@@ -6,11 +6,8 @@ it commits. To delete recent data it takes the first one alone, too.
 """
 
 import os
-import shutil
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from floc.archive.schema import StoreError
@@ -62,14 +59,3 @@ class FolderLock(AbstractContextManager["FolderLock"]):
         self.release()
 
     __del__ = release
-
-
-@contextmanager
-def create_temporary_folder(prefix: str) -> Iterator[Path]:
-    """Create a temporary folder and delete it at the end, as well as those that killed processes left behind."""
-    for leftover in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        with suppress(OSError), FolderLock(leftover, exclusive=True, wait_s=0) as lock:
-            if lock.is_held and time.time() - leftover.stat().st_mtime > 1:  # a new one is not locked yet
-                shutil.rmtree(leftover)
-    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder, FolderLock(folder):
-        yield Path(folder)

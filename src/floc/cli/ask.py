@@ -48,12 +48,7 @@ def ask(
     ratio: str | None = option("RATIO", "Share of the tokens to keep. (default: 1/8; all of a .floc file)", BUDGET),
     budget: int | None = options.TOKEN_BUDGET,
     coverage: float | None = options.COVERAGE,
-    query_weight: float = option(
-        "WEIGHT",
-        "Select --ratio or --budget of the captured tokens for each question, with this weight: 0.25.",
-        BUDGET,
-        default=0,
-    ),
+    query_weight: float = option("WEIGHT", "Select for each question, with this weight: 0.25.", BUDGET, default=0),
     method: str | None = option(
         "NAME", "A method, with options: floc:detail=1. (default: floc)", METHOD, complete=options.complete_method
     ),
@@ -74,7 +69,7 @@ def ask(
     The vision encoder runs once for all questions, and once more for --compare. A .floc file or a video in an archive
     is answered without the video and without the vision encoder, at the captured ratio or a smaller one.
 
-    With --query-weight, a video is captured at 1/8, and each question chooses among the captured tokens.
+    With --query-weight, a video is captured at 1/8, and each question selects --ratio or --budget of these tokens.
     """
     from floc.integrations.transformers.ask import Session
 
@@ -84,17 +79,18 @@ def ask(
     if is_captured:
         refused = dict(coverage=coverage, method=method, fps=fps, max_frames=max_frames, compare=compare)
         refused |= dict(frame_tokens=frame_tokens, more_frames=more_frames, no_fast_vision=no_fast_vision, reuse=reuse)
-        options.refuse_options(source, "this one is already captured", **refused)
+        options.refuse_options(f"{source}:", " is for videos; this one is already captured", **refused)
     elif more_frames:
-        chosen = dict(ratio=ratio, budget=budget, coverage=coverage, fps=fps, max_frames=max_frames)
-        if given := options.list_given(**chosen, frame_tokens=frame_tokens, compare=compare):
-            raise ValueError(f"--more-frames chooses the frames and the budget; leave out {given[0]}")
+        refused = dict(ratio=ratio, budget=budget, coverage=coverage, fps=fps, max_frames=max_frames)
+        before = "--more-frames chooses the frames and the budget; leave out"
+        options.refuse_options(before, "", **refused, frame_tokens=frame_tokens, compare=compare)
     elif (ratio, budget, coverage) == (None, None, None) and not floc.methods.runs_alone(spec):
         ratio = options.DEFAULT_RATIO
+    # errors show before weights are loaded
     if (ratio, budget, coverage) != (None, None, None):
         options.parse_budget(ratio, budget, coverage, names="--ratio, --budget or --coverage")
     options.check_output(output, Path(source), ".floc")
-    if not is_captured:  # errors show before weights are loaded
+    if not is_captured:
         _check_video(source)
     later = (ratio, budget)  # of each question, with --query-weight
     if query_weight:
@@ -108,7 +104,7 @@ def ask(
     budgets = [limits, *[{"ratio": 1, "reuse": None}] * compare]
     answers = []
     for run, limits in enumerate(budgets):
-        captured = _capture(session, Path(source), stored, **{**settings, **limits})
+        captured = _capture(session, Path(source), stored, **settings | limits)
         if output is not None and run == 0:
             output.parent.mkdir(parents=True, exist_ok=True)
             captured.save(output)

@@ -75,7 +75,7 @@ def compress(
     else:
         refused: dict[str, Any] = dict(fps=fps, max_frames=max_frames, encoder=encoder, device=device)
         refused["no_fast_vision"] = no_fast_vision
-        options.refuse_options(source, "this file holds tokens", **refused)
+        options.refuse_options(f"{source}:", " is for videos; this file holds tokens", **refused)
         tokens = files.read_tokens(source, tensor)
     seconds["decode and encode" if is_video else "read"] = time.perf_counter() - started
     limits: dict[str, Any] = {"ratio": ratio, "budget": budget, "coverage": coverage}

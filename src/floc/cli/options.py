@@ -142,15 +142,11 @@ def check_seconds(**given: float | None) -> None:
             raise ValueError(f"--{name.replace('_', '-')} must be a number of seconds, {limits}; got {value:g}")
 
 
-def list_given(**values: object) -> list[str]:
-    """Return the names of the options that were given: their values are neither None nor False."""
-    return [f"--{name.replace('_', '-')}" for name, value in values.items() if value is not None and value is not False]
-
-
-def refuse_options(source: object, reason: str, **values: object) -> None:
-    """Raise ValueError if an option was given that is for videos, while the source is none."""
-    if given := list_given(**values):
-        raise ValueError(f"{source}: {given[0]} is for videos; {reason}")
+def refuse_options(before: str, after: str, **values: object) -> None:
+    """Raise ValueError with two parts of a message around the name of the first option that was given, if any was."""
+    for name, value in values.items():
+        if value is not None and value is not False:  # 0 is given
+            raise ValueError(f"{before} --{name.replace('_', '-')}{after}")
 
 
 def parse_limit(text: str | None) -> Limit:

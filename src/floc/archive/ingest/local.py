@@ -21,12 +21,12 @@ from typing import Self
 
 import torch
 
+from floc._atomic import create_temporary_folder
 from floc._text import hide_secrets
 from floc.archive.ingest.job import IngestEvent, IngestJob, IngestOptions, VideoFailed, VideoPlan, VideoSpan
 from floc.archive.ingest.ledger import Ledger
 from floc.archive.ingest.sources import VideoFile
 from floc.archive.ingest.worker import Worker, plan_video
-from floc.archive.locks import create_temporary_folder
 
 MAX_TRIES = 3
 MOST_PER_CORE = 8  # workers; each holds an encoder, and more only take memory

@@ -14,9 +14,9 @@ from urllib.parse import quote
 import pyarrow as pa
 from pyarrow import fs
 
+from floc._atomic import create_temporary_folder
 from floc._text import hide_secrets, redact_source
 from floc.archive.lance_tables import is_local
-from floc.archive.locks import create_temporary_folder
 from floc.archive.schema import StoreError
 
 # in folders; a file given by name may have any suffix
