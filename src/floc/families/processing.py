@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from floc.families.preparation import Preparation
-from floc.families.pretrained import hide_progress
+from floc.families.pretrained import hide_progress, load_part
 from floc.families.processor_control import (
     FIND,
     PIXELS,
@@ -36,6 +36,7 @@ from floc.families.processor_control import (
     extrapolate,
 )
 from floc.families.sampling import sample_frames
+from floc.families.table import find_family
 from floc.video.choice import FrameChoice, VideoFacts
 
 Rate: TypeAlias = float | Literal["all"] | None  # frames per second; None: the processor's
@@ -339,6 +340,20 @@ class VideoPreparer:
     def _processing(self) -> dict[str, Any]:
         drawn = {"draw_on_frames": False} if self.draws_times else {}  # before, by the plan
         return {name: value for name, value in self.settings.items() if name not in ("fps", "num_frames")} | drawn
+
+
+def load_processor(source: str, purpose: str) -> tuple[Any, Any]:
+    """Load config and processor of a folder or hub id; raise ValueError unless the model reads videos with it."""
+    config = load_part("config", source, purpose)
+    config = getattr(config, "thinker_config", config)
+    find_family(config)
+    processor = load_part("processor", source, purpose)
+    try:
+        check_processor(processor)
+        check_match(processor, config)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+    return config, processor
 
 
 def check_match(processor: Any, config: Any) -> None:

@@ -153,7 +153,7 @@ def test_compare_also_asks_with_all_tokens(clip: Path, models) -> None:
         (["no.floc", "?", "--model", "{model}"], "no such file"),
         (["no.floc", "?", "--model", "{model}", "--compare"], "--compare is for videos"),
         (["no.floc", "?", "--model", "{model}", "--fps", "2"], "already captured"),
-        (["{clip}", "?", "--model", "{model}", "--device", "cuda:9"], "cannot be moved to"),
+        (["{clip}", "?", "--model", "{model}", "--device", "cuda:9"], "device 'cuda:9' cannot be used here"),
         (["{clip}", "?", "--model", "{llama}"], "does not support video models of type 'llama'"),
         (["{clip}", "?", "--model", "{weightless}"], "its weights cannot be loaded"),
         (["{clip}", "?", "--model", "{unprepared}"], "not a folder or hub id with a processor"),

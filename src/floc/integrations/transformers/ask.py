@@ -9,10 +9,9 @@ import torch
 
 from floc.captured.captured import Captured
 from floc.captured.pieces import StageTimer
-from floc.encoders.base import default_device
-from floc.families import find_family
-from floc.families.pretrained import first_line, hide_progress, load_part
-from floc.families.processing import check_match, check_processor
+from floc.encoders.base import choose_device
+from floc.families.pretrained import first_line, hide_progress
+from floc.families.processing import load_processor
 from floc.integrations.transformers.capture import capture
 from floc.integrations.transformers.question import embed_text
 from floc.integrations.transformers.replay import replay
@@ -23,14 +22,10 @@ class Session:
     """A model of a folder or hub id with its processor, for questions about videos."""
 
     def __init__(self, source: str, device: str | None = None) -> None:
-        config = load_part("config", source, "asking a model")
-        find_family(config)
-        self.processor = load_part("processor", source, "asking a model")  # before the weights: errors show early
-        check_processor(self.processor)
-        check_match(self.processor, getattr(config, "thinker_config", config))
+        target = choose_device(device)
+        _, self.processor = load_processor(source, "asking a model")  # before the weights: errors show early
         import transformers
 
-        target = device or default_device()
         try:
             with hide_progress():
                 model: Any = transformers.AutoModelForImageTextToText.from_pretrained(source, dtype="auto")
@@ -38,7 +33,7 @@ class Session:
         except (OSError, ValueError) as error:
             message = f"{source}: its weights cannot be loaded ({first_line(error)}); it needs .safetensors files"
             raise ValueError(message) from error
-        except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
+        except RuntimeError as error:  # out of memory
             raise ValueError(f"{source}: the model cannot be moved to {target!r}: {first_line(error)}") from error
 
     def capture(self, video: Any, **settings: Any) -> Captured:
