@@ -1,8 +1,8 @@
-"""Table "capture": peak memory of capturing a video, against its length, and the share of decoding and preprocessing.
+"""Table "capture": peak memory of capturing a video, against its length.
 
 A tiny Qwen2.5-VL with random weights captures one video repeated to several lengths, one frame a second, with the same
 budget, each length in a process of its own. Frames are decoded as they are needed, so neither the pixels nor the tokens
-of the whole video are in memory at once. A short video is also captured with a larger vision encoder.
+of the whole video are in memory at once.
 """
 
 from __future__ import annotations
@@ -30,14 +30,6 @@ from benchmarks.videos import open_videos, repeat_video
 FRAMES = (256, 1024, 7200)
 BUDGET = 4096
 STAGES = ("decode", "preprocess", "vision", "select")
-# vision encoders by name; those of models with 7 billion parameters have 32 layers of 1280 values
-TOWERS: dict[str, dict[str, Any]] = {
-    "2 layers of 16 values": {},
-    "12 layers of 384 values": dict(
-        depth=12, hidden_size=384, intermediate_size=1536, num_heads=6, fullatt_block_indexes=[2, 5, 8, 11]
-    ),
-}
-TOWER_FRAMES = 128
 
 
 def run(small: bool, echo: Echo) -> dict[str, Any]:
@@ -51,22 +43,15 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
             records.append({"film": paths[0].name, **run_module("benchmarks.tables.capture", str(path), str(budget))})
             path.unlink()
             echo(f"{records[-1]['frames']} frames: {records[-1]['peak_bytes'] / 1e6:.0f} MB")
-        towers = []
-        for name in TOWERS:
-            path = Path(folder) / "short.mkv"
-            repeat_video(paths[0], path, 8 if small else TOWER_FRAMES)
-            found = run_module("benchmarks.tables.capture", str(path), str(budget // 4), name)
-            towers.append({"film": paths[0].name, "tower": name, **found})
-            echo(f"{name}: {_read_share(towers[-1]):.0%} of {found['seconds']:.1f} s before the vision encoder")
-    return {"films": records, "towers": towers}
+    return {"films": records}
 
 
-def _measure_peak(path: Path, budget: int, tower: str = next(iter(TOWERS))) -> dict[str, Any]:
-    """Capture a video in this process; return its peak memory, the seconds and the size of the result."""
+def _measure_peak(path: Path, budget: int) -> dict[str, Any]:
+    """Capture a video in this process; return its peak memory and the size of the result."""
     import floc
     from floc.tokens import Frames
 
-    model = make_qwen(torch.device("cpu"), tiny=True, vision=TOWERS[tower])
+    model = make_qwen(torch.device("cpu"), tiny=True)
     processor = make_processor(max_tokens=80)
     frames = [Frames(np.zeros((64, 224, 280, 3), np.uint8), np.arange(64.0))]
     floc.capture(model, frames, ratio=1 / 8, processor=processor)  # compiles and loads
@@ -82,13 +67,7 @@ def _measure_peak(path: Path, budget: int, tower: str = next(iter(TOWERS))) -> d
         "peak_bytes": read_status_bytes("VmHWM"),
         "seconds": seconds,
         "stages": dict(video.made["seconds"]),
-        "threads": torch.get_num_threads(),
     }
-
-
-def _read_share(row: Mapping[str, Any]) -> float:
-    """Return the share of decoding and preprocessing in the seconds of a capture."""
-    return (row["stages"]["decode"] + row["stages"]["preprocess"]) / row["stages"]["total"]
 
 
 def _show_stage(stage: str, row: Mapping[str, Any]) -> str:
@@ -114,21 +93,7 @@ def _show(document: dict[str, Any]) -> str:
     return show_records(document["films"], columns, note, show_environment(document, "python", "torch", "av"))
 
 
-def _show_towers(document: dict[str, Any]) -> str:
-    rows = document["towers"]
-    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
-        "vision encoder": lambda row: row["tower"],
-        **{f"{stage}, ms a frame": partial(_show_stage, stage) for stage in STAGES},
-        "decode and preprocess, share": lambda row: f"{_read_share(row):.0%}",
-    }
-    note = (
-        f"{rows[0]['film']}, {rows[0]['frames']} frames, one a second, {rows[0]['tokens']:,} tokens, random weights, "
-        f"{rows[0]['threads']} threads. All frames between are decoded, too."
-    )
-    return show_records(rows, columns, note, show_environment(document, "python", "torch", "av"))
-
-
-TABLE = BenchTable("capture", run, {"capture": _show, "capture-stages": _show_towers})
+TABLE = BenchTable("capture", run, {"capture": _show})
 
 if __name__ == "__main__":
-    print(json.dumps(_measure_peak(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])))
+    print(json.dumps(_measure_peak(Path(sys.argv[1]), int(sys.argv[2]))))

@@ -198,7 +198,8 @@ def group_windows(lengths: tuple[int, ...], device: torch.device) -> Windows:
     (2, 1)
     """
     sizes = np.array([length for length in lengths if length])
-    period = next(p for p in range(1, len(sizes) + 1) if len(sizes) % p == 0 and _repeats(sizes, p))
+    periods = (p for p in range(1, len(sizes) + 1) if len(sizes) % p == 0)
+    period = next(p for p in periods if (sizes[p:] == sizes[:-p]).all())
     if period == 1 or device.type in PATTERN_DEVICES:
         return Windows(tuple(sizes[:period].tolist()))
     starts = sizes.cumsum() - sizes
@@ -208,10 +209,6 @@ def group_windows(lengths: tuple[int, ...], device: torch.device) -> Windows:
     inverse[order] = np.arange(len(order))
     groups = tuple(zip(counts.tolist(), distinct.tolist(), strict=True))
     return Windows((), groups, *(torch.from_numpy(index).to(device) for index in (order, inverse)))
-
-
-def _repeats(sizes: np.ndarray, period: int) -> bool:
-    return bool((sizes[period:] == sizes[:-period]).all())
 
 
 _recent = threading.local()  # the boundaries that were seen last: all layers of a tower pass the same tensors

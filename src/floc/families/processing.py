@@ -35,7 +35,7 @@ from floc.families.processor_control import (
     control_resize,
     extrapolate,
 )
-from floc.families.sampling import sample_frames
+from floc.families.sampling import describe_video, sample_frames
 from floc.families.table import find_family
 from floc.video.choice import FrameChoice, VideoFacts
 
@@ -79,20 +79,9 @@ class VideoPlan:
 
     def describe(self) -> Any:
         """Return the plan as `VideoMetadata` of transformers."""
-        from transformers.video_utils import VideoMetadata
-
-        facts = self.facts
         # processors compute the rate of the frames they took from this
-        share: Any = 1 if self.taken is None else len(self.indices) / self.taken
-        return VideoMetadata(
-            total_num_frames=facts.frames * share,
-            fps=facts.fps,
-            width=facts.width,
-            height=facts.height,
-            duration=facts.duration_s,
-            video_backend="pyav",
-            frames_indices=self.indices.tolist(),
-        )
+        share = 1 if self.taken is None else len(self.indices) / self.taken
+        return describe_video(self.facts, self.facts.frames * share, self.indices.tolist())
 
 
 class VideoPreparer:
@@ -140,8 +129,8 @@ class VideoPreparer:
             rate = DEFAULT_FPS
         try:
             limit = facts.frames if max_frames == "all" else max_frames
-            given = self.video_processor, self.settings, _describe_facts
-            indices = sample_frames(*given, facts, rate, limit, must_follow=fps is not None)
+            given = self.video_processor, self.settings, facts
+            indices = sample_frames(*given, rate, limit, must_follow=fps is not None)
             if not len(indices):
                 raise ZeroDivisionError
             plan = self.plan_frames(facts, indices, self._find_size(len(indices), facts), rate)
@@ -380,8 +369,3 @@ def check_processor(processor: Any) -> None:
     VideoPreparer(processor)
     if not getattr(processor, "chat_template", None):
         raise ValueError("the processor has no chat template; put the model's chat_template.jinja beside its files")
-
-
-def _describe_facts(facts: VideoFacts) -> Any:
-    """Return `VideoMetadata` of a video before its frames are chosen."""
-    return VideoPlan(facts, np.zeros(0, np.int64), None, {}, ("", ())).describe()
