@@ -183,6 +183,9 @@ def test_errors_are_one_line(arguments: list[str], message: str, clip: Path, mod
 
 def test_refuses_a_prompt_beyond_the_context(clip: Path, tmp_path: Path) -> None:
     model = save("qwen2_5_vl", tmp_path, max_position_embeddings=520)
+    (model / "model.safetensors").unlink()  # the error comes before the weights are loaded
     done = run(clip, "?", "--model", model, "--max-new-tokens", 1)
     assert done.exit_code != 0
     assert "the model's context is 520" in f"{done.exception} {done.stderr}"
+    done = run(clip, "?", "--model", model, "--max-frames", 1)
+    assert "cannot take this video" in f"{done.exception} {done.stderr}"
