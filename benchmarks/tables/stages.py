@@ -1,7 +1,7 @@
 """Table "stages": the share of decoding and preprocessing in a capture on a CPU, by the size of the vision encoder.
 
-Qwen2.5-VL with random weights captures the start of a video, one frame a second, in a process for each encoder. Above a
-few percent, a faster decoder would speed up the capture.
+Qwen2.5-VL with random weights captures the start of a video, one frame a second, in a process for each encoder. On a
+busy machine set GOMP_SPINCOUNT=0: threads of torch that wait in loops take the cores from one another.
 """
 
 from __future__ import annotations
