@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, cycle
@@ -43,7 +42,6 @@ Rate: TypeAlias = float | Literal["all"] | None  # frames per second; None: the 
 Turns: TypeAlias = Sequence[tuple[str, str]]  # questions about a video with their answers, oldest first
 Limit: TypeAlias = int | Literal["all"] | None  # the most frames; None: the processor's
 
-LARGE_PIXELS = 1 << 26  # values of pixels that a processor may copy to write a prompt
 MANY_FRAMES = 4096  # beyond the limits of processors on a whole video
 DEFAULT_FPS = 2.0  # of Qwen's own tools and of vLLM, for processors that would take every frame
 # first words of the settings of a video processor that shape pixels and grids, and those of them that do not
@@ -216,38 +214,29 @@ class VideoPreparer:
         turns[0]["content"] = [{"type": "video", "video": np.zeros((1, 1, 1, 3), np.uint8)}, *turns[0]["content"]]
         options: dict[str, Any] = {} if plan.fps is None else {"fps": plan.fps}  # some write it into their outputs
         options |= {"return_mm_token_type_ids": True} if asks_token_types else {}
-        inputs = self._apply_template(turns, options, plan, self._shrink_pixels(turns, options, plan))
+        inputs = self._apply_template(turns, options, plan)
         return type(inputs)(
             {name: inputs[name] for name in inputs if name not in PIXELS and torch.is_tensor(inputs[name])}
         )
 
-    def _apply_template(
-        self, turns: list[Any], options: dict[str, Any], plan: VideoPlan, shape: tuple[int, ...]
-    ) -> Any:
-        """Let the processor write a prompt, with pixels of a shape."""
+    def _apply_template(self, turns: list[Any], options: dict[str, Any], plan: VideoPlan) -> Any:
+        """Let the processor write a prompt, with pixels that take no memory."""
         from jinja2 import TemplateError
 
-        processor = copy.copy(self.processor)
-        pixels = plan.pixels[0], shape
-        processor.video_processor = answer_with(self.video_processor, plan.outputs, pixels, plan.describe())
         settings: dict[str, Any] = dict(add_generation_prompt=True, tokenize=True, return_dict=True)
-        try:
+        processor = copy.copy(self.processor)
+
+        def write(device: str) -> Any:
+            given = plan.outputs, plan.pixels, plan.describe()
+            processor.video_processor = answer_with(self.video_processor, *given, device)
             return processor.apply_chat_template(turns, **settings, return_tensors="pt", processor_kwargs=options)
+
+        try:
+            return write("meta")
+        except NotImplementedError:  # it turns pixels into an array, without a copy, to read their shape
+            return write("cpu")
         except TemplateError as error:
             raise ValueError(f"the processor's chat template does not support videos ({error})") from error
-
-    def _shrink_pixels(self, turns: list[Any], options: dict[str, Any], plan: VideoPlan) -> tuple[int, ...]:
-        """Return the shape of a video's pixels, smaller if the prompt of a short video does not depend on it.
-
-        Some processors copy the pixels, which would take gigabytes for a long video.
-        """
-        shape = plan.pixels[1]
-        if math.prod(shape) <= LARGE_PIXELS or len(shape) < 4:
-            return shape
-        short = self.plan_frames(plan.facts, plan.indices[: 2 * self.frames_per_slice], plan.size, plan.fps)
-        sizes = short.pixels[1], (*short.pixels[1][:-2], 1, 1)
-        whole, small = (self._apply_template(turns, options, short, size)["input_ids"] for size in sizes)
-        return (*shape[:-2], 1, 1) if torch.equal(whole, small) else shape
 
     def depends_on_count(self, width: int, height: int) -> bool:
         """Return whether long videos have smaller frames."""

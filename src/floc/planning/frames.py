@@ -16,7 +16,7 @@ from floc.planning.costs import ModelCosts, Workload
 from floc.video.choice import VideoFacts
 
 MOST_COMPRESSED = 32  # times as many frames as usual at most: 1/32 is the smallest ratio of the paper
-COUNTED_FRAMES = 128  # a longer prompt is not written to count its tokens: some processors copy all pixels
+COUNTED_FRAMES = 128  # a longer prompt is not written to count its tokens: a million take seconds and gigabytes
 QUESTION = 512  # tokens left for a question and its answer
 
 
