@@ -47,15 +47,15 @@ def make_config(text: dict[str, Any], vision: dict[str, Any], sections: list[int
     )
 
 
-def make_qwen(device: torch.device, tiny: bool) -> Any:
-    """Build Qwen2.5-VL with random weights: the 7B model, or a tiny one."""
+def make_qwen(device: torch.device, tiny: bool, vision: dict[str, Any] | None = None) -> Any:
+    """Build Qwen2.5-VL with random weights: the 7B model, or a tiny one, whose vision encoder may be larger."""
     import transformers
 
     if tiny:
         text = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2)
         text |= dict(num_key_value_heads=2, vocab_size=FULL_TEXT["vocab_size"])
-        vision: dict[str, Any] = dict(depth=2, hidden_size=16, intermediate_size=24, num_heads=2)
-        config = make_config(text, vision | {"fullatt_block_indexes": [1]}, [2, 3, 3])
+        tiny_vision = dict(depth=2, hidden_size=16, intermediate_size=24, num_heads=2, fullatt_block_indexes=[1])
+        config = make_config(text, vision or tiny_vision, [2, 3, 3])
     else:
         config = make_config(FULL_TEXT, FULL_VISION, FULL_SECTIONS)
     return _build(transformers.Qwen2_5_VLForConditionalGeneration, config, device)

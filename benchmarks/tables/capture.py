@@ -84,10 +84,7 @@ def _show(document: dict[str, Any]) -> str:
         "peak, MB": lambda row: f"{row['peak_bytes'] / 1e6:.0f}",
         "ratio to the shortest": lambda row: f"{row['peak_bytes'] / first['peak_bytes']:.2f}x",
         "seconds": lambda row: f"{row['seconds']:.0f}",
-        **{
-            f"{stage}, ms a frame": partial(_show_stage, stage)
-            for stage in ("decode", "preprocess", "vision", "select")
-        },
+        **{f"{stage}, ms a frame": partial(_show_stage, stage) for stage in STAGES},
     }
     note = (
         f"{first['film']} repeated, one frame a second, a tiny model with random weights, the same budget, each in a "

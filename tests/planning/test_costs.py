@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from floc.encoders.chunks import count_patches
 from floc.planning.costs import ModelCosts, Workload, build_without_weights
 from tests.integrations.transformers.processors import PARTS, transformers
 from tests.integrations.transformers.tiny_configs import create_config
@@ -56,7 +57,7 @@ def test_products_of_the_vision_encoder_are_those_that_torch_counts() -> None:
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model.get_video_features(torch.zeros(patches, 3 * 2 * 4 * 4), grid)
     products = sum(count for operator, count in counter.get_flop_counts()["Global"].items() if "mm" in str(operator))
-    assert costs.count_patches((patches, 96)) == patches
+    assert count_patches(config, (patches, 96)) == patches
     # the merger has a quarter of the rows, but is counted in full: a large part of a tiny encoder
     assert products <= costs.vision.count_flops(patches, 1)[0] <= 3 * products
 

@@ -127,11 +127,6 @@ def get(name: str, *, device: str | None = None, reuse: float | None = None, fas
     """
     name = resolve_name(name)
     check_reuse(reuse, name)
-    if device is not None and name != "pixels":
-        try:
-            torch.empty(0, device=device)
-        except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
-            raise ValueError(f"device {device!r} cannot be used here: {str(error).splitlines()[0]}") from None
     if name.startswith("hf:"):
         return import_module("floc.encoders.vision_tower").load(name, device, reuse=reuse, fast_vision=fast_vision)
     return import_module(f"floc.encoders.{name}").load(device)
@@ -192,9 +187,12 @@ def grid(width: int, height: int) -> tuple[int, int]:
     return (short, long) if width >= height else (long, short)
 
 
-def default_device() -> str:
-    """Return the first GPU if there is one, else the CPU."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def choose_device(name: str | None = None) -> torch.device:
+    """Return the device with a name, by default the first GPU, else the CPU; raise ValueError if it cannot be used."""
+    try:
+        return torch.empty(0, device=name or ("cuda" if torch.cuda.is_available() else "cpu")).device
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
+        raise ValueError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
 
 
 def encode(

@@ -9,6 +9,7 @@ names such an implementation, which attends to all windows of one length at once
 import inspect
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -84,15 +85,7 @@ def _builds_masks(module_class: Any) -> bool:
 # ---- switching
 
 
-@dataclass
-class _Use:
-    """A config that names fast attention at the moment, and how many calls need it."""
-
-    config: Any
-    calls: int = 0
-
-
-_uses: dict[int, _Use] = {}
+_calls: Counter[int] = Counter()  # that run now, by the id of the config that names fast attention
 _lock = threading.Lock()
 _towers: weakref.WeakKeyDictionary[Any, list[weakref.ref[Any]]] = weakref.WeakKeyDictionary()  # of models seen before
 
@@ -101,10 +94,9 @@ def _begin(config: Any) -> None:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     with _lock:
-        if not _uses:
+        if not _calls:
             ALL_ATTENTION_FUNCTIONS[NAME] = attend_windows
-        use = _uses.setdefault(id(config), _Use(config))
-        use.calls += 1
+        _calls[id(config)] += 1
         config._attn_implementation_internal = NAME  # the property would set it in configs inside, too
 
 
@@ -112,14 +104,13 @@ def _end(config: Any) -> None:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     with _lock:
-        use = _uses[id(config)]
-        use.calls -= 1
-        if not use.calls:
+        _calls[id(config)] -= 1
+        if not _calls[id(config)]:
             if config._attn_implementation_internal == NAME:  # the user may have chosen another meanwhile
                 config._attn_implementation_internal = OWN
-            del _uses[id(config)]
+            del _calls[id(config)]
             vars(_recent).clear()
-        if not _uses:
+        if not _calls:
             del ALL_ATTENTION_FUNCTIONS[NAME]
 
 
@@ -207,7 +198,8 @@ def group_windows(lengths: tuple[int, ...], device: torch.device) -> Windows:
     (2, 1)
     """
     sizes = np.array([length for length in lengths if length])
-    period = next(p for p in range(1, len(sizes) + 1) if len(sizes) % p == 0 and _repeats(sizes, p))
+    periods = (p for p in range(1, len(sizes) + 1) if len(sizes) % p == 0)
+    period = next(p for p in periods if (sizes[p:] == sizes[:-p]).all())
     if period == 1 or device.type in PATTERN_DEVICES:
         return Windows(tuple(sizes[:period].tolist()))
     starts = sizes.cumsum() - sizes
@@ -217,10 +209,6 @@ def group_windows(lengths: tuple[int, ...], device: torch.device) -> Windows:
     inverse[order] = np.arange(len(order))
     groups = tuple(zip(counts.tolist(), distinct.tolist(), strict=True))
     return Windows((), groups, *(torch.from_numpy(index).to(device) for index in (order, inverse)))
-
-
-def _repeats(sizes: np.ndarray, period: int) -> bool:
-    return bool((sizes[period:] == sizes[:-period]).all())
 
 
 _recent = threading.local()  # the boundaries that were seen last: all layers of a tower pass the same tensors

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from floc._arrays import to_tensor
-from floc.encoders.base import CELL, CellLayout, default_device, require_multiples
+from floc.encoders.base import CELL, CellLayout, choose_device, require_multiples
 
 # Table 2 of the paper: expansion, channels, repeats, stride of the first repeat
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -110,12 +110,11 @@ class MobileNetEncoder(CellLayout):
 
 def load(device: str | None = None) -> MobileNetEncoder:
     """Load the encoder."""
-    network = load_network()
+    target, network = choose_device(device), load_network()
     for module in network.modules():  # fold every batch norm into the convolution before it
         for (name, layer), (norm_name, norm) in itertools.pairwise(list(module.named_children())):
             if isinstance(layer, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
                 setattr(module, name, fuse_conv_bn_eval(layer, norm))
                 setattr(module, norm_name, nn.Identity())
-    target = torch.device(device or default_device())
     network.to(target).to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types leave it out
     return MobileNetEncoder(network, target)

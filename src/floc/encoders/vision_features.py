@@ -15,7 +15,7 @@ import torch
 from floc.encoders.base import FrameTokens
 from floc.encoders.fast_attention import FastVision
 from floc.families import ModelFamily, find_family
-from floc.families.locate import Shape
+from floc.families.locate import Shape, fold_frames
 from floc.families.parts import find_device
 
 # Types whose vision encoder attends across all frames of a video: the features of a few frames differ from those that
@@ -120,7 +120,8 @@ def _read_shape(config: Any, family: ModelFamily, prepared: Mapping[str, Any], c
     if family.takes_images:
         pixels = prepared.get("pixel_values_videos", prepared.get("pixel_values"))
         assert pixels is not None
-        shapes = [_fold_frame(pixels.shape[:-3].numel(), count)]
+        frames = pixels.shape[:-3].numel()
+        shapes = [fold_frames(frames, count // frames)]
     else:
         shapes = family.read_grids(config, prepared)
     if len(shapes) != 1:
@@ -132,12 +133,6 @@ def _read_shape(config: Any, family: ModelFamily, prepared: Mapping[str, Any], c
         problem = f"the vision encoder of {config.model_type} returned {count} tokens for a grid of {shape}"
         raise ValueError(f"{problem}; prepare the frames with the model's own processor")
     return shape
-
-
-def _fold_frame(frames: int, count: int) -> Shape:
-    """Return the grid of frames that are squares of tokens, or rows if they are not."""
-    side = math.isqrt(count // frames)
-    return (frames, side, side) if frames * side**2 == count else (frames, 1, count // frames)
 
 
 def _flatten(features: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from floc.encoders.base import FrameTokens, default_device, require_rgb
+from floc.encoders.base import FrameTokens, choose_device, require_rgb
 from floc.encoders.chunks import MOST_PIXEL_BYTES, STEP, count_patches, join_frames, limit_patches
 from floc.encoders.reuse import JOINED_BYTES, SliceMemory, encode_changed, remember_frames, require_reuse
 from floc.encoders.vision_features import ADDS_TO_PLACEHOLDER, can_encode_in_chunks, encode_prepared, require_chunks
@@ -154,11 +154,11 @@ class VisionTower(VisionLayout):
 
 def load(name: str, device: str | None = None, *, reuse: float | None = None, fast_vision: bool = True) -> VisionTower:
     """Load the encoder "hf:" with a folder or hub id; options are as in `floc.encoders.get`."""
-    layout = load_layout(name)
+    target, layout = choose_device(device), load_layout(name)
     config = load_part("config", name.removeprefix("hf:"), f"the encoder {name!r}")
     if reuse is not None:
         require_reuse(config, reuse)
-    model = _load_without_language(name, config).to(torch.device(device or default_device()))
+    model = _load_without_language(name, config).to(target)
     return VisionTower(name, layout.preparer, model=model, reuse=reuse, fast_vision=fast_vision)
 
 

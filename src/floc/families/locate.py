@@ -234,9 +234,14 @@ def read_labelled_grids(config: Any, arguments: Arguments) -> list[Shape]:
     shapes = []
     for video in _find_runs(config, arguments["input_ids"]):
         _, start, stop = video[0]
-        side = math.isqrt(stop - start)
-        shapes.append((len(video), side, side) if side**2 == stop - start else (len(video), 1, stop - start))
+        shapes.append(fold_frames(len(video), stop - start))
     return shapes
+
+
+def fold_frames(frames: int, tokens: int) -> Shape:
+    """Return the grid of frames of so many tokens each: squares, or rows if they cannot be."""
+    side = math.isqrt(tokens)
+    return (frames, side, side) if side**2 == tokens else (frames, 1, tokens)
 
 
 def _find_runs(config: Any, ids: torch.Tensor) -> list[list[tuple[int, int, int]]]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from floc.families.table import find_family
+from floc.families.table import is_supported
 
 
 def unwrap_model(model: Any) -> Any:
@@ -16,26 +16,15 @@ def unwrap_model(model: Any) -> Any:
         return model
     from transformers import PreTrainedModel
 
-    models = [(name, part) for name, part in model.named_modules() if isinstance(part, PreTrainedModel)]
-    supported = [(name, part) for name, part in models if _is_supported(part)]
-    outermost: list[tuple[str, Any]] = []
-    for name, part in supported:
-        if not any(name.startswith(f"{outer}.") or not outer for outer, _ in outermost):
-            outermost.append((name, part))
+    models = {name: part for name, part in model.named_modules() if isinstance(part, PreTrainedModel)}
+    outermost: list[str] = []
+    for name, part in models.items():  # a module comes before its parts
+        if is_supported(part.config) and not any(not outer or name.startswith(f"{outer}.") for outer in outermost):
+            outermost.append(name)
     if len(outermost) > 1:
-        names = ", ".join(name for name, _ in outermost)
-        raise ValueError(f"the model contains several video models: {names}; pass one of them")
-    found = outermost or models[:1]
-    found_model = found[0][1] if found else model
-    return getattr(found_model, "thinker", found_model)  # the part of a model that sees, if it also speaks
-
-
-def _is_supported(model: Any) -> bool:
-    try:
-        find_family(model.config)
-    except ValueError:
-        return False
-    return True
+        raise ValueError(f"the model contains several video models: {', '.join(outermost)}; pass one of them")
+    found: Any = models[outermost[0]] if outermost else next(iter(models.values()), model)
+    return getattr(found, "thinker", found)  # the part of a model that sees, if it also speaks
 
 
 def find_decoder(model: Any) -> tuple[Any, Any]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, cycle
@@ -23,7 +22,7 @@ import numpy as np
 import torch
 
 from floc.families.preparation import Preparation
-from floc.families.pretrained import hide_progress
+from floc.families.pretrained import hide_progress, load_part
 from floc.families.processor_control import (
     FIND,
     PIXELS,
@@ -35,14 +34,14 @@ from floc.families.processor_control import (
     control_resize,
     extrapolate,
 )
-from floc.families.sampling import sample_frames
+from floc.families.sampling import describe_video, sample_frames
+from floc.families.table import find_family
 from floc.video.choice import FrameChoice, VideoFacts
 
 Rate: TypeAlias = float | Literal["all"] | None  # frames per second; None: the processor's
 Turns: TypeAlias = Sequence[tuple[str, str]]  # questions about a video with their answers, oldest first
 Limit: TypeAlias = int | Literal["all"] | None  # the most frames; None: the processor's
 
-LARGE_PIXELS = 1 << 26  # values of pixels that a processor may copy to write a prompt
 MANY_FRAMES = 4096  # beyond the limits of processors on a whole video
 DEFAULT_FPS = 2.0  # of Qwen's own tools and of vLLM, for processors that would take every frame
 # first words of the settings of a video processor that shape pixels and grids, and those of them that do not
@@ -78,20 +77,9 @@ class VideoPlan:
 
     def describe(self) -> Any:
         """Return the plan as `VideoMetadata` of transformers."""
-        from transformers.video_utils import VideoMetadata
-
-        facts = self.facts
         # processors compute the rate of the frames they took from this
-        share: Any = 1 if self.taken is None else len(self.indices) / self.taken
-        return VideoMetadata(
-            total_num_frames=facts.frames * share,
-            fps=facts.fps,
-            width=facts.width,
-            height=facts.height,
-            duration=facts.duration_s,
-            video_backend="pyav",
-            frames_indices=self.indices.tolist(),
-        )
+        share = 1 if self.taken is None else len(self.indices) / self.taken
+        return describe_video(self.facts, self.facts.frames * share, self.indices.tolist())
 
 
 class VideoPreparer:
@@ -139,8 +127,8 @@ class VideoPreparer:
             rate = DEFAULT_FPS
         try:
             limit = facts.frames if max_frames == "all" else max_frames
-            given = self.video_processor, self.settings, _describe_facts
-            indices = sample_frames(*given, facts, rate, limit, must_follow=fps is not None)
+            given = self.video_processor, self.settings, facts
+            indices = sample_frames(*given, rate, limit, must_follow=fps is not None)
             if not len(indices):
                 raise ZeroDivisionError
             plan = self.plan_frames(facts, indices, self._find_size(len(indices), facts), rate)
@@ -226,38 +214,29 @@ class VideoPreparer:
         turns[0]["content"] = [{"type": "video", "video": np.zeros((1, 1, 1, 3), np.uint8)}, *turns[0]["content"]]
         options: dict[str, Any] = {} if plan.fps is None else {"fps": plan.fps}  # some write it into their outputs
         options |= {"return_mm_token_type_ids": True} if asks_token_types else {}
-        inputs = self._apply_template(turns, options, plan, self._shrink_pixels(turns, options, plan))
+        inputs = self._apply_template(turns, options, plan)
         return type(inputs)(
             {name: inputs[name] for name in inputs if name not in PIXELS and torch.is_tensor(inputs[name])}
         )
 
-    def _apply_template(
-        self, turns: list[Any], options: dict[str, Any], plan: VideoPlan, shape: tuple[int, ...]
-    ) -> Any:
-        """Let the processor write a prompt, with pixels of a shape."""
+    def _apply_template(self, turns: list[Any], options: dict[str, Any], plan: VideoPlan) -> Any:
+        """Let the processor write a prompt, with pixels that take no memory."""
         from jinja2 import TemplateError
 
-        processor = copy.copy(self.processor)
-        pixels = plan.pixels[0], shape
-        processor.video_processor = answer_with(self.video_processor, plan.outputs, pixels, plan.describe())
         settings: dict[str, Any] = dict(add_generation_prompt=True, tokenize=True, return_dict=True)
-        try:
+        processor = copy.copy(self.processor)
+
+        def write(device: str) -> Any:
+            given = plan.outputs, plan.pixels, plan.describe()
+            processor.video_processor = answer_with(self.video_processor, *given, device)
             return processor.apply_chat_template(turns, **settings, return_tensors="pt", processor_kwargs=options)
+
+        try:
+            return write("meta")
+        except NotImplementedError:  # it turns pixels into an array, without a copy, to read their shape
+            return write("cpu")
         except TemplateError as error:
             raise ValueError(f"the processor's chat template does not support videos ({error})") from error
-
-    def _shrink_pixels(self, turns: list[Any], options: dict[str, Any], plan: VideoPlan) -> tuple[int, ...]:
-        """Return the shape of a video's pixels, smaller if the prompt of a short video does not depend on it.
-
-        Some processors copy the pixels, which would take gigabytes for a long video.
-        """
-        shape = plan.pixels[1]
-        if math.prod(shape) <= LARGE_PIXELS or len(shape) < 4:
-            return shape
-        short = self.plan_frames(plan.facts, plan.indices[: 2 * self.frames_per_slice], plan.size, plan.fps)
-        sizes = short.pixels[1], (*short.pixels[1][:-2], 1, 1)
-        whole, small = (self._apply_template(turns, options, short, size)["input_ids"] for size in sizes)
-        return (*shape[:-2], 1, 1) if torch.equal(whole, small) else shape
 
     def depends_on_count(self, width: int, height: int) -> bool:
         """Return whether long videos have smaller frames."""
@@ -341,6 +320,20 @@ class VideoPreparer:
         return {name: value for name, value in self.settings.items() if name not in ("fps", "num_frames")} | drawn
 
 
+def load_processor(source: str, purpose: str) -> tuple[Any, Any]:
+    """Load config and processor of a folder or hub id; raise ValueError unless the model reads videos with it."""
+    config = load_part("config", source, purpose)
+    config = getattr(config, "thinker_config", config)
+    find_family(config)
+    processor = load_part("processor", source, purpose)
+    try:
+        check_processor(processor)
+        check_match(processor, config)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+    return config, processor
+
+
 def check_match(processor: Any, config: Any) -> None:
     """Raise ValueError if a processor belongs to another model than a config."""
     from transformers.models.auto.video_processing_auto import VIDEO_PROCESSOR_MAPPING_NAMES
@@ -365,8 +358,3 @@ def check_processor(processor: Any) -> None:
     VideoPreparer(processor)
     if not getattr(processor, "chat_template", None):
         raise ValueError("the processor has no chat template; put the model's chat_template.jinja beside its files")
-
-
-def _describe_facts(facts: VideoFacts) -> Any:
-    """Return `VideoMetadata` of a video before its frames are chosen."""
-    return VideoPlan(facts, np.zeros(0, np.int64), None, {}, ("", ())).describe()

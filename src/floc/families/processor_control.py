@@ -85,18 +85,19 @@ def control_resize(processor_class: type) -> type:
 
 
 def answer_with(
-    video_processor: Any, outputs: Mapping[str, Any], pixels: tuple[str, tuple[int, ...]], metadata: Any
+    video_processor: Any, outputs: Mapping[str, Any], pixels: tuple[str, tuple[int, ...]], metadata: Any, device: str
 ) -> Any:
     """Return a video processor that returns `outputs`, whatever it is given.
 
     Args:
         pixels: name and shape of the pixels to return.
         metadata: of the video.
+        device: of the pixels, which take no memory; on "meta" neither do copies of them.
     """
     from transformers import BatchFeature
 
     name, shape = pixels
-    empty = torch.zeros(1).expand(shape)  # no memory; some processors read its shape
+    empty = torch.zeros(1, device=device).expand(shape)
 
     class Answering(type(video_processor)):  # type: ignore[misc]
         """Returns what is known already."""

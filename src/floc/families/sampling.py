@@ -1,8 +1,8 @@
 """Choose the frames of a video as the processor of a model does."""
 
 import copy
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,7 +17,6 @@ _NOT_SAMPLING = ("input_data_format", "do_convert_rgb", "do_sample_frames", "dev
 def sample_frames(
     video_processor: Any,
     settings: Mapping[str, Any],
-    describe: Callable[[VideoFacts], Any],
     facts: VideoFacts,
     fps: float | None,
     max_frames: int | None,
@@ -28,7 +27,6 @@ def sample_frames(
 
     Args:
         settings: In place of the video processor's own.
-        describe: Returns the `VideoMetadata` of a video.
         fps, max_frames: Rate and limit; None: the processor's.
         must_follow: The rate counts even for a processor that ignores it.
     """
@@ -50,18 +48,34 @@ def sample_frames(
     given = {name: getattr(sampler, name, None) for name in accepted if name not in _NOT_SAMPLING}
     if given.get("fps") is not None and not limits:
         given["num_frames"] = None
-    indices = np.asarray(sampler.sample_frames(metadata=describe(facts), **given), np.int64)
-    if must_follow and _ignores_rate(sampler, describe, given):
+    metadata = describe_video(facts, facts.frames)
+    indices = np.asarray(sampler.sample_frames(metadata=metadata, **given), np.int64)
+    if must_follow and _ignores_rate(sampler, given):
         from transformers.video_processing_utils import BaseVideoProcessor
 
-        indices = BaseVideoProcessor.sample_frames(sampler, describe(facts), fps=fps)
+        indices = BaseVideoProcessor.sample_frames(sampler, metadata, fps=fps)
     if max_frames is not None and len(indices) > max_frames:
         indices = indices[np.arange(max_frames) * len(indices) // max_frames]
     return indices
 
 
-def _ignores_rate(sampler: Any, describe: Callable[[VideoFacts], Any], given: Mapping[str, Any]) -> bool:
+def describe_video(facts: VideoFacts, frames: float, indices: Sequence[int] = ()) -> Any:
+    """Return a video as `VideoMetadata` of transformers; `frames` is its length, `indices` are those taken."""
+    from transformers.video_utils import VideoMetadata
+
+    return VideoMetadata(
+        total_num_frames=cast("int", frames),
+        fps=facts.fps,
+        width=facts.width,
+        height=facts.height,
+        duration=facts.duration_s,
+        video_backend="pyav",
+        frames_indices=list(indices),
+    )
+
+
+def _ignores_rate(sampler: Any, given: Mapping[str, Any]) -> bool:
     """Return whether a video processor samples the same frames at any rate."""
-    video = describe(VideoFacts(2400, 24.0, 64, 64))  # between the limits of all processors
+    video = describe_video(VideoFacts(2400, 24.0, 64, 64), 2400)  # between the limits of all processors
     slow, fast = (sampler.sample_frames(metadata=video, **{**given, "fps": fps}) for fps in (0.25, 0.5))
     return len(slow) == len(fast)

@@ -89,10 +89,8 @@ def find_family(config: Any) -> ModelFamily:
     """Return the family of a model, by its config; of a model that also speaks, of the part that thinks."""
     config = getattr(config, "thinker_config", config)
     model_type = getattr(config, "model_type", None)
-    if model_type in FAMILIES:
-        return FAMILIES[model_type]
-    if _follows_protocol(config):
-        return _GRID
+    if is_supported(config):
+        return FAMILIES.get(str(model_type), _GRID)
     supported = f"{', '.join(sorted(FAMILIES))} (docs/reference/models.md shows how to add one)"
     reason = "is not in its table, and its model has no get_video_features with video_grid_thw"
     raise ValueError(
@@ -100,11 +98,14 @@ def find_family(config: Any) -> ModelFamily:
     )
 
 
-def _follows_protocol(config: Any) -> bool:
-    """Return whether a model takes `video_grid_thw` and has a token id for videos.
+def is_supported(config: Any) -> bool:
+    """Return whether a model is in the table, or takes `video_grid_thw` and has a token id for videos.
 
     If the number of tokens does not fit the grid, `find_videos` raises an error before anything is cut.
     """
+    config = getattr(config, "thinker_config", config)
+    if getattr(config, "model_type", None) in FAMILIES:
+        return True
     if getattr(config, "video_token_id", None) is None or getattr(config, "vision_config", None) is None:
         return False
     from transformers import MODEL_MAPPING

@@ -6,7 +6,6 @@ caches, without Python and its libraries.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,12 +119,6 @@ class ModelCosts:
     @property
     def itemsize(self) -> int:
         return self.dtype.itemsize
-
-    def count_patches(self, pixels: tuple[int, ...]) -> int:
-        """Return the rows of the vision encoder for pixels of a shape."""
-        vision = self.config.vision_config
-        side = _read(vision, "patch_size", default=16)
-        return max(1, math.prod(pixels) // (3 * side**2 * _read(vision, "temporal_patch_size", default=1)))
 
     def count_kv_bytes(self, tokens: int) -> int:
         """Return the size of the KV cache; layers with linear attention have none, a sliding window limits it."""

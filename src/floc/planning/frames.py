@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from floc.encoders.chunks import count_patches
 from floc.families import find_family
 from floc.families.frame_size import find_token_side, set_grid
 from floc.families.processing import VideoPlan, VideoPreparer
@@ -15,7 +16,7 @@ from floc.planning.costs import ModelCosts, Workload
 from floc.video.choice import VideoFacts
 
 MOST_COMPRESSED = 32  # times as many frames as usual at most: 1/32 is the smallest ratio of the paper
-COUNTED_FRAMES = 128  # a longer prompt is not written to count its tokens: some processors copy all pixels
+COUNTED_FRAMES = 128  # a longer prompt is not written to count its tokens: a million take seconds and gigabytes
 QUESTION = 512  # tokens left for a question and its answer
 
 
@@ -36,7 +37,7 @@ def describe_workload(preparer: VideoPreparer, plan: VideoPlan, costs: ModelCost
         slices=math.ceil(frames / preparer.frames_per_slice),
         decoded_bytes=3 * facts.width * facts.height * frames,
         pixels=math.prod(plan.pixels[1]),
-        patches=costs.count_patches(plan.pixels[1]),
+        patches=count_patches(costs.config, plan.pixels[1]),
         tokens=tokens,
         kept=tokens,
         text=text,

@@ -11,11 +11,10 @@ import torch
 from floc._system import available_bytes
 from floc._text import format_bytes
 from floc.budget import Budget
-from floc.encoders.base import default_device
-from floc.families import find_family
+from floc.encoders.base import choose_device
 from floc.families.frame_size import limit_frame_tokens
-from floc.families.pretrained import hide_progress, load_part
-from floc.families.processing import Limit, Rate, VideoPlan, VideoPreparer, check_match, check_processor
+from floc.families.pretrained import hide_progress
+from floc.families.processing import Limit, Rate, VideoPlan, VideoPreparer, load_processor
 from floc.planning import speed
 from floc.planning.costs import ModelCosts, Workload, build_without_weights, count_selection_flops
 from floc.planning.frames import QUESTION, describe_workload, plan_more_frames
@@ -79,8 +78,8 @@ def plan(
         device: where the model would run. Default: the first GPU, else the CPU.
     """
     check_sampling(None if fps == "all" else fps, None if max_frames == "all" else max_frames)
-    target = _find_device(device or default_device())
-    facts = video if isinstance(video, VideoFacts) else read_facts(Path(video))
+    target = choose_device(device)
+    facts = video if isinstance(video, VideoFacts) else read_facts(video)
     preparer, costs = load_planner(model)
     if more_frames:
         given = {"ratio": ratio, "budget": budget, "fps": fps, "max_frames": max_frames, "frame_tokens": frame_tokens}
@@ -174,24 +173,9 @@ def estimate_seconds(work: Workload, costs: ModelCosts, device: torch.device) ->
 
 def load_planner(model: str) -> tuple[VideoPreparer, ModelCosts]:
     """Load the processor of a model and read its costs, without its weights."""
-    config = load_part("config", model, "planning")
-    config = getattr(config, "thinker_config", config)
-    find_family(config)
-    processor = load_part("processor", model, "planning")
-    try:
-        check_processor(processor)
-        check_match(processor, config)
-    except ValueError as error:
-        raise ValueError(f"{model}: {error}") from error
+    config, processor = load_processor(model, "planning")
     with hide_progress(hide_warnings=True):
         return VideoPreparer(processor), ModelCosts.from_model(build_without_weights(config))
-
-
-def _find_device(name: str) -> torch.device:
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
-        raise ValueError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
 
 
 def _describe_lack(what: str, needed: int, free: int, device: str) -> str:

@@ -118,6 +118,18 @@ def test_capture_runs_small(run_small):
 
 
 @pytest.mark.slow
+def test_stages_runs_small(run_small):
+    for package in ("av", "PIL", "transformers"):
+        pytest.importorskip(package, reason="needs pip install 'floc-video[video,hf]'; run with -m slow")
+    small, large = run_small("stages")["captures"]
+    assert small["tokens"] == large["tokens"]
+    for row in (small, large):
+        assert sum(value for stage, value in row["stages"].items() if stage != "total") == pytest.approx(
+            row["stages"]["total"], rel=0.01
+        )
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "packages"), [("video", ["av", "PIL"]), ("towers", []), ("ingest", ["av", "lance"])])
 def test_runs_small_in_processes_of_its_own(table, packages, run_small):
     for package in packages:

@@ -18,7 +18,7 @@ from tqdm import tqdm  # noqa: E402
 
 import floc  # noqa: E402
 from floc.integrations.lmms_eval import LMMS_MODELS, models  # noqa: E402
-from floc.integrations.transformers.hooks import is_attached  # noqa: E402
+from floc.integrations.transformers.cache import is_attached  # noqa: E402
 from tests.integrations.transformers.zoo import Text, Video, model, prompt  # noqa: E402
 
 FILM = [Text(3), Video(4, 2, 3), Text(5)]

@@ -153,7 +153,7 @@ def test_compare_also_asks_with_all_tokens(clip: Path, models) -> None:
         (["no.floc", "?", "--model", "{model}"], "no such file"),
         (["no.floc", "?", "--model", "{model}", "--compare"], "--compare is for videos"),
         (["no.floc", "?", "--model", "{model}", "--fps", "2"], "already captured"),
-        (["{clip}", "?", "--model", "{model}", "--device", "cuda:9"], "cannot be moved to"),
+        (["{clip}", "?", "--model", "{model}", "--device", "cuda:9"], "device 'cuda:9' cannot be used here"),
         (["{clip}", "?", "--model", "{llama}"], "does not support video models of type 'llama'"),
         (["{clip}", "?", "--model", "{weightless}"], "its weights cannot be loaded"),
         (["{clip}", "?", "--model", "{unprepared}"], "not a folder or hub id with a processor"),
@@ -183,6 +183,9 @@ def test_errors_are_one_line(arguments: list[str], message: str, clip: Path, mod
 
 def test_refuses_a_prompt_beyond_the_context(clip: Path, tmp_path: Path) -> None:
     model = save("qwen2_5_vl", tmp_path, max_position_embeddings=520)
+    (model / "model.safetensors").unlink()  # the error comes before the weights are loaded
     done = run(clip, "?", "--model", model, "--max-new-tokens", 1)
     assert done.exit_code != 0
     assert "the model's context is 520" in f"{done.exception} {done.stderr}"
+    done = run(clip, "?", "--model", model, "--max-frames", 1)
+    assert "cannot take this video" in f"{done.exception} {done.stderr}"

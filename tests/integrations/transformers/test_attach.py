@@ -12,7 +12,7 @@ import torch
 import floc
 from floc.captured.recipe import Recipe
 from floc.integrations.transformers import FAMILIES
-from floc.integrations.transformers.hooks import is_attached
+from floc.integrations.transformers.cache import is_attached
 from tests.integrations.transformers.helpers import (
     BOTH,
     CLOSE,

@@ -55,7 +55,7 @@ def get_state(bare: Any) -> list[Any]:
     return [
         sorted(REGISTRY),
         [(name, part.config._attn_implementation) for name, part in bare.named_modules() if hasattr(part, "config")],
-        dict(fast_attention._uses),
+        dict(fast_attention._calls),
     ]
 
 

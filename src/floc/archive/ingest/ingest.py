@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from floc._checks import is_positive_int, require
 from floc._text import redact_source
 from floc.archive.ingest.job import IngestJob, IngestOptions, VideoFile
@@ -17,7 +15,7 @@ from floc.archive.locks import FolderLock
 from floc.archive.schema import StoredVideo
 from floc.archive.store import Store
 from floc.budget import Budget
-from floc.encoders.base import default_device
+from floc.encoders.base import choose_device
 from floc.families.processing import Limit, Rate
 from floc.planning import check_plan, describe_plan
 from floc.planning.planner import load_planner
@@ -113,7 +111,7 @@ def check_first(options: IngestOptions, file: VideoFile) -> list[tuple[str, str]
             plan = preparer.plan(read_facts(path), fps=options.fps, max_frames=options.max_frames)
     except (OSError, ValueError):  # its ingest will report it
         return []
-    device = torch.device(options.device or default_device())
+    device = choose_device(options.device)
     budget = Budget.parse(options.ratio, None, options.coverage)
     texts = check_plan(describe_plan(preparer, plan, costs, budget, device))
     return [(name_file(file.uri), warning) for warning in texts]

@@ -1,48 +1,57 @@
 """Ask a model about a video: the work of `floc ask`."""
 
+import functools
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from floc.budget import Budget
 from floc.captured.captured import Captured
 from floc.captured.pieces import StageTimer
-from floc.encoders.base import default_device
-from floc.families import find_family
-from floc.families.pretrained import first_line, hide_progress, load_part
-from floc.families.processing import check_match, check_processor
+from floc.encoders.base import choose_device
+from floc.families.frame_size import limit_frame_tokens
+from floc.families.pretrained import first_line, hide_progress
+from floc.families.processing import VideoPreparer, load_processor
 from floc.integrations.transformers.capture import capture
 from floc.integrations.transformers.question import embed_text
 from floc.integrations.transformers.replay import replay
-from floc.planning.planner import ContextWarning
+from floc.planning import ModelCosts, describe_plan
+from floc.planning.costs import build_without_weights
+from floc.planning.planner import ContextWarning, check_context
+from floc.video import read_facts
 
 
 class Session:
     """A model of a folder or hub id with its processor, for questions about videos."""
 
     def __init__(self, source: str, device: str | None = None) -> None:
-        config = load_part("config", source, "asking a model")
-        find_family(config)
-        self.processor = load_part("processor", source, "asking a model")  # before the weights: errors show early
-        check_processor(self.processor)
-        check_match(self.processor, getattr(config, "thinker_config", config))
+        self.source, self.device = source, choose_device(device)
+        self.config, self.processor = load_processor(source, "asking a model")
+
+    @functools.cached_property
+    def model(self) -> Any:
+        """The model with its weights, which take minutes to load: all else is checked first."""
         import transformers
 
-        target = device or default_device()
         try:
             with hide_progress():
-                model: Any = transformers.AutoModelForImageTextToText.from_pretrained(source, dtype="auto")
-            self.model = model.to(target).eval()
+                model: Any = transformers.AutoModelForImageTextToText.from_pretrained(self.source, dtype="auto")
+            return model.to(self.device).eval()
         except (OSError, ValueError) as error:
-            message = f"{source}: its weights cannot be loaded ({first_line(error)}); it needs .safetensors files"
+            message = f"{self.source}: its weights cannot be loaded ({first_line(error)}); it needs .safetensors files"
             raise ValueError(message) from error
-        except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
-            raise ValueError(f"{source}: the model cannot be moved to {target!r}: {first_line(error)}") from error
+        except RuntimeError as error:  # out of memory
+            problem = f"the model cannot be moved to {str(self.device)!r}: {first_line(error)}"
+            raise ValueError(f"{self.source}: {problem}") from error
 
-    def capture(self, video: Any, **settings: Any) -> Captured:
-        """Capture a video; arguments are those of `floc.capture`."""
+    def capture(self, video: Path, **settings: Any) -> Captured:
+        """Capture a video; arguments are those of `floc.capture`, but a prompt beyond the context is an error."""
+        if not settings.get("more_frames"):
+            self._check_before_loading(video, settings)
         if self.model.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.model.device)
         with warnings.catch_warnings():
@@ -51,6 +60,17 @@ class Session:
                 return capture(self.model, video, processor=self.processor, **settings)
             except ContextWarning as error:
                 raise ValueError(str(error)) from None
+
+    def _check_before_loading(self, video: Path, settings: Mapping[str, Any]) -> None:
+        """Raise ValueError if the processor refuses a video, or its prompt is longer than the model's context."""
+        preparer, limit = VideoPreparer(self.processor), settings.get("frame_tokens")
+        plan = preparer.plan(read_facts(video), fps=settings.get("fps"), max_frames=settings.get("max_frames"))
+        plan = plan if limit is None else limit_frame_tokens(preparer, plan, limit)
+        given = [settings.get(name) for name in ("ratio", "budget", "coverage")]
+        if given != [None] * 3:  # else the method decides
+            costs = ModelCosts.from_model(build_without_weights(self.config))
+            for problem in check_context(describe_plan(preparer, plan, costs, Budget.parse(*given), self.device)):
+                raise ValueError(problem)
 
     def steer(
         self, video: Captured, question: str, weight: float, ratio: float | str | None = None, budget: int | None = None

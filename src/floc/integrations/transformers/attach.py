@@ -59,8 +59,8 @@ class AttachHandle(DecoderHooks):
             if reads_prompt:
                 tokens.append(embeds.detach()[video.row, self._find_text(video.row, videos, ids)])
             # beams and samples repeat rows, and several rows may ask about one video
-            equal = (i for i, other in enumerate(inputs) if videos[i].row < video.row and _are_equal(other, tokens))
-            first = next(equal, None)
+            earlier = (i for i in range(len(inputs)) if videos[i].row < video.row)
+            first = next((i for i in earlier if all(map(torch.equal, inputs[i], tokens))), None)
             if first is None:
                 kept = self.recipe(*tokens)
                 self.last.append(kept.without_tokens())  # 50,000 tokens take a third of a gigabyte
@@ -86,10 +86,6 @@ class AttachHandle(DecoderHooks):
         if not len(columns):
             raise ValueError(f"query='prompt' needs text, but row {row} of the prompt has only special tokens")
         return columns
-
-
-def _are_equal(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
-    return all(map(torch.equal, left, right))
 
 
 def _list_special_ids(model: Any) -> list[int]:

@@ -6,9 +6,7 @@ returns the first length, and while the decoder runs the second. `get_query_offs
 always returns the second, unless a static cache makes masks as long as the prompt.
 """
 
-import copy
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +14,8 @@ import torch
 from torch.nn.functional import pad
 
 from floc.integrations.transformers.cut import DecoderCut
+
+HOOKS = "floc_hooks"  # attribute of a multimodal model that FLoC is attached to
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,10 @@ class CacheLayout:
 class PromptLength:
     """Replaces `get_seq_length` of one cache: returns the length of the prompt, not of what is held of it."""
 
-    def __init__(self, cache: Any, layout: CacheLayout, base: Any, is_attached: Callable[[Any], bool]) -> None:
+    def __init__(self, cache: Any, layout: CacheLayout, base: Any) -> None:
         self.cache = cache
         self.layout = layout
-        self.base = weakref.ref(base)
-        self.is_attached = is_attached
+        self.base = weakref.ref(base)  # caches are copied to ask several questions about one prompt, but no models
 
     @torch.compiler.disable
     def __call__(self, layer_idx: int = 0) -> Any:
@@ -88,7 +87,7 @@ class PromptLength:
         if not int(held):
             return held  # the cache was reset
         base = self.base()
-        if base is None or not self.is_attached(base):
+        if base is None or not is_attached(base):
             raise RuntimeError("this cache holds a prompt that floc shortened; attach floc again, or use a new cache")
         layout = self.layout.truncate(int(held))
         return held + (layout.length - layout.columns.shape[1])
@@ -97,16 +96,15 @@ class PromptLength:
         """Return what the cache itself would return."""
         return type(self.cache).get_seq_length(self.cache, layer_idx)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "PromptLength":
-        # caches are copied to ask several questions about one prompt; the model must not be copied
-        base = self.base()
-        assert base is not None, "a cache outlived its model"
-        return PromptLength(copy.deepcopy(self.cache, memo), self.layout, base, self.is_attached)
+
+def is_attached(base: Any) -> bool:
+    """Return whether FLoC is attached to a multimodal model."""
+    return HOOKS in vars(base)
 
 
-def put_layout(cache: Any, layout: CacheLayout, base: Any, is_attached: Callable[[Any], bool]) -> None:
+def put_layout(cache: Any, layout: CacheLayout, base: Any) -> None:
     """Record on a cache the tokens that it holds."""
-    cache.get_seq_length = length = PromptLength(cache, layout, base, is_attached)
+    cache.get_seq_length = length = PromptLength(cache, layout, base)
     if not getattr(cache, "is_compileable", False):
         cache.get_query_offset = length.count_held
 

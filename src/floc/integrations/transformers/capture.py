@@ -38,7 +38,7 @@ from floc.integrations.transformers.reuse import encode_changed_patches, remembe
 from floc.planning import ModelCosts, check_plan, describe_plan, plan_more_frames
 from floc.planning.planner import ContextWarning, check_context
 from floc.tokens import Frames
-from floc.video import Video
+from floc.video import Video, read_facts
 from floc.video.choice import VideoFacts
 
 
@@ -97,7 +97,7 @@ def capture(
                 raise ValueError("more_frames chooses the frames and the budget; leave out other options for them")
             tower, budget = _take_more_frames(model, tower, path)
         recipe = Recipe(ratio, budget, coverage, method, options)
-        video, tower = _open_file(tower, path, fps, max_frames)
+        video, tower = open_video(path, tower, fps=fps, max_frames=max_frames, batch=STEP)
         _warn(model, tower, recipe)
         planned, encoded = _encode_file(tower, video, timer, frames)
     else:
@@ -158,19 +158,9 @@ def _select_pieces(
 
 def _take_more_frames(model: Any, tower: VisionTower, path: Path) -> tuple[VisionTower, int]:
     """Plan as many frames as fit the machine; return the encoder for them, and the budget."""
-    from floc.video import check_file, read_facts
-
-    check_file(path)
     free_bytes = available_bytes(find_device(model))
     more = plan_more_frames(tower.preparer, read_facts(path), ModelCosts.from_model(model), free_bytes)
     return replace(tower, plan=more.plan), more.budget
-
-
-def _open_file(tower: VisionTower, path: Path, fps: Rate, max_frames: Limit) -> tuple[Video, VisionTower]:
-    from floc.video import check_file
-
-    check_file(path)
-    return open_video(path, tower, fps=fps, max_frames=max_frames, batch=STEP)
 
 
 def _warn(model: Any, tower: VisionTower, recipe: Recipe) -> None:

@@ -22,7 +22,7 @@ from floc._checks import check_choice
 from floc.families import find_family
 from floc.families.locate import Arguments, PromptVideo, Shape
 from floc.families.parts import find_decoder, unwrap_model
-from floc.integrations.transformers.cache import CacheLayout, pop_layout, put_layout
+from floc.integrations.transformers.cache import HOOKS, CacheLayout, is_attached, pop_layout, put_layout
 from floc.integrations.transformers.cut import DecoderCut, VideoSelection, cut_inputs, gather_tokens, plan_cut
 from floc.integrations.transformers.setups import (
     HAS_VIDEO,
@@ -83,17 +83,20 @@ class DecoderHooks(ABC):
         self.encode = getattr(self.base, "get_video_features", None)
         if self.encode is not None:
             self.base.get_video_features = self._remember(self.encode)
+        setattr(self.base, HOOKS, self.hooks)
         discard_compiled_code()
 
     def detach(self) -> None:
         """Restore the model; may be called twice."""
-        if self.hooks and self.encode is not None:
+        if not self.hooks:
+            return
+        if self.encode is not None:
             del self.base.get_video_features
         for hook in self.hooks:
             hook.remove()
-        if self.hooks:
-            discard_compiled_code()
         self.hooks = []
+        delattr(self.base, HOOKS)
+        discard_compiled_code()
 
     def __enter__(self) -> Self:
         return self
@@ -187,7 +190,7 @@ class DecoderHooks(ABC):
         if cache is not None and self.call.reads_video:
             setattr(cache, HAS_VIDEO, True)
         if cache is not None and layout is not None:
-            put_layout(cache, layout, self.base, is_attached)
+            put_layout(cache, layout, self.base)
 
     def _has_videos(self, arguments: Arguments) -> bool:
         has_pixels = self.family.carries_pixels(arguments)
@@ -270,11 +273,6 @@ class DecoderHooks(ABC):
             # some models build it otherwise than the library does for generation
             mask["full_attention"] = layout.cut_attention(prepared["full_attention"], cut, given["past_key_values"])
         return mask
-
-
-def is_attached(base: Any) -> bool:
-    """Return whether a multimodal model has these hooks."""
-    return any(isinstance(getattr(hook, "__self__", None), DecoderHooks) for hook in base._forward_pre_hooks.values())
 
 
 def _marks_padding(mask: Any) -> bool:
