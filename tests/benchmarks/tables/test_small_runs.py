@@ -11,7 +11,6 @@ from benchmarks import peers
 from benchmarks.synthetic import Shape
 from benchmarks.tables import blocks, horizon, scenes, second_pass, select
 from floc.representatives import KnownRepresentation
-from floc.selection.cpu import greedy
 
 
 @pytest.fixture
@@ -42,6 +41,7 @@ def test_select_reports_missing_peers(run_small, tmp_path):
 
 @pytest.mark.usefixtures("no_peers")
 def test_select_does_not_time_wrong_picks(monkeypatch):
+    greedy = pytest.importorskip("floc.selection.cpu.greedy", reason="needs numba: pip install 'floc-video[cpu]'")
     correct = greedy.lazy_greedy
 
     def reverse(matrix, k, weights=None):
