@@ -9,7 +9,7 @@ another session. What is written is complete after every stage:
     session.log   all that the stages printed
     *.tar         the trained models
 
-The summary is printed again after every stage, so that the end of the output always has it.
+A stage's part of the summary is printed when the stage ends, and the whole of it at the end.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ class Stage:
     needs: tuple[str, ...] = ()  # packages, or files in the folder of the results
     needs_gpu: bool = False
     small: tuple[str, ...] = ()  # further arguments of a small session
+    leave_s: float = 0.0  # for stages after it
 
 
 @dataclass
@@ -64,9 +66,9 @@ class Outcome:
     reason: str = ""
 
 
-def _make_table(name: str, limit_s: float, least_s: float, *options: str) -> Stage:
+def _make_table(name: str, limit_s: float, least_s: float, *options: str, needs_gpu: bool = False) -> Stage:
     arguments = ("-m", "benchmarks", name, "--results", "{results}", *options)
-    return Stage(name, arguments, limit_s, least_s, small=("--small",))
+    return Stage(name, arguments, limit_s, least_s, needs_gpu=needs_gpu, small=("--small",))
 
 
 CHECKPOINTS = tuple(part for name in MODELS for part in ("--checkpoint", f"{{output}}/{name}.tar"))
@@ -76,9 +78,9 @@ STAGES = (
     Stage("band", ("-m", "benchmarks.gpu_band"), 200, 60, needs_gpu=True),
     _make_table("vision", 300, 60),
     _make_table("answer", 360, 90),
-    _make_table("methods", 240, 45, "--device", "cuda"),
+    _make_table("methods", 240, 45, "--device", "cuda", needs_gpu=True),
     _make_table("vllm-streams", 120, 30),
-    _make_table("gpu", 180, 45),
+    _make_table("gpu", 180, 45, needs_gpu=True),
     Stage(
         "tests",
         ("-m", "pytest", "-q", "-m", "gpu", "-x", "-p", "no:warnings", *TESTS),
@@ -87,7 +89,7 @@ STAGES = (
         needs=("pytest", "hypothesis"),
         needs_gpu=True,
     ),
-    Stage("training", TRAIN, 660, 120, needs=("transformers",), small=("--exam-films", "2")),
+    Stage("training", TRAIN, 660, 120, needs=("transformers",), small=("--exam-films", "2"), leave_s=200),
     Stage(
         "accuracy",
         ("-m", "benchmarks", "accuracy", "--results", "{results}", "--processes", "{processes}", *CHECKPOINTS),
@@ -114,6 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stage in STAGES:
         if stage.name in options.stages:
             session.run(stage)
+    session.show(session.values)
     return int(any(outcome.state in ("failed", "late") for outcome in session.outcomes))
 
 
@@ -124,24 +127,28 @@ class Session:
         self.output, self.small = output.resolve(), small
         self.end = time.monotonic() + seconds
         self.outcomes: list[Outcome] = []
+        self.values: dict[str, str] = {}  # of the summary, by name
         self.output.mkdir(parents=True, exist_ok=True)
         (self.output / LOG).write_bytes(b"")
 
     def run(self, stage: Stage) -> None:
         """Run a stage, keep its results, and print the summary."""
         left_s = self.end - time.monotonic()
-        reason = self._find_obstacle(stage, left_s)
+        limit_s = min(stage.limit_s, left_s - stage.leave_s)
+        if self.small:
+            limit_s = min(left_s, max(90.0, stage.limit_s / 10))
+        reason = self._find_obstacle(stage, limit_s)
         if reason:
             outcome = Outcome(stage.name, "left out", reason=reason)
         else:
             with tempfile.TemporaryDirectory() as folder:
-                outcome = self._run_process(stage, Path(folder), min(stage.limit_s, left_s))
+                outcome = self._run_process(stage, Path(folder), limit_s)
                 self._keep(Path(folder))
         self.outcomes.append(outcome)
         print(f"== {outcome.stage}: {outcome.state} in {outcome.seconds:.0f} s {outcome.reason}", flush=True)
         self._report()
 
-    def _find_obstacle(self, stage: Stage, left_s: float) -> str:
+    def _find_obstacle(self, stage: Stage, limit_s: float) -> str:
         """Return why a stage cannot run, or an empty string."""
         if stage.needs_gpu and harness.get_gpu_name() is None:
             return "no GPU"
@@ -149,7 +156,7 @@ class Session:
             is_there = (self.output / name).exists() if "." in name else importlib.util.find_spec(name) is not None
             if not is_there:
                 return f"{name} is missing"
-        return "" if left_s >= (10 if self.small else stage.least_s) else f"{max(0, left_s):.0f} s left"
+        return "" if limit_s >= (10 if self.small else stage.least_s) else f"{max(0.0, limit_s):.0f} s left"
 
     def _run_process(self, stage: Stage, folder: Path, limit_s: float) -> Outcome:
         values = {
@@ -176,7 +183,7 @@ class Session:
         os.set_blocking(process.stdout.fileno(), False)
         tail = b""
         is_late = False
-        with (self.output / LOG).open("ab") as log:
+        with process.stdout, (self.output / LOG).open("ab") as log:
             log.write(f"\n== {stage.name}\n".encode())
             while True:
                 is_over = process.poll() is not None
@@ -221,9 +228,8 @@ class Session:
             write_atomic(kept, write)
 
     def _report(self) -> None:
-        """Print the summary, and write it with how each stage ended."""
-        documents = load_results(self.output / RESULTS)
-        values = dict(summarize(documents))
+        """Write the summary, with how each stage ended, and print what is new in it."""
+        values = dict(summarize(load_results(self.output / RESULTS)))
         document = {
             **harness.describe_environment(),
             "stages": [asdict(outcome) for outcome in self.outcomes],
@@ -231,6 +237,12 @@ class Session:
         }
         text = json.dumps(document, indent=1) + "\n"
         write_atomic(self.output / SESSION, lambda temporary: temporary.write_text(text))
+        new = {name: value for name, value in values.items() if self.values.get(name) != value}
+        self.values = values
+        self.show(new)
+
+    def show(self, values: dict[str, str]) -> None:
+        """Print lines of the summary, and how each stage ended."""
         width = max(map(len, values), default=0)
         print("\n".join(f"{name:{width}}  {value}" for name, value in values.items()))
         ended = ", ".join(f"{outcome.stage} {outcome.state}" for outcome in self.outcomes)
@@ -239,10 +251,8 @@ class Session:
 
 def _end_processes(process: subprocess.Popen[bytes]) -> None:
     """End a process and those that it started."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     try:
         process.wait(GRACE_S)
     except subprocess.TimeoutExpired:
@@ -276,6 +286,7 @@ def summarize(documents: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if name in documents:
             try:
                 yield from show(documents[name])
+                yield from ((f"{name}, failed", reason) for reason in documents[name].get("failed", ()))
             except (KeyError, IndexError, TypeError) as error:  # results of another version
                 yield name, f"cannot be read: {type(error).__name__} {error}"
 

@@ -15,7 +15,9 @@ from floc.selection.objective import SCALE, Similarity
 from floc.selection.torch.engine import compute_symmetric_matrix
 from tests.selection.matrices import make_video_tokens, normalize, sharpen
 
-cpu_engine = pytest.importorskip("floc.selection.cpu.engine", reason="backend 'cpu' needs numba: pip install 'floc-video[cpu]'")
+cpu_engine = pytest.importorskip(
+    "floc.selection.cpu.engine", reason="backend 'cpu' needs numba: pip install 'floc-video[cpu]'"
+)
 
 CPU = torch.device("cpu")
 ENGINES = ["cpu", "torch", "reference"]

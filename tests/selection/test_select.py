@@ -13,7 +13,9 @@ from floc.selection import reference
 from floc.selection.objective import SCALE
 from tests.selection.matrices import KINDS, cosine_matrix, make_matrix, snap, value
 
-greedy = pytest.importorskip("floc.selection.cpu.greedy", reason="backend 'cpu' needs numba: pip install 'floc-video[cpu]'")
+greedy = pytest.importorskip(
+    "floc.selection.cpu.greedy", reason="backend 'cpu' needs numba: pip install 'floc-video[cpu]'"
+)
 
 BACKENDS = ["reference", "cpu", "torch"]
 FAST = ["cpu", "torch"]

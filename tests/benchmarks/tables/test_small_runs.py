@@ -14,6 +14,12 @@ from floc.representatives import KnownRepresentation
 
 
 @pytest.fixture
+def greedy():
+    """The compiled kernels of backend "cpu"."""
+    return pytest.importorskip("floc.selection.cpu.greedy", reason="needs numba: pip install 'floc-video[cpu]'")
+
+
+@pytest.fixture
 def no_peers(monkeypatch):
     """Make all peers look as if they were not installed."""
     monkeypatch.setattr(select, "PEERS", [replace(peer, package="no_such_package") for peer in peers.PEERS])
@@ -40,8 +46,7 @@ def test_select_reports_missing_peers(run_small, tmp_path):
 
 
 @pytest.mark.usefixtures("no_peers")
-def test_select_does_not_time_wrong_picks(monkeypatch):
-    greedy = pytest.importorskip("floc.selection.cpu.greedy", reason="needs numba: pip install 'floc-video[cpu]'")
+def test_select_does_not_time_wrong_picks(greedy, monkeypatch):
     correct = greedy.lazy_greedy
 
     def reverse(matrix, k, weights=None):
@@ -74,7 +79,7 @@ def test_horizon_runs_small(run_small):
     )
 
 
-def test_horizon_does_not_time_wrong_picks(monkeypatch):
+def test_horizon_does_not_time_wrong_picks(greedy, monkeypatch):
     correct = greedy.band_greedy
 
     def reverse(*arguments):

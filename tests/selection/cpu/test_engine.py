@@ -13,7 +13,9 @@ from floc.selection.engine import Job
 from floc.selection.objective import Similarity
 from tests.selection.matrices import make_video_tokens
 
-engine = pytest.importorskip("floc.selection.cpu.engine", reason="backend 'cpu' needs numba: pip install 'floc-video[cpu]'")
+engine = pytest.importorskip(
+    "floc.selection.cpu.engine", reason="backend 'cpu' needs numba: pip install 'floc-video[cpu]'"
+)
 
 
 @pytest.mark.parametrize("detail", [1, 2, 3])

@@ -11,7 +11,9 @@ from floc.selection import reference
 from floc.selection.objective import SCALE
 from tests.selection.matrices import KINDS, make_matrix
 
-greedy = pytest.importorskip("floc.selection.cpu.greedy", reason="backend 'cpu' needs numba: pip install 'floc-video[cpu]'")
+greedy = pytest.importorskip(
+    "floc.selection.cpu.greedy", reason="backend 'cpu' needs numba: pip install 'floc-video[cpu]'"
+)
 
 
 def list_raises(similarity: np.ndarray, picks: np.ndarray) -> list[list[int]]:

@@ -9,7 +9,6 @@ import torch
 rows = pytest.importorskip("floc.selection.cpu.rows", reason="backend 'cpu' needs numba: pip install 'floc-video[cpu]'")
 
 
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn])
 def test_normalize_equals_torch_in_every_format(dtype: torch.dtype) -> None:
     values = torch.cat([torch.randn(200) * 10.0**e for e in range(-6, 5)] + [torch.zeros(24)]).clamp(-400, 400)
