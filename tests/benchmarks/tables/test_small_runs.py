@@ -9,7 +9,7 @@ import pytest
 import floc
 from benchmarks import peers
 from benchmarks.synthetic import Shape
-from benchmarks.tables import blocks, horizon, scenes, second_pass, select
+from benchmarks.tables import answer, blocks, horizon, scenes, second_pass, select
 from floc.representatives import KnownRepresentation
 
 
@@ -114,6 +114,22 @@ def test_answer_runs_small(run_small):
         assert all(record["prefill_s"] > 0 for record in model["questions"])
 
 
+def test_answer_keeps_what_was_measured_if_a_part_fails(run_small, monkeypatch):
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc-video[hf]'")
+
+    def fail(*_):
+        raise RuntimeError("out of memory")
+
+    for part in ("_measure_captured", "_measure_steps"):
+        monkeypatch.setattr(answer, part, fail)
+    document = run_small("answer")
+    whats = [{record["what"] for record in model["questions"]} for model in document["models"]]
+    assert all({"all tokens", "attach, floc"} <= names for names in whats)
+    failed = [reason for reason in document["failed"] if "out of memory" in reason]
+    assert len(failed) == 4
+    assert "Not measured: tiny Qwen2.5-VL, capture: RuntimeError: out of memory" in answer._show(document)
+
+
 def test_capture_runs_small(run_small):
     for package in ("av", "PIL", "transformers"):
         pytest.importorskip(package, reason="capturing a video needs pip install 'floc-video[video,hf]'")
@@ -123,7 +139,7 @@ def test_capture_runs_small(run_small):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("table", "packages"), [("video", ["av", "PIL"]), ("towers", []), ("ingest", ["av", "lance"])])
+@pytest.mark.parametrize(("table", "packages"), [("video", ["av", "PIL"]), ("towers", []), ("gpu", ["triton"]), ("ingest", ["av", "lance"])])
 def test_runs_small_in_processes_of_its_own(table, packages, run_small):
     for package in packages:
         pytest.importorskip(package, reason="needs pip install 'floc-video[video,store]'; run with -m slow")
