@@ -76,7 +76,7 @@ TRAIN = ("-m", "examples.tiny_video_model.train_all", "-o", "{output}", "--minut
 STAGES = (
     Stage("kernels", ("-m", "benchmarks.sanitize"), 180, 30, needs_gpu=True),
     Stage("band", ("-m", "benchmarks.gpu_band"), 200, 60, needs_gpu=True),
-    _make_table("vision", 300, 60),
+    _make_table("vision", 330, 60),
     _make_table("answer", 360, 90),
     _make_table("methods", 240, 45, "--device", "cuda", needs_gpu=True),
     _make_table("vllm-streams", 120, 30),

@@ -24,7 +24,7 @@ from floc.encoders import fast_attention
 from floc.encoders.fast_attention import FastVision
 
 SLICES, ROWS, COLUMNS = 784, 12, 20  # patches
-CHUNKS = (8, 64, 256, 784)  # slices at a time
+CHUNKS = (8, 256, 784)  # slices at a time
 CPU_SLICES, CPU_CHUNKS = 16, (1, 8, 16)
 SMALL_SLICES, SMALL_CHUNKS = 4, (1, 4)
 ROUNDS = 3

@@ -139,7 +139,9 @@ def test_capture_runs_small(run_small):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("table", "packages"), [("video", ["av", "PIL"]), ("towers", []), ("gpu", ["triton"]), ("ingest", ["av", "lance"])])
+@pytest.mark.parametrize(
+    ("table", "packages"), [("video", ["av", "PIL"]), ("towers", []), ("gpu", ["triton"]), ("ingest", ["av", "lance"])]
+)
 def test_runs_small_in_processes_of_its_own(table, packages, run_small):
     for package in packages:
         pytest.importorskip(package, reason="needs pip install 'floc-video[video,store]'; run with -m slow")
