@@ -87,7 +87,8 @@ def _select_second_pass(
 
     rows = Rows.measure(tokens.reshape(-1, tokens.shape[-1]))
     detail = float(options.get("detail", 2))
-    windows = floc.methods.make("floc", options).plan_windows(tokens, budget)
+    method: Any = floc.methods.make("floc", options)
+    windows = method.plan_windows(tokens, budget)
     [window] = run.plan_windows(sizes, tuple(windows), budget, tokens.device).windows
     _check_first_pass(window.rows(rows), window, detail)
     survivors = run.select_survivors(window.rows(rows), window, detail)

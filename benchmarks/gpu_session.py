@@ -83,10 +83,10 @@ STAGES = (
     _make_table("gpu", 180, 45, needs_gpu=True),
     Stage(
         "tests",
-        ("-m", "pytest", "-q", "-m", "gpu", "-x", "-p", "no:warnings", *TESTS),
+        ("-m", "pytest", "-q", "-m", "gpu", "--maxfail=5", "--continue-on-collection-errors", "-W", "default", *TESTS),
         420,
         120,
-        needs=("pytest", "hypothesis"),
+        needs=("pytest",),
         needs_gpu=True,
     ),
     Stage("training", TRAIN, 660, 120, needs=("transformers",), small=("--exam-films", "2"), leave_s=200),

@@ -198,7 +198,8 @@ def _measure_stages(case: GpuCase, tokens: torch.Tensor, small: bool) -> tuple[f
     if not has_second_pass(sizes, case.options):
         total = measure_ms(lambda: run.rank_in_blocks(flat, sizes, case.budget, detail), small)
         return spent, total - spent, bytes_, flops
-    windows = floc.methods.make("floc", case.options).plan_windows(tokens, case.budget)
+    method: Any = floc.methods.make("floc", case.options)
+    windows = method.plan_windows(tokens, case.budget)
     [window] = run.plan_windows(sizes, tuple(windows), case.budget, tokens.device).windows
     m = window.survivors
     bytes_, flops = bytes_ + 2 * 2 * m * dim + 4 * m * m, flops + 2 * m * m * dim
@@ -230,7 +231,7 @@ def _show_cases(document: dict) -> str:
         "similarity": lambda row: f"{row['similarity_ms']:.2f}",
         "rest": lambda row: f"{row['selection_ms']:.2f}",
         "floor": lambda row: f"{row['floor_ms']:.2f}",
-        "picks a step or round": lambda row: f"{row['picks_a_step']:.1f}",
+        "picks a step": lambda row: f"{row['picks_a_step']:.1f}",
         "peak, MiB": lambda row: "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**20:.0f}",
     }
     note = (
