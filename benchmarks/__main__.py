@@ -55,6 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--processes", type=int, metavar="N", help="with accuracy: measure methods side by side (default: 1)"
     )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), help="with methods: measure time and memory on this device only"
+    )
     parser.add_argument("--draw", action="store_true", help="draw the plots of existing results")
     options = parser.parse_args(arguments)
     if options.table is None and not options.fill and not options.draw:
@@ -63,7 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unknown table {options.table!r}: `python -m benchmarks list` shows all")
     if (options.checkpoint or options.processes) and options.table != "accuracy":
         parser.error("--checkpoint and --processes are for the table accuracy, which measures trained models")
-    table, more = options.table, {"processes": options.processes} if options.processes else {}
+    if options.device and options.table != "methods":
+        parser.error("--device is for the table methods")
+    given = {"processes": options.processes, "device": options.device}
+    table, more = options.table, {name: value for name, value in given.items() if value}
     if options.checkpoint:
         table, more = "accuracy-models", {"checkpoints": options.checkpoint, **more}
     failed = False

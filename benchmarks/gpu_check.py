@@ -11,6 +11,7 @@ import torch
 import floc
 
 if TYPE_CHECKING:
+    from floc.selection.engine import Band
     from floc.selection.gpu.run import DeviceWindow
     from floc.selection.gpu.similarity import Rows
 
@@ -36,6 +37,20 @@ def check_picks(tokens: torch.Tensor, kept: floc.Kept, sizes: tuple[int, ...], o
         wrong = int((picks != expected).sum())
         raise AssertionError(f"{options}: {wrong} of {len(picks)} picks are not greedy's")
     return made / max(1, steps)
+
+
+def check_band_picks(tokens: torch.Tensor, kept: floc.Kept, band: Band, detail: float = 3) -> float:
+    """Raise unless every pick within a horizon is exact greedy's. Returns the mean number of picks in a round."""
+    from floc.selection.gpu.band_selection import select
+    from floc.selection.torch import band_rounds
+
+    picks = torch.as_tensor(kept.indices[kept.order])
+    selection = select(tokens.reshape(-1, tokens.shape[-1]), band, len(picks), detail)
+    expected, _ = band_rounds.greedy(selection.values, band, len(picks))
+    if not torch.equal(picks, expected):
+        wrong = int((picks != expected).sum())
+        raise AssertionError(f"{band}: {wrong} of {len(picks)} picks are not greedy's")
+    return int((selection.picks.gains > 0).sum()) / max(1, int(selection.picks.rounds.max()))
 
 
 def _select_blocks(
@@ -72,7 +87,8 @@ def _select_second_pass(
 
     rows = Rows.measure(tokens.reshape(-1, tokens.shape[-1]))
     detail = float(options.get("detail", 2))
-    windows = floc.methods.get("floc")(**options).plan_windows(tokens, budget)
+    method: Any = floc.methods.make("floc", options)
+    windows = method.plan_windows(tokens, budget)
     [window] = run.plan_windows(sizes, tuple(windows), budget, tokens.device).windows
     _check_first_pass(window.rows(rows), window, detail)
     survivors = run.select_survivors(window.rows(rows), window, detail)

@@ -15,11 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from floc._system import count_threads
+
+T = TypeVar("T")
 
 # a shorter call is repeated within a round: clock and scheduler are no finer than this
 SHORTEST_S = 0.02
@@ -96,6 +99,23 @@ def _summarize(name: str, baseline: str, times: dict[str, list[float]]) -> Timin
     ratios = seconds / np.array(times[baseline][: len(seconds)])
     low, middle, high = np.percentile(ratios, (20, 50, 80)).tolist()
     return Timing(name, baseline, float(np.median(seconds)) * 1e3, middle, low, high, len(seconds))
+
+
+class Failures:
+    """Collects the errors of measurements, so that one that fails does not cost the others."""
+
+    def __init__(self, echo: Callable[[str], object]) -> None:
+        self.reasons: list[str] = []
+        self._echo = echo
+
+    def attempt(self, what: str, measure: Callable[[], T]) -> T | None:
+        """Return what a measurement returns, or None if it fails."""
+        try:
+            return measure()
+        except Exception as error:
+            self.reasons.append(f"{what}: {type(error).__name__}: {error}"[:500])
+            self._echo(f"failed: {self.reasons[-1]}")
+            return None
 
 
 def get_device() -> torch.device:

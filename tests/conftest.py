@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Generator
 
 import numpy as np
 import pytest
@@ -19,6 +20,17 @@ if not torch.cuda.is_available():
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # as many workers as cores: more threads would only wait for one another
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Skip a test that needs a package which is not installed; the error says which."""
+    try:
+        return (yield)
+    except ImportError as error:
+        if "pip install" not in str(error):
+            raise
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ methods with each other and says nothing about Video-MME.
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -28,6 +29,7 @@ RATIOS = ("1/4", "1/8", "1/16", "1/32", "1/64")
 FILMS, SMALL_FILMS = 100, 4
 BASE = "floc"
 FULL = "all tokens"
+CLUSTERINGS = {"kmeans": "sklearn", "kmedoids": "kmedoids"}  # computed by these packages on a CPU, else by torch
 # options worth a row of their own
 VARIANTS: dict[str, dict[str, Any]] = {
     "floc:detail=1": {"method": "floc", "detail": 1},
@@ -114,14 +116,14 @@ class Grader:
     """A model, and films with questions about them."""
 
     def __init__(self, source: Path, films: int) -> None:
-        from examples.tiny_video_model.checkpoint import describe_checkpoint, load_checkpoint
+        from examples.tiny_video_model.checkpoint import describe_checkpoint, load_answerer
         from examples.tiny_video_model.exam import Examiner, make_exams
         from examples.tiny_video_model.model import CELL
 
         training = describe_checkpoint(source)["training"]
         size = {"height": training["rows"] * CELL, "width": training["columns"] * CELL}
-        model, processor = load_checkpoint(source)
-        self.examiner = Examiner(model, processor.tokenizer, **size)
+        model, tokenizer = load_answerer(source)
+        self.examiner = Examiner(model, tokenizer, **size)
         self.exams = list(make_exams(model, films, **size))
 
     def grade(self, options: dict[str, Any] | None) -> Graded:
@@ -137,13 +139,16 @@ class Grader:
 
     def _grade_at(self, ratio: str, options: dict[str, Any], notes: dict[str, str]) -> np.ndarray | None:
         method = options["method"]
+        if method in CLUSTERINGS and importlib.util.find_spec(CLUSTERINGS[method]) is None:
+            options = {**options, "backend": "torch"}
+            notes[method] = f"{CLUSTERINGS[method]} is not installed, so torch computed the clusters"
         draws = "seed" in methods.list_options(method)
         graded: list[np.ndarray] = []
         for exam in self.exams:
             seed: dict[str, Any] = {"seed": exam.film.seed} if draws else {}
             try:
                 kept = floc.compress(exam.tokens, ratio=ratio, **options, **seed, **get_widen_options(method))
-            except ValueError as error:
+            except (ImportError, ValueError) as error:
                 if graded:  # all films have as many tokens
                     raise
                 notes[f"{method} at {ratio}"] = str(error)

@@ -5,6 +5,7 @@ python -m benchmarks accuracy --checkpoint out/models/all-0.tar --checkpoint out
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -21,7 +22,10 @@ SLICES = 32  # of the films that are asked about
 
 
 def run(small: bool, echo: Echo, checkpoints: Sequence[Path] = (), processes: int = 1) -> dict[str, Any]:
-    """Measure trained models with the same questions about the same films, and compare their rankings of methods."""
+    """Measure trained models with the same questions about the same films, and compare their rankings of methods.
+
+    Without SciPy the rankings are not compared.
+    """
     if not checkpoints:
         raise Unavailable("name trained models: python -m benchmarks accuracy --checkpoint FILE --checkpoint FILE")
     try:
@@ -35,7 +39,7 @@ def run(small: bool, echo: Echo, checkpoints: Sequence[Path] = (), processes: in
         echo(f"\n{path}")
         tokens = SLICES * about["training"]["rows"] * about["training"]["columns"]
         models.append({"model": path.stem, "tokens": tokens, **about, **measure_model(path, small, echo, processes)})
-    pairs = combinations(models, 2)
+    pairs = combinations(models, 2) if importlib.util.find_spec("scipy") is not None else ()
     return {"models": models, "correlations": [record for pair in pairs for record in correlate(*pair)]}
 
 

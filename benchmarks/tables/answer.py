@@ -7,20 +7,21 @@ own time is what passes between a hook before its own and one after it, less the
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 
 import floc
 from benchmarks import harness, models
-from benchmarks.harness import synchronize
+from benchmarks.harness import Failures, synchronize
 from benchmarks.markdown import show_environment, show_records
 from benchmarks.registry import BenchTable, Echo
 from floc.encoders.fast_attention import FastVision
@@ -40,15 +41,24 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
     """Measure both models."""
     import transformers
 
-    tiny = small or not torch.cuda.is_available()
+    tiny, failures = small or not torch.cuda.is_available(), Failures(echo)
+    measured = []
+    for make in (models.make_qwen, models.make_qwen3):
+        measured.append(failures.attempt(make.__name__, functools.partial(_measure_model, make, tiny, echo, failures)))
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
     return {
         "gpu": harness.get_gpu_name() or "no GPU",
         "transformers": transformers.__version__,
-        "models": [_measure_model(make, tiny, echo) for make in (models.make_qwen, models.make_qwen3)],
+        "models": [document for document in measured if document is not None],
+        "failed": failures.reasons,
     }
 
 
-def _measure_model(make: Callable[[torch.device, bool], Any], tiny: bool, echo: Echo) -> dict[str, Any]:
+def _measure_model(
+    make: Callable[[torch.device, bool], Any], tiny: bool, echo: Echo, failures: Failures
+) -> dict[str, Any]:
     """Measure a first question, a captured and a replayed one, and the steps of an answer."""
     model = make(harness.get_device(), tiny)
     is_qwen3 = make is models.make_qwen3
@@ -58,29 +68,31 @@ def _measure_model(make: Callable[[torch.device, bool], Any], tiny: bool, echo: 
     shape = (8, 2, 3) if tiny else (SLICES, ROWS, COLUMNS)
     inputs = _make_prompt(model, shape)
     model.generate(**_make_prompt(model, (2, *shape[1:])), max_new_tokens=2)  # compiles and loads
-    questions = []
+    questions: list[dict[str, Any]] = []
     for method, fast_vision in QUESTIONS:
-        record = _measure_question(model, inputs, method, fast_vision)
+        question = functools.partial(_measure_question, model, inputs, method, fast_vision)
+        what = f"{name}, {method or 'all tokens'}, fast_vision={fast_vision}"
+        record = failures.attempt(what, question) if questions else question()  # all others are compared with the first
+        if record is None:
+            continue
         questions.append(record)
         seconds = ", ".join(f"{name} {record[f'{name}_s']:.4f} s" for name in ("vision", "select", "own", "prefill"))
         echo(f"{record['what']}: {seconds}, {record['total_s']:.3f} s, peak {record['peak_bytes'] / 2**30:.1f} GiB")
-    captured = _measure_captured(model, inputs, echo)
+    held = questions[-1]["held"]
+    captured = failures.attempt(f"{name}, capture", lambda: _measure_captured(model, inputs, echo)) or []
     if not is_qwen3:
-        captured.insert(1, _measure_frames(model, shape, echo))
+        frames = failures.attempt(f"{name}, capture from frames", lambda: _measure_frames(model, shape, echo))
+        captured[1:1] = [] if frames is None else [frames]
     questions += captured
-    steps = _measure_steps(model, inputs, questions[2]["held"], 8 if tiny else STEPS, echo)
-    document = {
+    count = 8 if tiny else STEPS
+    steps = failures.attempt(f"{name}, steps", lambda: _measure_steps(model, inputs, held, count, echo))
+    return {
         "model": name,
         "tokens": shape[0] * shape[1] * shape[2],
         "weights_bytes": models.count_weight_bytes(model),
         "questions": questions,
         "steps": steps,
     }
-    del model, inputs
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    return document
 
 
 def _make_prompt(model: Any, shape: tuple[int, int, int], seed: int = 0) -> dict[str, torch.Tensor]:
@@ -135,10 +147,15 @@ class _StageTimer:
         self._add(decoder.register_forward_pre_hook, "decoder begins")
         self._add(decoder.register_forward_hook, "decoder ends")
 
-    def measure(self) -> dict[str, float]:
-        """Remove the hooks; return seconds by stage and the peak memory of the prefill."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         for hook in self._hooks:
             hook.remove()
+
+    def measure(self) -> dict[str, float]:
+        """Return seconds by stage and the peak memory of the prefill."""
         stages = {
             "vision_s": ("tower begins", "tower ends"),
             "own_s": ("decoder is called", "decoder begins"),
@@ -217,16 +234,16 @@ def _measure_question(
     attached: Any
     for _ in range(2):
         _reset_memory(model.device)
-        timer = _StageTimer(model)
-        timer.hook_before()
-        if method is None:
-            attached = _hook_vision(model, fast_vision)
-        else:
-            attached = floc.attach(model, ratio=RATIO, method=method, fast_vision=fast_vision)
-        with attached as handle, _time_selection(model.device) as selections:
-            timer.hook_after()
-            total_s = _time_generate(model, inputs)
-            kept = handle.last if handle is not None else []
+        with _StageTimer(model) as timer:
+            timer.hook_before()
+            if method is None:
+                attached = _hook_vision(model, fast_vision)
+            else:
+                attached = floc.attach(model, ratio=RATIO, method=method, fast_vision=fast_vision)
+            with attached as handle, _time_selection(model.device) as selections:
+                timer.hook_after()
+                total_s = _time_generate(model, inputs)
+                kept = handle.last if handle is not None else []
         stages = timer.measure()
     select_s = sum(selections)
     what = "all tokens" if method is None else f"attach, {method}"
@@ -300,11 +317,11 @@ def _add_capture(replayed: dict[str, Any], video: floc.Captured, peak_bytes: int
 def _measure_replay(model: Any, video: floc.Captured, question: Any) -> dict[str, Any]:
     """Measure a question on a captured video."""
     _reset_memory(model.device)
-    timer = _StageTimer(model)
-    timer.hook_before()
-    with floc.replay(model, video):
-        timer.hook_after()
-        total_s = _time_generate(model, question)
+    with _StageTimer(model) as timer:
+        timer.hook_before()
+        with floc.replay(model, video):
+            timer.hook_after()
+            total_s = _time_generate(model, question)
     stages = timer.measure()
     held = question["input_ids"].shape[1] - video.n + len(video)
     return {"what": f"replay, {METHODS[1]}", "held": held, **stages, "select_s": 0.0, "total_s": total_s}
@@ -371,6 +388,8 @@ def _show(document: dict[str, Any]) -> str:
     notes = [f"{names}, random weights, {measured[0]['tokens']:,} visual tokens, {RATIO}, the second of two runs."]
     for model_record in measured:
         steps, subject = model_record["steps"], f"of {model_record['model']} " if len(measured) > 1 else ""
+        if steps is None:
+            continue
         ratios = [a / b for a, b in zip(steps["shortened_s"], steps["plain_s"], strict=True)]
         notes.append(
             f"A generation step {subject}takes "
@@ -379,6 +398,8 @@ def _show(document: dict[str, Any]) -> str:
             f"{len(ratios)} rounds of {steps['steps']} steps, in turn; median ratio {steps['ratio']:.3f}, single "
             f"rounds from {min(ratios):.2f} to {max(ratios):.2f})."
         )
+    if failed := document.get("failed"):
+        notes.append(f"Not measured: {'; '.join(failed)}.")
     notes.append(f"{document['gpu']}, transformers {document['transformers']},")
     return show_records(rows, columns, " ".join(notes), show_environment(document, "python", "torch"))
 

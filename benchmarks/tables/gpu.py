@@ -16,7 +16,7 @@ import torch
 
 import floc
 from benchmarks import harness
-from benchmarks.gpu_check import check_picks, has_second_pass
+from benchmarks.gpu_check import check_band_picks, check_picks, has_second_pass
 from benchmarks.gpu_timing import measure_ms, measure_rates, record_graph, time_ms
 from benchmarks.markdown import show_records, show_rows
 from benchmarks.memory import measure_growth
@@ -26,6 +26,8 @@ from benchmarks.registry import BenchTable, Echo, Unavailable
 from benchmarks.synthetic import Shape
 from floc.budget import Budget
 from floc.evaluation import paper
+from floc.methods.floc import choose_horizon
+from floc.selection.engine import Band
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,14 @@ class GpuCase:
         block = self.options.get("block") or frames
         return tuple(cells * min(block, frames - start) for start in range(0, frames, block))
 
+    @property
+    def band(self) -> Band | None:
+        """The band of the default horizon; None if the case has blocks."""
+        if self.options:
+            return None
+        cells = self.shape.height * self.shape.width
+        return Band(self.shape.frames, cells, choose_horizon(self.shape.n, self.budget))
+
     def make_tokens(self, device: torch.device) -> torch.Tensor:
         """[frames, height, width, dim] bfloat16."""
         return torch.from_numpy(self.shape.make_tokens()).to(device, torch.bfloat16)
@@ -59,7 +69,7 @@ WHOLE = {"horizon": None, "detail": 1}
 SECOND_PASS = {"block": 32, "dedupe": 2, "detail": 2}
 EIGHTH, THIRTY_SECOND = {"ratio": "1/8"}, {"ratio": "1/32"}
 USUAL, TINY = Shape(784, 6, 10, 3584), Shape(12, 2, 3, 32)
-LARGE_BLOCKS, LONG = Shape(256, 9, 15, 3584), Shape(7200, 6, 10, 3584)
+LARGE_BLOCKS, LONG, SHORT = Shape(256, 9, 15, 3584), Shape(7200, 6, 10, 3584), Shape(32, 6, 10, 3584)
 CASES = (
     GpuCase("floc-paper, 1/8", USUAL, EIGHTH, PAPER),
     GpuCase("dedupe=2, detail=2, 1/8", USUAL, EIGHTH, SECOND_PASS),
@@ -68,11 +78,16 @@ CASES = (
     GpuCase("floc-paper, 7,200 frames", LONG, {"budget": 24_576}, PAPER),
     GpuCase("floc-paper, block=None, 1/8", USUAL, EIGHTH, WHOLE),
     GpuCase("floc-paper, block=None, 1/32", USUAL, THIRTY_SECOND, WHOLE),
+    GpuCase("floc, 1/8", USUAL, EIGHTH),
+    GpuCase("floc, 1/32", USUAL, THIRTY_SECOND),
+    GpuCase("floc, 32 frames, 1/8", SHORT, EIGHTH),
+    GpuCase("floc, 7,200 frames", LONG, {"budget": 24_576}),
 )
 SMALL = (
     GpuCase("floc-paper, 1/8", TINY, EIGHTH, {**PAPER, "block": 4}),
     GpuCase("dedupe=2, detail=2, 1/8", TINY, EIGHTH, {**SECOND_PASS, "block": 4}),
     GpuCase("floc-paper, block=None, 1/8", TINY, EIGHTH, WHOLE),
+    GpuCase("floc, 1/8", TINY, EIGHTH),
 )
 
 
@@ -132,7 +147,10 @@ def _measure_case(case: GpuCase, device: torch.device, rates: dict[str, float], 
     def compress() -> floc.Kept:
         return floc.compress(tokens, **case.keep, backend="gpu", **case.options)
 
-    steps = check_picks(tokens, compress(), case.sizes, case.options)
+    if case.band is None:
+        steps = check_picks(tokens, compress(), case.sizes, case.options)
+    else:
+        steps = check_band_picks(tokens, compress(), case.band)
     ms = measure_ms(compress, small)
     similarity, selection, bytes_, flops = _measure_stages(case, tokens, small)
     return {
@@ -157,6 +175,13 @@ def _measure_stages(case: GpuCase, tokens: torch.Tensor, small: bool) -> tuple[f
 
     flat = tokens.reshape(-1, tokens.shape[-1])
     n, dim = flat.shape
+    if (band := case.band) is not None:
+        from floc.selection.gpu import band_selection, band_similarity
+
+        fill_band = measure_ms(lambda: band_similarity.compute_band(Rows.measure(flat), band, 3), small)
+        total = measure_ms(lambda: band_selection.rank_in_band(flat, band, case.budget, 3), small)
+        pairs = float(band.n * band.width)
+        return fill_band, total - fill_band, 2.0 * n * dim + 2 * pairs, pairs * dim
     sizes, detail = case.sizes, float(case.options.get("detail", 3))
     plan = run.plan_blocks(sizes, case.budget, run.LIMIT_BYTES, tokens.device)
     pairs = float(sum(size**2 for size in sizes))
@@ -173,7 +198,8 @@ def _measure_stages(case: GpuCase, tokens: torch.Tensor, small: bool) -> tuple[f
     if not has_second_pass(sizes, case.options):
         total = measure_ms(lambda: run.rank_in_blocks(flat, sizes, case.budget, detail), small)
         return spent, total - spent, bytes_, flops
-    windows = floc.methods.get("floc")(**case.options).plan_windows(tokens, case.budget)
+    method: Any = floc.methods.make("floc", case.options)
+    windows = method.plan_windows(tokens, case.budget)
     [window] = run.plan_windows(sizes, tuple(windows), case.budget, tokens.device).windows
     m = window.survivors
     bytes_, flops = bytes_ + 2 * 2 * m * dim + 4 * m * m, flops + 2 * m * m * dim

@@ -40,8 +40,10 @@ ROUNDS, ALLOWANCE_S, PATIENCE_S = 5, 5.0, 5.0
 PAPER_MODEL = "qwen2.5-vl-7b"
 
 
-def run_table(small: bool, echo: Echo) -> dict[str, Any]:
-    """Read the accuracy, and measure the rest."""
+def run_table(small: bool, echo: Echo, device: str | None = None) -> dict[str, Any]:
+    """Read the accuracy, and measure the rest; with a device, add its times to earlier results."""
+    if device is not None:
+        return measure_device(device, small, echo)
     path = run.RESULTS / "accuracy.json"
     if not path.exists():
         raise Unavailable(f"{path} does not exist: run `python -m benchmarks accuracy` first")
@@ -55,6 +57,20 @@ def run_table(small: bool, echo: Echo) -> dict[str, Any]:
         "cost": {device: measure_cost(device, options, small, echo) for device in devices},
     }
     return {**document, **measure_footage(options, small, echo)}
+
+
+def measure_device(device: str, small: bool, echo: Echo) -> dict[str, Any]:
+    """Measure time and memory on one device; all else is that of earlier results."""
+    path = run.RESULTS / "methods.json"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise Unavailable("python -m benchmarks methods --device cuda needs a CUDA device")
+    if not path.exists():
+        raise Unavailable(f"{path} does not exist: run `python -m benchmarks methods` first")
+    earlier = json.loads(path.read_text())
+    options = {name: {"method": name, **get_widen_options(name)} for name in methods.list_methods()}
+    cost = {**measure_cost(device, options, small, echo), "environment": harness.describe_environment()}
+    name = harness.get_gpu_name() or earlier["gpu_name"]
+    return {**earlier, "gpu_name": name, "cost": {**earlier["cost"], device: cost}}
 
 
 def measure_cost(device: str, options: dict[str, dict[str, Any]], small: bool, echo: Echo) -> dict[str, Any]:
@@ -179,7 +195,9 @@ def _make_notes(document: dict[str, Any]) -> list[str]:
         frames, cells, dim = cost["shape"]
         where = document["gpu_name"] if device == "cuda" else "the CPU"
         size = f"{frames} frames of {cells} tokens, {dim} features, float16 ({cost['bytes'] / 2**20:.0f} MiB)"
-        notes.append(f"Time and peak memory above the tokens: one call at {RATIO} on {size} on {where}.")
+        made = cost.get("environment")
+        versions = f" ({show_environment(made, 'torch', 'triton').removesuffix('.')})" if made else ""
+        notes.append(f"Time and peak memory above the tokens: one call at {RATIO} on {size} on {where}{versions}.")
         notes += [f"Not run: {name}: {reason}." for name, reason in cost["missing"].items()]
     notes.append(
         f"Ratios: {RATIO_NOTE}. FLoC paper: the paper's mean accuracy over four benchmarks with Qwen2.5-VL-7B at "

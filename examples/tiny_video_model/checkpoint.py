@@ -24,8 +24,7 @@ LOADED = (".json", ".jinja", ".safetensors")  # files that transformers may read
 def load_checkpoint(source: Path = CHECKPOINT, device: str = "cpu") -> tuple[Any, Any]:
     """Return the model, in float32, and its processor; raise ValueError if a file is missing or was changed."""
     with open_checkpoint(source) as folder:
-        model: Any = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
-        return model.to(device).eval(), transformers.AutoProcessor.from_pretrained(folder)
+        return _load_model(folder, device), transformers.AutoProcessor.from_pretrained(folder)
 
 
 def describe_checkpoint(source: Path) -> dict[str, Any]:
@@ -35,6 +34,17 @@ def describe_checkpoint(source: Path) -> dict[str, Any]:
             raise ValueError(f"{source}: no {LOG}, so its settings are not known; pass what training wrote")
         sums = (folder / SUMS).read_text().splitlines()
         return {"checkpoint": sums, "training": json.loads((folder / LOG).read_text())[0]}
+
+
+def load_answerer(source: Path = CHECKPOINT, device: str = "cpu") -> tuple[Any, Any]:
+    """Return the model and its tokenizer like `load_checkpoint`; the processor's other parts need torchvision."""
+    with open_checkpoint(source) as folder:
+        return _load_model(folder, device), transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def _load_model(folder: Path, device: str) -> Any:
+    model: Any = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
+    return model.to(device).eval()
 
 
 @contextmanager

@@ -84,3 +84,11 @@ def test_environment_is_json_serialisable():
     assert environment["versions"]["numpy"]
     assert environment["date"].endswith("+00:00")
     json.dumps(environment)
+
+
+def test_failures_are_collected_and_do_not_stop_the_others():
+    lines = []
+    failures = harness.Failures(lines.append)
+    assert [failures.attempt("a half", lambda: 1 / 2), failures.attempt("a zero", lambda: 1 / 0)] == [0.5, None]
+    assert failures.reasons == ["a zero: ZeroDivisionError: division by zero"]
+    assert lines == ["failed: a zero: ZeroDivisionError: division by zero"]

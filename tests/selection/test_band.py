@@ -13,48 +13,24 @@ from hypothesis import strategies as st
 from floc import _system
 from floc.selection import reference
 from floc.selection.backends import create_engine
-from floc.selection.cpu import engine as cpu_engine
-from floc.selection.cpu import greedy
 from floc.selection.engine import Band, Job, Solution
 from floc.selection.objective import SCALE, Similarity
 from floc.selection.torch import band_rounds
 from floc.selection.torch.engine import compute_band
+from tests.selection.bands import assert_same, make_signs, pack
 from tests.selection.matrices import sharpen
+
+NEEDS_NUMBA = "backend 'cpu' needs numba: pip install 'floc-video[cpu]'"
+cpu_engine = pytest.importorskip("floc.selection.cpu.engine", reason=NEEDS_NUMBA)
+greedy = pytest.importorskip("floc.selection.cpu.greedy", reason=NEEDS_NUMBA)
 
 CPU = torch.device("cpu")
 FAST = ["cpu", "torch"]
 
 
-def make_signs(n: int, seed: int = 0, dim: int = 16) -> np.ndarray:
-    """[n, dim] tokens of +1 and -1: products and lengths are exact, and ties are common."""
-    return np.random.default_rng(seed).choice(np.array([-1, 1], np.float32), (n, dim))
-
-
 def solve(backend: str, tokens: np.ndarray, band: Band, k: int, detail: float = 1) -> Solution:
     job, similarity = Job(torch.from_numpy(tokens), k), Similarity("cosine", detail)
     return create_engine(backend, CPU).solve_band(job, band, similarity, with_cosines=True)
-
-
-def assert_same(got: Solution, want: Solution) -> None:
-    np.testing.assert_array_equal(got.picks, want.picks)
-    np.testing.assert_array_equal(got.gains, want.gains)
-    assert got.next_gain == want.next_gain
-    assert (np.diff(got.history.rank) >= 0).all()
-    (token, rank, cosine), expected = (
-        np.stack(history)[:, np.lexsort((history.token, history.rank))] for history in (got.history, want.history)
-    )
-    np.testing.assert_array_equal(np.stack([token, rank]), expected[:2])
-    np.testing.assert_allclose(cosine, expected[2], atol=1e-6)
-
-
-def pack(matrix: np.ndarray, band: Band) -> np.ndarray:
-    """Write an [n, n] matrix as a band, by definition."""
-    values = np.zeros((band.n, band.width), np.int16)
-    for v, u in itertools.product(range(band.n), repeat=2):
-        column = u - (v // band.cells - band.horizon) * band.cells
-        if 0 <= column < band.width:
-            values[v, column] = max(matrix[v, u], 0)
-    return values
 
 
 def brute_force(tokens: np.ndarray, band: Band, k: int) -> tuple[list[int], list[float]]:

@@ -10,11 +10,14 @@ import torch
 
 from floc.selection import reference
 from floc.selection.backends import create_engine
-from floc.selection.cpu import engine as cpu_engine
 from floc.selection.engine import Job, Targets
 from floc.selection.objective import SCALE, Similarity
 from floc.selection.torch.engine import compute_symmetric_matrix
 from tests.selection.matrices import make_video_tokens, normalize, sharpen
+
+cpu_engine = pytest.importorskip(
+    "floc.selection.cpu.engine", reason="backend 'cpu' needs numba: pip install 'floc-video[cpu]'"
+)
 
 CPU = torch.device("cpu")
 ENGINES = ["cpu", "torch", "reference"]

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 import floc
 from floc.selection import reference
-from floc.selection.cpu import greedy
 from floc.selection.objective import SCALE
 from tests.selection.matrices import KINDS, cosine_matrix, make_matrix, snap, value
+
+greedy = pytest.importorskip(
+    "floc.selection.cpu.greedy", reason="backend 'cpu' needs numba: pip install 'floc-video[cpu]'"
+)
 
 BACKENDS = ["reference", "cpu", "torch"]
 FAST = ["cpu", "torch"]

@@ -243,7 +243,7 @@ def attend_windows(
 
     own = ALL_ATTENTION_FUNCTIONS[OWN]
     bounds = kwargs.pop("cu_seq_lens_q", None)
-    key_bounds, longest, _ = (kwargs.pop(name, None) for name in PACKED_ARGUMENTS)
+    key_bounds, *_ = (kwargs.pop(name, None) for name in PACKED_ARGUMENTS)
     if bounds is None:  # attention without windows
         return own(module, query, key, value, attention_mask, **kwargs)
     if len(query) != 1 or attention_mask is not None or key_bounds is not bounds:
@@ -264,6 +264,7 @@ def attend_windows(
         return _attend_pattern(attend, packed, windows.pattern)[None], None
     kernel = _find_packed_kernel(packed, windows, kwargs)
     if kernel is not None:
+        longest = max(length for _, length in windows.groups)  # some releases pass it on the GPU, which would wait
         return kernel(packed, bounds, longest, kwargs["scaling"])[None], None
     ordered = [part.index_select(0, windows.order) for part in packed]
     parts = zip(*(part.split([n * length for n, length in windows.groups]) for part in ordered), strict=True)

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+import torch
 
 from benchmarks import run
 from benchmarks.registry import Unavailable, get
@@ -73,3 +74,26 @@ def test_measures_methods_in_turn(monkeypatch, tmp_path):
     found = document["footage"]["floc"]
     assert 0.5 < found["coverage"]["mean"] < 1
     assert found["clip"]["count"] == found["object"]["count"] > 0
+
+
+def test_adds_the_times_on_one_device_to_earlier_results(monkeypatch, tmp_path):
+    monkeypatch.setattr(run, "RESULTS", tmp_path)
+    with pytest.raises(Unavailable, match="python -m benchmarks methods"):
+        table.run_table(True, print, "cpu")
+    earlier = make_document()
+    (tmp_path / "methods.json").write_text(json.dumps(earlier))
+    document = table.run_table(True, lambda _: None, "cpu")
+    assert {name: value for name, value in document.items() if name not in ("cost", "gpu_name")} == {
+        name: value for name, value in earlier.items() if name not in ("cost", "gpu_name")
+    }
+    assert document["cost"]["cpu"]["shape"] == [32, 12, 64]
+    assert document["cost"]["cpu"]["methods"]["floc"]["ratio"] == 1
+    assert f"torch {document['cost']['cpu']['environment']['versions']['torch']}" in get("methods").views["methods"](
+        document | {"footage": dict.fromkeys(document["cost"]["cpu"]["methods"], earlier["footage"]["floc"])}
+    )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="measures for minutes if there is a GPU")
+def test_times_on_a_gpu_need_one():
+    with pytest.raises(Unavailable, match="needs a CUDA device"):
+        table.run_table(True, print, "cuda")

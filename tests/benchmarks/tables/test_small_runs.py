@@ -9,9 +9,14 @@ import pytest
 import floc
 from benchmarks import peers
 from benchmarks.synthetic import Shape
-from benchmarks.tables import blocks, horizon, scenes, second_pass, select
+from benchmarks.tables import answer, blocks, horizon, scenes, second_pass, select
 from floc.representatives import KnownRepresentation
-from floc.selection.cpu import greedy
+
+
+@pytest.fixture
+def greedy():
+    """The compiled kernels of backend "cpu"."""
+    return pytest.importorskip("floc.selection.cpu.greedy", reason="needs numba: pip install 'floc-video[cpu]'")
 
 
 @pytest.fixture
@@ -41,7 +46,7 @@ def test_select_reports_missing_peers(run_small, tmp_path):
 
 
 @pytest.mark.usefixtures("no_peers")
-def test_select_does_not_time_wrong_picks(monkeypatch):
+def test_select_does_not_time_wrong_picks(greedy, monkeypatch):
     correct = greedy.lazy_greedy
 
     def reverse(matrix, k, weights=None):
@@ -74,7 +79,7 @@ def test_horizon_runs_small(run_small):
     )
 
 
-def test_horizon_does_not_time_wrong_picks(monkeypatch):
+def test_horizon_does_not_time_wrong_picks(greedy, monkeypatch):
     correct = greedy.band_greedy
 
     def reverse(*arguments):
@@ -109,6 +114,22 @@ def test_answer_runs_small(run_small):
         assert all(record["prefill_s"] > 0 for record in model["questions"])
 
 
+def test_answer_keeps_what_was_measured_if_a_part_fails(run_small, monkeypatch):
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc-video[hf]'")
+
+    def fail(*_):
+        raise RuntimeError("out of memory")
+
+    for part in ("_measure_captured", "_measure_steps"):
+        monkeypatch.setattr(answer, part, fail)
+    document = run_small("answer")
+    whats = [{record["what"] for record in model["questions"]} for model in document["models"]]
+    assert all({"all tokens", "attach, floc"} <= names for names in whats)
+    failed = [reason for reason in document["failed"] if "out of memory" in reason]
+    assert len(failed) == 4
+    assert "Not measured: tiny Qwen2.5-VL, capture: RuntimeError: out of memory" in answer._show(document)
+
+
 def test_capture_runs_small(run_small):
     for package in ("av", "PIL", "transformers"):
         pytest.importorskip(package, reason="capturing a video needs pip install 'floc-video[video,hf]'")
@@ -130,7 +151,9 @@ def test_stages_runs_small(run_small):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("table", "packages"), [("video", ["av", "PIL"]), ("towers", []), ("ingest", ["av", "lance"])])
+@pytest.mark.parametrize(
+    ("table", "packages"), [("video", ["av", "PIL"]), ("towers", []), ("gpu", ["triton"]), ("ingest", ["av", "lance"])]
+)
 def test_runs_small_in_processes_of_its_own(table, packages, run_small):
     for package in packages:
         pytest.importorskip(package, reason="needs pip install 'floc-video[video,store]'; run with -m slow")

@@ -17,6 +17,25 @@ def test_vision_runs_small(run_small):
     assert "waits" not in table  # of a GPU
 
 
+def test_a_contender_that_fails_does_not_cost_the_others(run_small, monkeypatch):
+    attend = vision.fast_attention.attend_windows
+
+    def fail(module, query, *args, **kwargs):
+        if query.shape[2] > 240:
+            raise RuntimeError("no kernel image is available")
+        return attend(module, query, *args, **kwargs)
+
+    monkeypatch.setattr(vision.fast_attention, "attend_windows", fail)
+    document = run_small("vision")
+    assert {(record["what"], record["chunk"]) for record in document["towers"]} == {
+        (vision.BARE, 1),
+        (vision.FAST, 1),
+        (vision.BARE, 4),
+    }
+    assert len(document["failed"]) == 2  # one for each tower
+    assert "no kernel image is available" in vision._show(document)
+
+
 def test_other_features_are_not_timed():
     features = torch.randn(4, 8)
     assert vision._compare(features, features)["equal"]

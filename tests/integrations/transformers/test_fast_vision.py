@@ -255,6 +255,24 @@ def test_packed_kernel(name: str, models, monkeypatch) -> None:
     assert len(used) == 2  # a layer with windows, and one with frames
 
 
+def test_packed_kernel_gets_the_longest_window_as_a_number(monkeypatch) -> None:
+    """Some releases of transformers pass it as a tensor, and reading it would wait for the GPU in every layer."""
+    given: list[Any] = []
+
+    def run(packed: Any, bounds: torch.Tensor, longest: Any, scale: float) -> torch.Tensor:
+        given.append(longest)
+        return packed[2]
+
+    monkeypatch.setattr(fast_attention, "PATTERN_DEVICES", ())
+    monkeypatch.setattr(fast_attention, "_find_packed_kernel", lambda *_: run)
+    group_windows.cache_clear()
+    bounds, parts = torch.tensor([0, 2, 5, 9], dtype=torch.int32), torch.randn(3, 1, 2, 9, 4)
+    longest = dict.fromkeys(("max_length_q", "max_length_k"), torch.tensor(4))
+    fast_attention.attend_windows(None, *parts, cu_seq_lens_q=bounds, cu_seq_lens_k=bounds, scaling=0.5, **longest)
+    group_windows.cache_clear()
+    assert [(type(value), value) for value in given] == [(int, 4)]
+
+
 @KERNELS
 def test_only_kernels_that_agree_are_used(name: str, monkeypatch) -> None:
     def ignore_windows(q: Any, k: Any, v: Any, ends: Any, _: Any, most: int, __: int, scale: float) -> Any:

@@ -9,10 +9,13 @@ import pytest
 import torch
 
 from floc import _system
-from floc.selection.cpu import engine
 from floc.selection.engine import Job
 from floc.selection.objective import Similarity
 from tests.selection.matrices import make_video_tokens
+
+engine = pytest.importorskip(
+    "floc.selection.cpu.engine", reason="backend 'cpu' needs numba: pip install 'floc-video[cpu]'"
+)
 
 
 @pytest.mark.parametrize("detail", [1, 2, 3])

@@ -8,9 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floc.selection import reference
-from floc.selection.cpu import greedy
 from floc.selection.objective import SCALE
 from tests.selection.matrices import KINDS, make_matrix
+
+greedy = pytest.importorskip(
+    "floc.selection.cpu.greedy", reason="backend 'cpu' needs numba: pip install 'floc-video[cpu]'"
+)
 
 
 def list_raises(similarity: np.ndarray, picks: np.ndarray) -> list[list[int]]:

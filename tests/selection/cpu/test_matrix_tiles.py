@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from floc.selection.cpu import matrix_tiles
+matrix_tiles = pytest.importorskip(
+    "floc.selection.cpu.matrix_tiles", reason="backend 'cpu' needs numba: pip install 'floc-video[cpu]'"
+)
 
 
 @pytest.mark.parametrize("n", [1, 479, 480, 481, 2000])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from floc.selection.cpu import rows
+rows = pytest.importorskip("floc.selection.cpu.rows", reason="backend 'cpu' needs numba: pip install 'floc-video[cpu]'")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn])

@@ -19,10 +19,10 @@ from floc.selection.gpu.engine import GpuEngine
 from floc.selection.gpu.similarity import Rows
 from floc.selection.objective import SCALE, Similarity
 from floc.selection.torch.engine import ReferenceEngine
+from tests.selection.bands import assert_same, make_signs, pack
 from tests.selection.gpu.launches import MARKS
 from tests.selection.gpu.test_greedy_processes import ProcessLauncher
 from tests.selection.gpu.test_similarity import FORMATS, define_matrix, make_tokens
-from tests.selection.test_band import assert_same, make_signs, pack
 
 pytestmark = MARKS
 SHAPES = [(1, 1), (1, 5), (2, 1), (5, 3), (11, 5), (17, 2), (30, 1)]  # frames, cells

@@ -13,6 +13,7 @@ histogram by gain. It leaves words that hold for all later rounds and name no ca
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -42,6 +43,7 @@ class BandPrograms(NamedTuple):
     num_warps: int
 
 
+@lru_cache
 def choose_programs(band: Band, device: torch.device) -> BandPrograms:
     """Choose one warp for small horizons, more for larger ones; all programs must run at the same time."""
     warps = min(_WARPS, max(1, triton.next_power_of_2(band.width) // 1024))
@@ -87,6 +89,7 @@ def pick_in_rounds(
     return picks
 
 
+@lru_cache
 def choose_shape(band: Band, owned: int, warps: int) -> dict[str, int]:
     """Return the constants to compile the kernel with."""
     slices, cells = triton.next_power_of_2(owned), triton.next_power_of_2(band.cells)

@@ -33,8 +33,8 @@ def compute_band(rows: Rows, band: Band, detail: float, tiles: BandTiles = TILES
     """Return the [n, width] int16 similarities of a band, and their sums over each row, [n] int32 or int64."""
     a, dim, device = rows.values, rows.values.shape[1], rows.values.device
     values = torch.empty(band.n, band.width, dtype=torch.int16, device=device)
-    values[: band.reach] = 0  # the rows with columns outside of the video
-    values[max(0, band.n - band.reach) :] = 0
+    values[: band.reach].zero_()  # the rows with columns outside of the video
+    values[max(0, band.n - band.reach) :].zero_()
     sums = torch.zeros(band.n, dtype=get_gain_type(band), device=device)
     step = choose_step(a)
     # from the first row of a tile to the last token within the horizon of its last row

@@ -22,8 +22,8 @@ class GpuEngine(TorchEngine):
         return (4 if weighted else 2) * n * n + 4 * n * dim  # a matrix that is not symmetric is stored twice
 
     def estimate_band_bytes(self, band: Band, dim: int) -> int:
-        # every program keeps covers and changes of all tokens within the horizon of its own
-        return super().estimate_band_bytes(band, dim) + 10 * (2 * band.horizon + 1) * band.n
+        # every program keeps covers and changes of all tokens within the horizon of its own; there are no tiles
+        return 2 * band.n * band.width + 64 * band.n + 10 * (2 * band.horizon + 1) * band.n
 
     def limit_survivors(self, sizes: np.ndarray, survivors: int) -> int:
         # the matrices of all blocks of a window exist together
