@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RATIOS = ("1/4", "1/8", "1/16", "1/32", "1/64")
-FILMS, SMALL_FILMS = 100, 4
+FILMS, SMALL_FILMS = 100, 2
 BASE = "floc"
 FULL = "all tokens"
 # options worth a row of their own
