@@ -49,7 +49,10 @@ OPERATORS := tools/torchvision_operators.py
 # the oldest supported release of transformers, beside the newest in the environment
 OLDEST := 5.17.0
 NEWEST := $(shell sed -n 's/^transformers==//p' constraints.txt)
+# what these steer is the selection; they run with the newest release, and with both in make test-slow
+STEERING := test_question.py test_reuse.py
 TRANSFORMERS := tests/integrations/transformers tests/families tests/encoders/test_vision_tower.py tests/docs/test_models.py \
+	$(addprefix --ignore=tests/integrations/transformers/,$(STEERING)) \
 	$(addprefix tests/docs/test_snippets.py::test_,readme quickstart transformers_guide capture_guide vllm_guide)
 
 .venv/transformers-$(OLDEST): .venv/ready
@@ -89,6 +92,7 @@ test: .venv/ready .venv/transformers-$(OLDEST)
 test-slow: .venv/ready .venv/transformers-$(OLDEST)
 	$(BIN)/pytest -q -n 2 -m 'slow and not gpu'
 	PYTHONPATH=.venv/transformers-$(OLDEST) $(BIN)/pytest -q -n 2 -m 'slow and not gpu' $(TRANSFORMERS)
+	PYTHONPATH=.venv/transformers-$(OLDEST) $(BIN)/pytest -q -n 2 $(addprefix tests/integrations/transformers/,$(STEERING))
 
 test-package: .venv/ready
 	$(BIN)/pytest -q -m package tests/test_package.py
