@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.markdown import show_environment, show_rows
 from benchmarks.registry import BenchTable, Echo
 
-FULL, SMALL = 1.0, 0.002
+FULL, SMALL = 1.0, 0.01
 NAMES = {"files": "file", "clips": "clip", "api": "Python call", "cli": "command line"}
 WRONG = {
     "crash": "crash",
