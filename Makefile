@@ -4,11 +4,12 @@ BIN := .venv/bin
 PIP_INSTALL := pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-package test-corpus fuzz test-kill soak test-lmms install-vllm test-vllm soak-vllm support docs badges format bench bench-small clean
+.PHONY: help demo test test-package test-corpus test-slow fuzz test-kill soak test-lmms install-vllm test-vllm soak-vllm support docs badges format bench bench-small clean
 
 help:
 	@echo "make demo          ask a tiny trained model about a film with 1/8 to 1/32 of the tokens; report in out/demo"
 	@echo "make test          format, lint, types, tests"
+	@echo "make test-slow     run the tests that make test leaves out for time, with two releases of transformers"
 	@echo "make test-package  build the package, install it into a clean environment, use it there"
 	@echo "make test-corpus   ingest 200 videos on processes and on Ray, with kills"
 	@echo "make test-kill     kill commands 200 times, interrupt them, fill their disks; about 15 minutes"
@@ -48,7 +49,11 @@ OPERATORS := tools/torchvision_operators.py
 # the oldest supported release of transformers, beside the newest in the environment
 OLDEST := 5.17.0
 NEWEST := $(shell sed -n 's/^transformers==//p' constraints.txt)
-TRANSFORMERS := tests/integrations/transformers tests/families tests/captured tests/encoders/test_vision_tower.py tests/docs
+# what these steer is the selection; they run with the newest release, and with both in make test-slow
+STEERING := test_question.py test_reuse.py
+TRANSFORMERS := tests/integrations/transformers tests/families tests/encoders/test_vision_tower.py tests/docs/test_models.py \
+	$(addprefix --ignore=tests/integrations/transformers/,$(STEERING)) \
+	$(addprefix tests/docs/test_snippets.py::test_,readme quickstart transformers_guide capture_guide vllm_guide)
 
 .venv/transformers-$(OLDEST): .venv/ready
 	$(BIN)/$(PIP_INSTALL) --no-deps --target $@ transformers==$(OLDEST)
@@ -81,9 +86,13 @@ demo: .venv/ready
 test: .venv/ready .venv/transformers-$(OLDEST)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/pytest -q -n 2 --junitxml .venv/newest.xml
+	$(BIN)/mypy & types=$$!; $(BIN)/pytest -q -n 2 --junitxml .venv/newest.xml; tests=$$?; wait $$types && exit $$tests
 	PYTHONPATH=.venv/transformers-$(OLDEST) $(BIN)/pytest -q -n 2 $(TRANSFORMERS) --junitxml .venv/oldest.xml
+
+test-slow: .venv/ready .venv/transformers-$(OLDEST)
+	$(BIN)/pytest -q -n 2 -m 'slow and not gpu'
+	PYTHONPATH=.venv/transformers-$(OLDEST) $(BIN)/pytest -q -n 2 -m 'slow and not gpu' $(TRANSFORMERS)
+	PYTHONPATH=.venv/transformers-$(OLDEST) $(BIN)/pytest -q -n 2 $(addprefix tests/integrations/transformers/,$(STEERING))
 
 test-package: .venv/ready
 	$(BIN)/pytest -q -m package tests/test_package.py
@@ -117,8 +126,8 @@ soak-vllm: install-vllm
 	VLLM_CPU_KVCACHE_SPACE=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 .venv/vllm-$(VLLM)/bin/python -m tests.integrations.vllm.soak
 
 support: .venv/ready .venv/transformers-$(OLDEST)
-	$(BIN)/pytest -q -n 2 tests/integrations/transformers --junitxml .venv/newest.xml
-	PYTHONPATH=.venv/transformers-$(OLDEST) $(BIN)/pytest -q -n 2 tests/integrations/transformers --junitxml .venv/oldest.xml
+	$(BIN)/pytest -q -n 2 -m 'not gpu' tests/integrations/transformers --junitxml .venv/newest.xml
+	PYTHONPATH=.venv/transformers-$(OLDEST) $(BIN)/pytest -q -n 2 -m 'not gpu' tests/integrations/transformers --junitxml .venv/oldest.xml
 	$(BIN)/python -m tests.integrations.transformers.support docs/reference/models.md $(OLDEST)=.venv/oldest.xml $(NEWEST)=.venv/newest.xml
 
 docs: .venv/ready

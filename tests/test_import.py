@@ -14,9 +14,14 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_import_pulls_in_no_optional_package() -> None:
-    code = "import sys, floc; floc.methods.list_methods(); print(sorted({m.split('.')[0] for m in sys.modules}))"
+    code = """
+import sys, floc
+floc.methods.list_methods(), floc.Captured, floc.plan
+print(sorted({m.split('.')[0] for m in sys.modules}), "torch._dynamo" in sys.modules)
+"""
     loaded = run(code).stdout
     assert "'torch'" in loaded
+    assert loaded.endswith("False\n"), "the compiler of torch takes more than a second to load"
     for name in (
         "numba",
         "triton",

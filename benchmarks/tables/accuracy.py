@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RATIOS = ("1/4", "1/8", "1/16", "1/32", "1/64")
-FILMS, SMALL_FILMS = 100, 4
+FILMS, SMALL_FILMS = 100, 2
 BASE = "floc"
 FULL = "all tokens"
 CLUSTERINGS = {"kmeans": "sklearn", "kmedoids": "kmedoids"}  # computed by these packages on a CPU, else by torch

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -13,10 +16,16 @@ from floc import analysis
 each_method = pytest.mark.parametrize("method", floc.methods.list_methods())
 
 
-def keep(tokens: np.ndarray, method: str) -> floc.Kept:
-    """Keep 60 tokens, or the fewest that the method can."""
-    options = {"nearest": True} if "nearest" in floc.methods.list_options(method) else {}
-    return floc.compress(tokens, budget=60, method=method, **options)
+@pytest.fixture(scope="module")
+def keep(video: np.ndarray) -> Callable[[str], floc.Kept]:
+    """Keep 60 tokens with a method, or the fewest that it can; all tests of a video share the result."""
+
+    @cache
+    def compress(method: str) -> floc.Kept:
+        options = {"nearest": True} if "nearest" in floc.methods.list_options(method) else {}
+        return floc.compress(video, budget=60, method=method, **options)
+
+    return compress
 
 
 def unit(x: np.ndarray) -> np.ndarray:
@@ -34,23 +43,25 @@ def video(request: pytest.FixtureRequest) -> np.ndarray:
 
 
 @each_method
-def test_averaged_sum_coverage(video: np.ndarray, method: str) -> None:
-    kept = keep(video, method)
+def test_averaged_sum_coverage(video: np.ndarray, keep: Callable[[str], floc.Kept], method: str) -> None:
+    kept = keep(method)
     expected = np.mean([v @ u for v in unit(video) for u in unit(kept.features)])
     assert analysis.averaged_sum_coverage(video, kept) == pytest.approx(expected, abs=1e-5)
 
 
 @each_method
-def test_averaged_distance(video: np.ndarray, method: str) -> None:
-    kept = keep(video, method)
+def test_averaged_distance(video: np.ndarray, keep: Callable[[str], floc.Kept], method: str) -> None:
+    kept = keep(method)
     s = unit(kept.features)
     expected = np.mean([1 - s[i] @ s[j] for i in range(len(s)) for j in range(len(s)) if i != j])
     assert analysis.averaged_distance(video, kept) == pytest.approx(expected, abs=1e-5)
 
 
 @each_method
-def test_coverage_and_worst_coverage(video: np.ndarray, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = keep(video, method)
+def test_coverage_and_worst_coverage(
+    video: np.ndarray, keep: Callable[[str], floc.Kept], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = keep(method)
     best = (unit(video) @ unit(kept.features).T).max(1)
     for tile_bytes in (1 << 26, 1000):  # in one tile, in many
         monkeypatch.setattr("floc.representatives.TILE_BYTES", tile_bytes)
@@ -61,8 +72,10 @@ def test_coverage_and_worst_coverage(video: np.ndarray, method: str, monkeypatch
 
 
 @each_method
-def test_redundancy_between_blocks(video: np.ndarray, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = keep(video, method)
+def test_redundancy_between_blocks(
+    video: np.ndarray, keep: Callable[[str], floc.Kept], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = keep(method)
     s, block = unit(kept.features), kept.positions[:, 0] // 16
     best = [max((s[i] @ s[j] for j in range(len(s)) if block[j] != block[i]), default=None) for i in range(len(s))]
     expected = np.mean([cosine for cosine in best if cosine is not None])

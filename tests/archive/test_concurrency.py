@@ -26,7 +26,8 @@ from floc.archive import StoreError
 from floc.archive.schema import DamagedStoreError
 from tests.archive.builders import add_video, make_piece, make_pieces, make_video
 
-PROCESSES = multiprocessing.get_context("spawn")
+PROCESSES = multiprocessing.get_context("forkserver")  # forks of a process that has not loaded Lance
+PROCESSES.set_forkserver_preload(["torch", "pytest"])
 TIMEOUT_S = 60
 
 

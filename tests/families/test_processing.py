@@ -112,7 +112,26 @@ def check_equal(
     assert np.prod(plan.pixels[1]) == pixels.numel()
 
 
-ALL = pytest.mark.parametrize("kind", PARTS)
+# types with the processor of another type; slow tests run with them, too
+SAME = {
+    **dict.fromkeys(("qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "qwen4_exp", "cosmos3_omni"), "qwen3_vl"),
+    "glm4v_moe": "glm4v",
+    "glm_ocr": "glm46v",
+}
+ALL = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in SAME else kind for kind in PARTS]
+)
+
+
+@pytest.mark.parametrize("kind", SAME)
+def test_types_left_to_slow_tests_have_the_processor_of_another(kind: str) -> None:
+    own, other = build(kind), build(SAME[kind])
+    for part in ("", "video_processor", "image_processor"):
+        ours, theirs = (getattr(processor, part) if part else processor for processor in (own, other))
+        assert type(ours) is type(theirs)
+        if part:
+            assert ours.to_dict() == theirs.to_dict()
+    assert own.chat_template == other.chat_template
 
 
 @ALL

@@ -95,7 +95,7 @@ def _begin(config: Any) -> None:
 
     with _lock:
         if not _calls:
-            ALL_ATTENTION_FUNCTIONS[NAME] = attend_windows
+            ALL_ATTENTION_FUNCTIONS[NAME] = _get_uncompiled_attention()
         _calls[id(config)] += 1
         config._attn_implementation_internal = NAME  # the property would set it in configs inside, too
 
@@ -152,9 +152,10 @@ class FastVision:
 
     def hook(self) -> None:
         """Use fast attention in every call of the towers."""
+        before, after = torch.compiler.disable(self._before), torch.compiler.disable(self._after)
         for tower in self.towers:
-            self.hooks.append(tower.register_forward_pre_hook(self._before, with_kwargs=True))
-            self.hooks.append(tower.register_forward_hook(self._after, always_call=True))
+            self.hooks.append(tower.register_forward_pre_hook(before, with_kwargs=True))
+            self.hooks.append(tower.register_forward_hook(after, always_call=True))
 
     def unhook(self) -> None:
         """Remove the hooks; may be called twice."""
@@ -162,13 +163,11 @@ class FastVision:
             hook.remove()
         self.hooks = []
 
-    @torch.compiler.disable
     def _before(self, tower: Any, args: Any, kwargs: dict[str, Any]) -> None:
         if _is_suitable(tower, kwargs):
             _begin(tower.config)
             vars(self.running).setdefault("configs", []).append(tower.config)
 
-    @torch.compiler.disable
     def _after(self, tower: Any, *_: Any) -> None:
         configs = vars(self.running).get("configs", [])
         if configs and configs[-1] is tower.config:  # not if another hook failed before `_before`
@@ -226,7 +225,12 @@ def _read_windows(bounds: torch.Tensor, device: torch.device) -> Windows:
     return windows
 
 
-@torch.compiler.disable
+@cache
+def _get_uncompiled_attention() -> Any:
+    """Return `attend_windows`, out of torch.compile's reach; as a decorator, this would load the compiler on import."""
+    return torch.compiler.disable(attend_windows)
+
+
 def attend_windows(
     module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any = None, **kwargs: Any
 ) -> tuple[torch.Tensor, None]:

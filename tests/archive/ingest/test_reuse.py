@@ -20,7 +20,7 @@ from floc.archive.ingest import ingest
 from floc.archive.ingest.job import IngestOptions, PieceWritten
 from floc.archive.ingest.sources import find_videos
 from floc.archive.ingest.worker import Worker
-from tests.archive.ingest.running import collect_events, record_events
+from tests.archive.ingest.running import collect_events, ingest_files, record_events
 from tests.integrations.transformers.checkpoints import save
 
 
@@ -50,13 +50,14 @@ def load(store: Path, name: str) -> floc.Captured:
 
 
 def test_tokens_and_ids_of_an_ingest(film: Path, model: str, tmp_path: Path) -> None:
-    settings = dict(encoder=model, ratio="1", fps=2, max_frames="all", workers=1, device="cpu")
+    settings = dict(encoder=model, ratio="1", fps=2, max_frames="all", device="cpu")
     store = tmp_path / "store"
-    assert ingest([film], store, **settings).done == 1
-    assert ingest([film], store, **settings, reuse=0).done == 1  # another video id
-    again = ingest([film], store, **settings, reuse=0.0)
+    assert ingest([film], store, **settings, workers=1, reuse=0).done == 1
+    again = ingest([film], store, **settings, workers=1, reuse=0.0)
     assert (again.done, again.skipped) == (0, 1)
-    assert ingest([film], store, **settings, reuse=9).done == 1
+    for reuse in (None, 9.0):  # other video ids
+        worker = Worker(IngestOptions(**settings, reuse=reuse), str(store))
+        assert ingest_files(worker, *find_videos([film])).status.done == 1
     videos = {video.made.get("reuse"): video for video in Store(store).videos("done")}
     assert videos.keys() == {None, 0.0, 9.0}
     assert len({video.id for video in videos.values()}) == 3

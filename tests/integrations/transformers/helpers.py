@@ -29,12 +29,19 @@ from tests.integrations.transformers.zoo import (
 
 RATIO = 1 / 4
 CLOSE = dict(atol=2e-4, rtol=1e-4)
-ALL = pytest.mark.parametrize("kind", KINDS)
-# without types that differ from qwen3_vl or glm4v in their layers only: for what the table of models does not need
-_DISTINCT = [kind for kind in KINDS if kind not in GLMS - {"glm4v"} | {"qwen3_vl_moe", "cosmos3_omni"}]
+# Types that differ from qwen3_vl or glm4v in their layers only. For the table of models, slow tests run with them, too;
+# test_families.py runs its tests with every type.
+_SIMILAR = GLMS - {"glm4v"} | {"qwen3_vl_moe", "cosmos3_omni"}
+_DISTINCT = [kind for kind in KINDS if kind not in _SIMILAR]
+_SLOW = [kind for kind in KINDS if kind in _SIMILAR]
 DISTINCT = pytest.mark.parametrize("kind", _DISTINCT)
+ALL = pytest.mark.parametrize("kind", [*_DISTINCT, *(pytest.param(kind, marks=pytest.mark.slow) for kind in _SLOW)])
 BOTH = pytest.mark.parametrize(
-    ("kind", "attention"), [*((kind, "sdpa") for kind in KINDS), *((kind, "eager") for kind in _DISTINCT)]
+    ("kind", "attention"),
+    [
+        *((kind, attention) for attention in ("sdpa", "eager") for kind in _DISTINCT),
+        *(pytest.param(kind, "sdpa", marks=pytest.mark.slow) for kind in _SLOW),
+    ],
 )
 # Families whose pixels the bare model puts into the wrong rows, or rejects, if beams or samples repeat a prompt.
 IS_NEW = tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 22)

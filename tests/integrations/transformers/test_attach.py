@@ -148,10 +148,18 @@ def test_merged_features_replace_embeddings(kind: str, method: str, models) -> N
             torch.testing.assert_close(layer, means)
 
 
-@DISTINCT
-def test_every_method_runs(kind: str, models) -> None:
+def list_parts() -> list[Any]:
+    """Return each type with three parts of all methods, two of them slow: the quick ones run a method with 3 types."""
+    kinds = DISTINCT.args[1]
+    quick = {(kind, number % 3) for number, kind in enumerate(kinds)}
+    parts = [(kind, part) for kind in kinds for part in range(3)]
+    return [case if case in quick else pytest.param(*case, marks=pytest.mark.slow) for case in parts]
+
+
+@pytest.mark.parametrize(("kind", "part"), list_parts())
+def test_every_method_runs(kind: str, part: int, models) -> None:
     bare, example = models[kind, "sdpa"], create_prompt(kind, slices=8)
-    for method in floc.methods.list_methods():
+    for method in floc.methods.list_methods()[part::3]:
         options: dict[str, Any] = {"nearest": True} if "nearest" in floc.methods.list_options(method) else {}
         with floc.attach(bare, ratio=1 / 2, method=method, **options) as handle:
             logits = bare(**example.inputs).logits

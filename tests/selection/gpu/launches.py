@@ -1,6 +1,7 @@
 """Helpers of kernel tests: marks, and the layout of matrices for a launch."""
 
 # no `from __future__ import annotations`: see tests/integrations/zoo.py
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -31,6 +32,24 @@ MARKS = [
     ),
     *([pytest.mark.gpu] if torch.cuda.is_available() else []),
 ]
+
+
+def parametrize_alternately(names: Sequence[str], *axes: Sequence[Any]) -> pytest.MarkDecorator:
+    """Parametrise a test with all combinations of values; in the interpreter, every second one is a slow test.
+
+    The others have every value, and with three axes every pair of values of two of them.
+
+    Args:
+        names: Of the arguments; a tuple in an axis has the values of several.
+        axes: The values.
+    """
+    cases = []
+    for places in itertools.product(*(range(len(axis)) for axis in axes)):
+        parts = [axis[i] for axis, i in zip(axes, places, strict=True)]
+        values = [value for part in parts for value in (part if type(part) is tuple else (part,))]
+        is_slow = sum(places) % 2 and not torch.cuda.is_available()
+        cases.append(pytest.param(*values, marks=pytest.mark.slow if is_slow else ()))
+    return pytest.mark.parametrize(names, cases)
 
 
 def poison(monkeypatch: pytest.MonkeyPatch) -> None:

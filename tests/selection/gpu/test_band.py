@@ -20,7 +20,7 @@ from floc.selection.gpu.similarity import Rows
 from floc.selection.objective import SCALE, Similarity
 from floc.selection.torch.engine import ReferenceEngine
 from tests.selection.bands import assert_same, make_signs, pack
-from tests.selection.gpu.launches import MARKS
+from tests.selection.gpu.launches import MARKS, parametrize_alternately
 from tests.selection.gpu.test_greedy_processes import ProcessLauncher
 from tests.selection.gpu.test_similarity import FORMATS, define_matrix, make_tokens
 
@@ -58,8 +58,7 @@ def assert_greedy(picks: BandPicks, matrix: np.ndarray, band: Band, count: int) 
     assert (gains[order][useful:] == -1).all()
 
 
-@pytest.mark.parametrize("horizon", HORIZONS)
-@pytest.mark.parametrize(("frames", "cells"), SHAPES)
+@parametrize_alternately(["frames", "cells", "horizon"], SHAPES, HORIZONS)
 def test_rounds_equal_greedy(frames: int, cells: int, horizon: int, device: torch.device) -> None:
     band = Band(frames, cells, horizon)
     for largest, count in itertools.product([1, 40, SCALE], sorted({1, max(1, band.n // 5), band.n})):
@@ -100,10 +99,11 @@ def test_blocks_smaller_than_the_band(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the tests above run several programs on the GPU")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-@pytest.mark.parametrize(
-    ("frames", "cells", "horizon", "owned"), [(6, 2, 0, 1), (9, 3, 1, 1), (10, 2, 4, 3), (12, 2, 1, 5), (30, 1, 2, 4)]
+@parametrize_alternately(
+    ["frames", "cells", "horizon", "owned", "largest"],
+    [(6, 2, 0, 1), (9, 3, 1, 1), (10, 2, 4, 3), (12, 2, 1, 5), (30, 1, 2, 4)],
+    [1, SCALE],
 )
-@pytest.mark.parametrize("largest", [1, SCALE])
 def test_several_programs_equal_greedy(
     frames: int, cells: int, horizon: int, owned: int, largest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,8 +117,11 @@ def test_several_programs_equal_greedy(
     assert_greedy(picks, matrix, band, count)
 
 
-@pytest.mark.parametrize("detail", [1, 2, 3, 2.5])
-@pytest.mark.parametrize(("frames", "cells", "horizon"), [(1, 1, 0), (3, 70, 1), (50, 3, 20), (40, 9, 4), (5, 2, 9)])
+@parametrize_alternately(
+    ["detail", "frames", "cells", "horizon"],
+    [1, 2, 3, 2.5],
+    [(1, 1, 0), (3, 70, 1), (50, 3, 20), (40, 9, 4), (5, 2, 9)],
+)
 def test_bands_equal_the_definition(detail: float, frames: int, cells: int, horizon: int, device: torch.device) -> None:
     band = Band(frames, cells, horizon)
     tokens = make_tokens(band.n, 24, torch.float32, device, common=0.2)
@@ -126,8 +129,7 @@ def test_bands_equal_the_definition(detail: float, frames: int, cells: int, hori
     check_band(tokens, band, detail, BandTiles())
 
 
-@pytest.mark.parametrize("tiles", [BandTiles(64, 128), BandTiles(128, 64), BandTiles(32, 32)], ids=str)
-@pytest.mark.parametrize("dtype", FORMATS, ids=str)
+@parametrize_alternately(["tiles", "dtype"], [BandTiles(64, 128), BandTiles(128, 64), BandTiles(32, 32)], FORMATS)
 def test_tiles_of_any_size(tiles: BandTiles, dtype: torch.dtype, device: torch.device) -> None:
     check_band(make_tokens(200, 72, dtype, device), Band(40, 5, 4), 2, tiles)
 
@@ -152,9 +154,7 @@ def check_band(tokens: torch.Tensor, band: Band, detail: float, tiles: BandTiles
     np.testing.assert_array_equal(sums.cpu(), values.sum(1))
 
 
-@pytest.mark.parametrize("detail", [1, 2.5])
-@pytest.mark.parametrize(("frames", "cells"), [(1, 5), (11, 5), (30, 1)])
-@pytest.mark.parametrize("horizon", [0, 4, 40])
+@parametrize_alternately(["detail", "frames", "cells", "horizon"], [1, 2.5], [(1, 5), (11, 5), (30, 1)], [0, 4, 40])
 def test_the_engine_equals_the_reference(
     detail: float, frames: int, cells: int, horizon: int, device: torch.device
 ) -> None:
@@ -168,9 +168,7 @@ def test_the_engine_equals_the_reference(
         assert_same(GpuEngine().solve_band(job, band, similarity, with_cosines=True), want)
 
 
-@pytest.mark.parametrize("detail", [1, 3])
-@pytest.mark.parametrize("horizon", [0, 2, 5, 20])
-@pytest.mark.parametrize("budget", [1, 12, 36])
+@parametrize_alternately(["detail", "horizon", "budget"], [1, 3], [0, 2, 5, 20], [1, 12, 36])
 def test_compressions_equal_the_reference(detail: float, horizon: int, budget: int, device: torch.device) -> None:
     tokens = torch.from_numpy(make_signs(36, seed=2)).view(9, 2, 2, 16)
     tokens[4, 1, 1] = 0
