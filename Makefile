@@ -86,7 +86,8 @@ demo: .venv/ready
 test: .venv/ready .venv/transformers-$(OLDEST)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy & types=$$!; $(BIN)/pytest -q -n 2 --junitxml .venv/newest.xml; tests=$$?; wait $$types && exit $$tests
+	$(BIN)/mypy
+	$(BIN)/pytest -q -n 2 --junitxml .venv/newest.xml
 	PYTHONPATH=.venv/transformers-$(OLDEST) $(BIN)/pytest -q -n 2 $(TRANSFORMERS) --junitxml .venv/oldest.xml
 
 test-slow: .venv/ready .venv/transformers-$(OLDEST)
