@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
@@ -76,3 +78,13 @@ print(len(floc.compress(np.random.default_rng(0).standard_normal((40, 6, 8)), ra
 def test_modules_import_without_fcntl_and_resource() -> None:
     done = run(WITHOUT_FCNTL)
     assert (done.returncode, done.stdout.split()) == (0, ["30"]), done.stderr
+
+
+def test_documented_modules_are_attributes() -> None:
+    """What docs/reference/api.md names as `floc.files.read_kept` works after `import floc` alone."""
+    page = (Path(__file__).parents[1] / "docs" / "reference" / "api.md").read_text()
+    names = re.findall(r"^::: floc\.([\w.]+)$", page, re.MULTILINE)
+    assert len(names) > 20
+    code = "import operator, floc\n" + "".join(f"operator.attrgetter({name!r})(floc)\n" for name in names)
+    done = run(code)
+    assert done.returncode == 0, done.stderr
