@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -87,3 +89,13 @@ def test_modules_import_without_fcntl_and_resource() -> None:
             pytest.skip(f"{package} is not installed: pip install 'floc-video[dev]'")
     done = run(WITHOUT_FCNTL)
     assert (done.returncode, done.stdout.split()) == (0, ["30"]), done.stderr
+
+
+def test_documented_modules_are_attributes() -> None:
+    """What docs/reference/api.md names as `floc.files.read_kept` works after `import floc` alone."""
+    page = (Path(__file__).parents[1] / "docs" / "reference" / "api.md").read_text()
+    names = re.findall(r"^::: floc\.([\w.]+)$", page, re.MULTILINE)
+    assert len(names) > 20
+    code = "import operator, floc\n" + "".join(f"operator.attrgetter({name!r})(floc)\n" for name in names)
+    done = run(code)
+    assert done.returncode == 0, done.stderr

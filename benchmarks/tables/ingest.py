@@ -172,7 +172,7 @@ def _show_stages(document: dict[str, Any]) -> str:
     def show_hour(value: Any) -> Any:
         return lambda row: show_number(_scale_to_hour(row, value(row)))
 
-    stages = {"decode": "decode, s", "encode": "encode, s", "choose": "select, s", "write": "write, s"}
+    stages = {"decode": "decode, s", "encode": "encode, s", "select": "select, s", "write": "write, s"}
     columns = {
         "encoder": lambda row: row["encoder"],
         **{head: show_hour(lambda row, stage=stage: row["seconds"][stage]) for stage, head in stages.items()},

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 from floc._version import __version__ as __version__
 
 if TYPE_CHECKING:  # the same names, for type checkers
+    from floc import analysis as analysis
+    from floc import encoders as encoders
+    from floc import files as files
     from floc import methods as methods
     from floc import scenes as scenes
+    from floc import video as video
     from floc.archive.store import Store as Store
     from floc.captured.captured import Captured as Captured
     from floc.captured.floc_file import load as load
@@ -30,15 +34,19 @@ _MODULES = {
     "Selection": "selection.select",
     "Store": "archive.store",
     "Stream": "streaming.stream",
+    "analysis": "analysis",
     "attach": "integrations.transformers.attach",
     "capture": "integrations.transformers.capture",
     "compress": "compression",
+    "encoders": "encoders",
+    "files": "files",
     "load": "captured.floc_file",
     "methods": "methods",
     "plan": "planning.planner",
     "replay": "integrations.transformers.replay",
     "scenes": "scenes",
     "select": "selection.select",
+    "video": "video",
 }
 __all__ = ["__version__", *_MODULES]
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -217,3 +218,10 @@ def test_failed_write_keeps_the_old_file(saved: Path, monkeypatch) -> None:
         video.save(saved)
     assert saved.read_bytes() == before
     assert [file.name for file in saved.parent.iterdir()] == [saved.name]
+
+
+def test_files_of_kept_tokens_are_named(tmp_path: Path) -> None:
+    tokens = np.random.default_rng(0).standard_normal((4, 2, 3, 8)).astype(np.float32)
+    floc.files.write_kept(floc.compress(tokens, budget=3), tmp_path / "kept.safetensors")
+    with pytest.raises(ValueError, match=r"kept.safetensors: .*read it with floc\.files\.read_kept"):
+        floc.load(tmp_path / "kept.safetensors")

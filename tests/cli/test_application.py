@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -150,3 +151,32 @@ def test_output_that_cannot_be_written_is_no_traceback(target: str) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.stderr, done.returncode) == ("floc: No space left on device\n", 2)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_are_no_error(closed: str) -> None:
+    command = f"{shlex.quote(sys.executable)} -m floc methods divprune {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+    assert "unexpected" not in done.stderr
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [[], ["store"]])
+def test_no_arguments_print_the_help_alone(arguments: list[str], monkeypatch, capsys) -> None:
+    assert run(monkeypatch, *arguments) == 2
+    printed = capsys.readouterr()
+    assert "Usage: floc" in printed.out + printed.err
+    assert "floc: ;" not in printed.err
+
+
+def test_a_misspelt_command_gets_a_suggestion(monkeypatch, capsys) -> None:
+    assert run(monkeypatch, "compres") == 2
+    assert capsys.readouterr().err == "floc: no such command 'compres'; did you mean 'compress', 'compare'?\n"
+
+
+def test_errors_do_not_offer_none(npy: Path, monkeypatch, capsys) -> None:
+    """The command line has no None: an option is left out instead."""
+    assert run(monkeypatch, "ask", npy, "What?", "--model", "m", "--reuse", "-1") == 2
+    printed = capsys.readouterr().err
+    assert "--reuse must be a number of levels of a pixel, 0 to 255; got -1" in printed

@@ -15,6 +15,8 @@ from tests.archive.builders import add_video, make_piece
 from tests.archive.films import make_films
 from tests.cli.helpers import invoke
 
+TINY = Path(__file__).parents[2] / "examples" / "tiny_video_model" / "checkpoint"
+
 
 def test_ask_a_sparse_range_uses_what_was_kept(store: floc.Store) -> None:
     """As `Store.open` does: a ratio refers to the whole video."""
@@ -68,6 +70,10 @@ def test_ask_a_store_equals_asking_the_video(tmp_path: Path) -> None:
             "--compare is for videos",
         ),
         (("ask", "STORE", "What?", "--model", "none", "--video", "film000.mkv", "--fps", "2"), "already captured"),
+        (
+            ("ask", "STORE", "What?", "--model", "TINY", "--video", "film000.mkv"),
+            "of the encoder 'pixels', which no model",
+        ),
     ],
 )
 def test_rejects_invalid_arguments(
@@ -75,6 +81,6 @@ def test_rejects_invalid_arguments(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     films, store = ingested
-    done = invoke(*({"FILMS": films, "STORE": store}.get(argument, argument) for argument in arguments))
+    done = invoke(*({"FILMS": films, "STORE": store, "TINY": TINY}.get(argument, argument) for argument in arguments))
     assert message in f"{done.exception} {done.stderr}"
     assert not (tmp_path / "x" / "videos.lance").exists()

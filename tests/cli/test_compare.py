@@ -61,3 +61,10 @@ def test_options_are_checked_before_files(arguments: list[str], message: str, tm
     (tmp_path / "a.report.html").touch()
     assert run(monkeypatch, "compare", "a.mp4", *arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_all_methods_begin_with_floc() -> None:
+    from floc.cli.compare import _list_all
+
+    assert _list_all()[:2] == ["floc", "floc-paper"]  # what the report opens with
+    assert sorted(_list_all()) == floc.methods.list_methods()

@@ -246,3 +246,44 @@ def test_truncated_file_is_read_as_far_as_possible_with_a_warning(
     assert 3 <= json.loads(printed.out)["video"]["frames"] <= 13
     assert "half.mkv" in printed.err
     assert "cut off" in printed.err
+
+
+def test_methods_without_a_backend_show_none(npy: Path, monkeypatch, capsys) -> None:
+    assert run(monkeypatch, "compress", npy, "--ratio", "1/8", "--method", "random") == 0
+    assert ", backend" not in capsys.readouterr().err
+    assert run(monkeypatch, "compress", npy, "--ratio", "1/8", "--backend", "torch") == 0
+    assert "floc, backend torch" in capsys.readouterr().err
+
+
+def test_one_frame_is_singular(tmp_path: Path, tokens: np.ndarray, monkeypatch, capsys) -> None:
+    np.save(tmp_path / "one.npy", tokens[:1])
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, "compress", "one.npy", "--budget", 2) == 0
+    assert "1 frame of" in capsys.readouterr().err
+
+
+def test_an_option_is_given_once(npy: Path, monkeypatch, capsys) -> None:
+    arguments = ["--ratio", "1/8", "--method", "floc:horizon=2", "--horizon", "3"]
+    assert run(monkeypatch, "compress", npy, *arguments) == 2
+    assert (
+        capsys.readouterr().err == "floc: --horizon was given twice: on its own and in --method; remove one of them\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["tokens.npz", "tokens.pt"])
+def test_other_files_of_tokens_are_not_taken_for_videos(name: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    (tmp_path / name).write_bytes(b"PK")
+    assert run(monkeypatch, "compress", tmp_path / name, "--ratio", "1/8") == 2
+    assert "tokens are read from .npy and .safetensors files" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("address", "command"), [("rtsp://camera/main", "stream"), ("s3://bucket/a.mp4", "ingest")])
+def test_an_address_names_the_command_that_reads_it(address: str, command: str, monkeypatch, capsys) -> None:
+    assert run(monkeypatch, "compress", address, "--ratio", "1/8") == 2
+    assert f"no such file; floc {command} reads addresses" in capsys.readouterr().err
+
+
+def test_a_budget_below_the_floor_says_how_to_write_the_option(npy: Path, monkeypatch, capsys) -> None:
+    assert run(monkeypatch, "compress", npy, "--budget", 1, "--method", "evs") == 2
+    assert "--method evs:nearest=true" in capsys.readouterr().err
+    assert run(monkeypatch, "compress", npy, "--budget", 1, "--method", "evs:nearest=true") == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -315,3 +316,26 @@ def test_empty_sections_are_hidden(browser, report: ReportData, tmp_path: Path) 
     click_cell(browser, 0, int(result.kept[0].indices[0]))
     assert "represents 11 other patches in 1 frame" in text(browser, ".patch")
     assert browser.messages == []
+
+
+def test_names_of_points_do_not_overlap(report: ReportData, browser: Browser, tmp_path: Path) -> None:
+    """Of 30 methods at nearly one place, only the names that fit are written; each point still tells its own."""
+    first = results(report)[0]
+    crowd = [replace(first, name=f"method{n}", scatter=dict.fromkeys(range(4), (n / 1000, 0.0))) for n in range(30)]
+    page = render_page(replace(report, comparison=replace(report.comparison, results=crowd)))
+    (tmp_path / "crowd.html").write_text(page, encoding="utf-8")
+    browser.open((tmp_path / "crowd.html").as_uri())
+    wait_until_ready(browser)
+
+    def count(selector: str) -> int:
+        return browser.eval(f"document.querySelectorAll('#scatter {selector}').length")
+
+    assert count("circle") == count("circle title") == 30
+    assert 0 < count(".name") < 30
+    rectangles = (
+        "Array.from(document.querySelectorAll('#scatter .name'), (name) => name.getBoundingClientRect().toJSON())"
+    )
+    for a, b in itertools.combinations(browser.eval(rectangles), 2):
+        is_beside = a["right"] <= b["left"] + 2 or b["right"] <= a["left"] + 2
+        assert is_beside or a["bottom"] <= b["top"] + 4 or b["bottom"] <= a["top"] + 4
+    assert "Some names do not fit" in text(browser, "#scatter-text")

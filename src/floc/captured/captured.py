@@ -121,6 +121,9 @@ class Captured:
         """
         record = self.made.get("preparation")
         if record is None:
+            if self.model.kind in ("pixels", "mobilenet"):
+                fix = "encode it with the model: floc ingest --encoder hf:MODEL, floc ask or floc.capture"
+                raise ValueError(f"these tokens are of the encoder {self.model.kind!r}, which no model reads; {fix}")
             raise ValueError(
                 "how this video was prepared is unknown; build the prompt with the model's processor, and remove pixels"
             )

@@ -60,6 +60,10 @@ def load(path: str | Path) -> Captured:
     with open_checked(Path(path), "a .floc file") as file:
         metadata = file.fields("floc")
         metadata.check_format(FORMAT)
+        if metadata.has("method"):
+            raise ValueError(
+                "it holds the tokens that floc compress or floc stream kept; read it with floc.files.read_kept"
+            )
         layers = [f"deep.{i}" for i in range(metadata.integer("layers", most=_MOST_LAYERS))]
         if set(layers) != {name for name in file.names if name.startswith("deep.")}:
             raise ValueError(f"there should be deep features of {len(layers)} layers")

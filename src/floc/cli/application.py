@@ -137,7 +137,8 @@ def run() -> int:
     hide_arguments(sys.argv[1:])
     try:
         code = load_app()(standalone_mode=False, prog_name="floc")
-        sys.stdout.flush()
+        if sys.stdout is not None:  # None if it was closed before Python started
+            sys.stdout.flush()
         return int(code or 0)
     except SystemExit as exited:
         return exited.code if isinstance(exited.code, int) else 1
@@ -149,7 +150,8 @@ def run() -> int:
         if signals.is_verbose:
             print_warning(*traceback.format_exc().splitlines())
         message, code = _describe_error(error)
-        print_error(message)
+        if message:
+            print_error(message)
         return code
 
 
@@ -171,10 +173,14 @@ def _describe_error(error: Exception) -> tuple[str, int]:
 
 def _describe_usage(error: Any) -> str:
     message = error.format_message().rstrip(".").replace("Value error, ", "")
+    if not message:  # no arguments: the help was printed instead
+        return ""
     pattern = r"Invalid value for '(.*)': (?:Input should be|Unable to parse input string as) ([^,]*).*"  # pydantic's
     if match := re.fullmatch(pattern, message):
         message = f"{match[1]} must be {match[2]}; got {shorten(error.__cause__.errors()[0]['input'])}"
     help_hint = "" if error.ctx is None else f"; see {error.ctx.command_path} --help"
+    if message.endswith("?"):  # ". Did you mean 'compress'?"
+        return f"{message[:1].lower()}{message[1:]}".replace(". Did you", "; did you")
     return f"{message[:1].lower()}{message[1:]}{help_hint}"
 
 
@@ -182,6 +188,7 @@ def _name_options(message: str) -> str:
     """Write `ratio=1/8` and `ratio must`, as Python does, the way that the command line does: `--ratio 1/8`."""
     if not _option_names:
         return message
+    message = re.sub(r",? or None (?:to|for) [^;,]*(?=; got )", "", message)  # the command line has no None
     names = "|".join(sorted(_option_names, key=len, reverse=True))
 
     def rewrite(match: re.Match[str]) -> str:

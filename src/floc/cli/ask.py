@@ -79,7 +79,7 @@ def ask(
     if is_captured:
         refused = dict(coverage=coverage, method=method, fps=fps, max_frames=max_frames, compare=compare)
         refused |= dict(frame_tokens=frame_tokens, more_frames=more_frames, no_fast_vision=no_fast_vision, reuse=reuse)
-        options.refuse_options(f"{source}:", " is for videos; this one is already captured", **refused)
+        options.refuse_options(f"{source}:", " is for videos; this one is already captured, so leave it out", **refused)
     elif more_frames:
         refused = dict(ratio=ratio, budget=budget, coverage=coverage, fps=fps, max_frames=max_frames)
         before = "--more-frames chooses the frames and the budget; leave out"

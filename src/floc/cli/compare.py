@@ -48,7 +48,7 @@ def compare(
     from floc import report
     from floc.analysis.compare import plan_steps
 
-    names = floc.methods.list_methods() if methods == "all" else options.split_list(methods)
+    names = _list_all() if methods == "all" else options.split_list(methods)
     require(names, f"--methods must name at least one method; got {shorten(methods)}")
     for name in names:  # report errors before the video is read, which may take minutes
         floc.methods.parse(name)
@@ -81,6 +81,11 @@ def compare(
     for figure in figures:
         print_note(str(figure), style="")
     print_note(format_stages(seconds))
+
+
+def _list_all() -> list[str]:
+    """List all methods, floc first: the report opens with the first two."""
+    return sorted(floc.methods.list_methods(), key=lambda name: name.partition("-")[0] != "floc")
 
 
 def _print_table(comparison: Comparison) -> None:

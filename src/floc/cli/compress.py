@@ -55,11 +55,14 @@ def compress(
     if (ratio, budget, coverage) != (None, None, None) or not floc.methods.runs_alone(spec):
         options.parse_budget(ratio, budget, coverage, names="--ratio, --budget or --coverage")
     given: dict[str, Any] = {"dedupe": dedupe, "detail": detail, "metric": metric, "backend": backend}
-    method_options = spec.options | {name: value for name, value in given.items() if value is not None}
-    method_options |= options.parse_block(block) | options.parse_horizon(horizon)
+    given = {name: value for name, value in given.items() if value is not None}
+    given |= options.parse_block(block) | options.parse_horizon(horizon)
+    method_options = options.join_method_options(spec.options, given)
     floc.methods.make(spec.method, method_options)  # checks the options before a long video is read
     options.check_input(source)
     is_video = source.suffix not in files.TOKENS
+    if source.suffix in (".npz", ".pt", ".pth", ".pkl"):
+        raise ValueError(f"{source}: tokens are read from .npy and .safetensors files; save them as one of these")
     if is_video and output is None:
         output = options.check_unused(Path(f"{source.stem}.kept.safetensors"))
     options.check_output(output, source, ".safetensors")
@@ -75,7 +78,7 @@ def compress(
     else:
         refused: dict[str, Any] = dict(fps=fps, max_frames=max_frames, encoder=encoder, device=device)
         refused["no_fast_vision"] = no_fast_vision
-        options.refuse_options(f"{source}:", " is for videos; this file holds tokens", **refused)
+        options.refuse_options(f"{source}:", " is for videos; this file holds tokens, so leave it out", **refused)
         tokens = files.read_tokens(source, tensor)
     seconds["decode and encode" if is_video else "read"] = time.perf_counter() - started
     limits: dict[str, Any] = {"ratio": ratio, "budget": budget, "coverage": coverage}
@@ -97,7 +100,7 @@ def compress(
 
 def _print_kept(kept: floc.Kept, source: Path, output: Path | None, seconds: Mapping[str, float]) -> None:
     frames, rows, columns = kept.shape
-    size = f"{frames} frames of {rows} x {columns}, {kept.features.shape[-1]} features"
+    size = f"{frames} frame{'s' * (frames > 1)} of {rows} x {columns}, {kept.features.shape[-1]} features"
     summary = [
         ("tokens", f"{escape_markup(source)}: {size}"),
         ("kept", f"[bold green]{len(kept)}[/] of {kept.n}  (1 in {1 / kept.ratio:.3g})"),
@@ -105,7 +108,8 @@ def _print_kept(kept: floc.Kept, source: Path, output: Path | None, seconds: Map
     ]
     if kept.bound is not None:
         summary.append(("bound", f"{kept.bound:.4f}  at least this share of the best possible selection"))
-    summary.append(("method", f"{kept.method}, backend {kept.settings.get('backend', 'none')}"))
+    backend = kept.settings.get("backend")
+    summary.append(("method", kept.method if backend is None else f"{kept.method}, backend {backend}"))
     summary.append(("time", format_stages(seconds)))
     if output is not None:
         summary.append(("written", escape_markup(output)))

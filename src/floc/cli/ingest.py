@@ -57,7 +57,7 @@ def ingest(
     options.parse_budget(ratio, None, coverage, names="--ratio or --coverage")
     spec = floc.methods.parse(method)
     given = options.parse_block(block) | options.parse_horizon(horizon)
-    method_options = {"method": spec.method, **spec.options, **given}
+    method_options = {"method": spec.method, **options.join_method_options(spec.options, given)}
     reading: dict[str, Any] = {"encoder": encoder or "auto", "fps": options.parse_fps(fps), "device": device}
     reading |= {"max_frames": options.parse_limit(max_frames), "reuse": reuse, "fast_vision": not no_fast_vision}
     settings: dict[str, Any] = {"ratio": ratio, "coverage": coverage, **method_options, **reading}

@@ -124,6 +124,13 @@ def _parse_count(name: str, text: str, least: int, expected: str) -> int:
     return int(text)
 
 
+def join_method_options(in_method: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Join the options in `--method longvu:threshold=0.8` with other options; raise ValueError if both have one."""
+    for name in in_method.keys() & given.keys():
+        raise ValueError(f"--{name} was given twice: on its own and in --method; remove one of them")
+    return {**in_method, **given}
+
+
 def parse_fps(text: str | None) -> Rate:
     """Parse --fps; None if it was not given."""
     if text is None or text.lower() == "all":
@@ -181,7 +188,11 @@ def check_input(path: Path) -> None:
     if path.is_dir():
         raise ValueError(f"{path}: this is a folder; name a file")
     if not path.exists():
-        hint = "; addresses are read by floc stream" if ":/" in str(path) else ""
+        is_address, is_live = (
+            re.match(scheme, str(path)) for scheme in (r"[a-zA-Z][\w+.-]+:/", "(?i)(rtsps?|https?):/")
+        )
+        command = "floc stream" if is_live else "floc ingest"
+        hint = f"; {command} reads addresses" if is_address else ""
         raise FileNotFoundError(f"{path}: no such file{hint}")
     if not path.is_file():
         raise ValueError(f"{path}: not a regular file; save its content to one first")

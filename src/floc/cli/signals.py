@@ -67,7 +67,12 @@ def leave() -> None:
 
 
 def _flush(stream: Any) -> int:
-    """Flush a stream and return 0; if it cannot be written, return 1 and let Python's last flush succeed."""
+    """Flush a stream and return 0; if it cannot be written, return 1 and let Python's last flush succeed.
+
+    A stream that was closed before Python started, as by `>&-`, is None.
+    """
+    if stream is None:
+        return 0
     try:
         stream.flush()
     except (OSError, ValueError):

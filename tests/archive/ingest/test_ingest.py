@@ -127,7 +127,7 @@ def test_status_summary(tmp_path: Path) -> None:
     summary = json.loads(json.dumps(status.summary()))
     assert (summary["videos"], summary["done"], summary["footage_s"], summary["frames"]) == (3, 3, 15.0, 15)
     assert summary["kept"] == sum(video.kept for video in Store(tmp_path / "store").videos())
-    assert set(summary["seconds"]) == {"decode", "encode", "choose", "write"}
+    assert set(summary["seconds"]) == {"decode", "encode", "select", "write"}
     assert counts == sorted(counts)
     assert status.left == 0
 

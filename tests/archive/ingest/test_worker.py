@@ -128,7 +128,7 @@ def test_video_with_all_pieces_committed_is_completed(worker: Worker, tmp_path: 
     assert ledger.store.videos() == []
     (video,) = ingest_files(worker, file).store.videos()
     assert (video.status, video.made["method"]) == ("done", "floc")
-    assert {"encode", "choose", "write"} <= video.seconds.keys()
+    assert {"encode", "select", "write"} <= video.seconds.keys()
 
 
 def test_video_changed_while_it_is_read_fails(small_pieces, worker: Worker, tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ class Worker:
                     encoded.append(encoder.encode(batch.pixels))
                 else:
                     encoded.append(FrameTokens(torch.as_tensor(encoder(batch.pixels))))
-        with stages.measure("choose"):
+        with stages.measure("select"):
             tokens, *deep = map(torch.cat, zip(*((batch.tokens, *batch.deep) for batch in encoded), strict=True))
             kept = self.job.options.recipe()(tokens)
             part = capture_kept(kept, self.job.model, [merge_values(layer.flatten(0, 2), kept) for layer in deep])

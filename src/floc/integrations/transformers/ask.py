@@ -24,6 +24,17 @@ from floc.planning.costs import build_without_weights
 from floc.planning.planner import ContextWarning, check_context
 from floc.video import read_facts
 
+STAGES = (
+    "decode",
+    "compare",
+    "preprocess",
+    "vision",
+    "select",
+    "other",
+    "prefill",
+    "answer",
+)  # as a summary lists them
+
 
 class Session:
     """A model of a folder or hub id with its processor, for questions about videos."""
@@ -118,17 +129,23 @@ class Session:
             decoding.__exit__(None, None, None)
         length = inputs["input_ids"].shape[1]
         stages = {name: value for name, value in video.made.get("seconds", {}).items() if name != "total"}
+        seconds = {**stages, **timer.seconds}
         return {
             "question": question,
             "answer": tokenizer.decode(ids[0, length:], skip_special_tokens=True),
             "prompt_tokens": length,
             "read_tokens": length - video.n + len(video),
             "answer_tokens": ids.shape[1] - length,
-            "seconds": {**stages, **timer.seconds},
+            "seconds": {name: seconds[name] for name in sorted(seconds, key=_rank_stage)},
             "tokens": video.n,
             "kept": len(video),
             "peak_bytes": _peak_bytes(self.model.device),
         }
+
+
+def _rank_stage(name: str) -> int:
+    """Return the place of a stage in a summary; stages that are not listed come last, in the order they ran."""
+    return STAGES.index(name) if name in STAGES else len(STAGES)
 
 
 def _peak_bytes(device: torch.device) -> int | None:

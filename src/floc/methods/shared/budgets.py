@@ -7,7 +7,7 @@ def check_floor(method: str, budget: int, floor: int, n: int, reason: str, *, ne
     """Raise ValueError if a budget is below the fewest of `n` tokens that a method can keep, unless `nearest`."""
     if budget < floor and not nearest:
         problem = f"{method} keeps {reason}: at least {floor} of {n} tokens (ratio {floor / n:.3g})"
-        remedy = f"Use a larger budget, or pass nearest=True to keep {floor}"
+        remedy = f"Use a larger budget, or the option nearest=True (--method {method}:nearest=true) to keep {floor}"
         raise ValueError(f"{problem}; got a budget of {budget}. {remedy}")
 
 

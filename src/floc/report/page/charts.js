@@ -71,12 +71,17 @@ function drawScatter() {
   const occupied = points.map(({ x, y }) => ({ left: px(x) - 7, top: py(y) - 7, right: px(x) + 7, bottom: py(y) + 7 }));
   for (const { name, step, x, y } of points) {
     const point = svg("circle", { cx: px(x), cy: py(y), r: 5, class: step === state.step ? "" : "nearest" });
-    chart.append(point, placeLabel(name, px(x), py(y), occupied, width));
+    point.append(svg("title", { text: name }));
+    const label = placeLabel(name, px(x), py(y), occupied, width);
+    chart.append(point, ...(label ? [label] : []));
+  }
+  if (chart.querySelectorAll("circle").length > chart.querySelectorAll(".name").length) {
+    byId("scatter-text").textContent += " Some names do not fit: hold the pointer over a point to see its method.";
   }
   byId("scatter").querySelector(".plot").replaceChildren(chart);
 }
 
-/** Return a label beside its point, at the first position where it overlaps nothing. */
+/** Return a label beside its point, at the first position where it overlaps nothing; null if there is none. */
 function placeLabel(text, x, y, occupied, width) {
   const length = text.length * 7.2; // approximate width in a 13 px system font
   const positions = [-12, 4, 20].flatMap((dy) => [[10, dy, "start"], [-10, dy, "end"], [0, dy, "middle"]]);
@@ -87,7 +92,9 @@ function placeLabel(text, x, y, occupied, width) {
   };
   const overlap = (a, b) => a.right >= b.left && a.left <= b.right && a.bottom >= b.top && a.top <= b.bottom;
   const isFree = (box) => box.left > 0 && box.right < width && !occupied.some((other) => overlap(box, other));
-  const [dx, dy, anchor] = positions.find((position) => isFree(boxOf(position))) ?? positions[0];
-  occupied.push(boxOf([dx, dy, anchor]));
-  return svg("text", { x: x + dx, y: y + dy, "text-anchor": anchor, text });
+  const position = positions.find((position) => isFree(boxOf(position)));
+  if (!position) return null;
+  const [dx, dy, anchor] = position;
+  occupied.push(boxOf(position));
+  return svg("text", { class: "name", x: x + dx, y: y + dy, "text-anchor": anchor, text });
 }
