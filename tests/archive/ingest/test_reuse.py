@@ -20,6 +20,7 @@ from floc.archive.ingest import ingest
 from floc.archive.ingest.job import IngestOptions, PieceWritten
 from floc.archive.ingest.sources import find_videos
 from floc.archive.ingest.worker import Worker
+from floc.encoders.slice_choice import SliceOptions
 from tests.archive.ingest.running import collect_events, record_events
 from tests.integrations.transformers.checkpoints import save
 
@@ -71,7 +72,7 @@ def test_tokens_and_ids_of_an_ingest(film: Path, model: str, tmp_path: Path) -> 
 
 def test_a_piece_does_not_depend_on_the_one_before(small_pieces, film: Path, model: str, tmp_path: Path) -> None:
     """The last picture of a piece is the first of the next: a resumed ingest must write the same piece."""
-    options = IngestOptions(model, ratio="1", fps=2, max_frames="all", device="cpu", reuse=0)
+    options = IngestOptions(model, ratio="1", fps=2, max_frames="all", device="cpu", slices=SliceOptions(reuse=0))
     counts: list[list[int]] = []
     stores = []
     for existing in ((), (0,)):
