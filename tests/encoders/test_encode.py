@@ -18,7 +18,7 @@ pytest.importorskip("torchvision", reason="processors need torchvision: pip inst
 from floc import encoders
 from floc.budget import Budget
 from floc.encoders import slice_choice
-from floc.encoders.slice_choice import ShareRule, SliceOptions, choose_slices, find_new, shrink_frames
+from floc.encoders.slice_choice import ShareRule, SliceOptions, choose_sources, find_new, shrink_frames
 from floc.encoders.vision_features import can_encode_in_chunks, find_patch
 from floc.encoders.vision_tower import VisionTower
 from floc.tokens import Frames
@@ -61,7 +61,7 @@ def compare_by_hand(first: np.ndarray, second: np.ndarray) -> float:
 def test_the_choice_represents_all_slices(slices: np.ndarray, data: Any) -> None:
     """As greedy facility location in plain Python; the best choice of all is at most e / (e - 1) as good."""
     n = len(slices)
-    count = data.draw(st.integers(0, n))
+    count = data.draw(st.integers(1, n))
     differences = [[compare_by_hand(one, other) for other in slices] for one in slices]
     positive = sorted(value for row in differences for value in row if value > 0)
     width = positive[(len(positive) - 1) // 2] / 2 if positive else 1.0
@@ -74,47 +74,42 @@ def test_the_choice_represents_all_slices(slices: np.ndarray, data: Any) -> None
     for _ in range(count):
         greedy.append(max((i for i in range(n) if i not in greedy), key=lambda i: evaluate([*greedy, i])))
     thumbnails = torch.stack([shrink_frames(one, PATCH) for one in torch.from_numpy(slices)])
-    chosen = choose_slices(thumbnails, count)
-    assert chosen == sorted(set(chosen))
+    sources = choose_sources(thumbnails, count)
+    chosen = np.flatnonzero(find_new(sources)).tolist()
     assert len(chosen) == count
     best = max(evaluate(some) for some in itertools.combinations(range(n), count))
     assert evaluate(chosen) >= (1 - 1 / math.e) * best - 1e-3
-    if count <= 1:
+    if count == 1:
         assert evaluate(chosen) == pytest.approx(best, abs=1e-3)
     assert evaluate(chosen) == pytest.approx(evaluate(greedy), abs=0.01 * n)
-
-
-def choose_with_numbers(numbers: np.ndarray, count: int) -> list[int]:
-    """Choose by a thumbnail's value."""
-    return sorted(np.argsort(numbers, kind="stable")[:count].tolist())
+    for i, source in enumerate(sources):
+        assert source in chosen
+        assert differences[i][source] == pytest.approx(min(differences[i][j] for j in chosen), abs=1e-3)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 40), st.fractions(0, 1).filter(bool), st.integers(0, 2**32 - 1), st.lists(st.integers(0, 9)))
-def test_counts_and_sources(length: int, share: Any, seed: int, cuts: list[int]) -> None:
-    """Exactly the share is encoded, whatever the parts; the others take the nearest before the end of their group."""
+def test_counts_and_groups(length: int, share: Any, seed: int, cuts: list[int]) -> None:
+    """Exactly the share is encoded, whatever the parts; others take tokens of their group, or of the last before it."""
     numbers = np.random.default_rng(seed).random(length)
-    slices = torch.from_numpy(numbers)[:, None]
+    slices = torch.from_numpy(numbers)[:, None, None]
+    found: list[float] = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(slice_choice, "GROUP", 4)
-        patched.setattr(
-            slice_choice, "choose_slices", lambda some, count: choose_with_numbers(some[:, 0].numpy(), count)
-        )
         rule = ShareRule(Budget(ratio=share), lambda slice_: slice_)
-        found: list[float] = []
         for start, stop in itertools.pairwise(sorted({0, length, *(min(4 * cut, length) for cut in cuts)})):
             part = slices[start:stop]
             sources = rule.find_sources(part)
-            assert torch.equal(torch.from_numpy(sources), torch.from_numpy(rule.find_sources(part)))
-            layers = rule.expand(part, sources, [part[find_new(sources)], 2 * part[find_new(sources)]])
+            np.testing.assert_array_equal(rule.find_sources(part), sources)  # nothing is remembered yet
+            new = part[find_new(sources)]
+            layers = rule.expand(part, sources, [new, 2 * new] if len(new) else [])
             assert torch.equal(layers[1], 2 * layers[0])
-            found += layers[0][:, 0].tolist()
+            found += layers[0].flatten().tolist()
     encoded = [i for i in range(length) if found[i] == numbers[i]]
     assert len(encoded) == Budget(ratio=share).count(length)
     for i, value in enumerate(found):
-        known = [place for place in encoded if place < (i // 4 + 1) * 4]
-        near = [place for place in known if place // 4 == i // 4 or place == max(p for p in known if p // 4 < i // 4)]
-        assert value == numbers[min(near, key=lambda place, i=i: (abs(place - i), place))]
+        known = [place for place in encoded if place // 4 == i // 4] or [max(p for p in encoded if p < i)]
+        assert value == numbers[min(known, key=lambda place, i=i: abs(numbers[place] - numbers[i]))]
 
 
 @pytest.mark.parametrize("length", [1, 2, 31, 33, 65])

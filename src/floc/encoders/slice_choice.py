@@ -3,14 +3,13 @@
 There are two rules. With `reuse`, a slice that looks like the last encoded one takes its tokens. It is compared with
 that one, and not with the slice before it: slow changes add up until they exceed the tolerance. With `encode`, a share
 of the slices is encoded, those that represent every group of slices best by facility location; each of the others takes
-the tokens of the encoded slice that is nearest in time.
+the tokens of the encoded slice of its group that looks most like it.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -169,20 +168,19 @@ class ShareRule(SliceRule):
     def forget(self) -> None:
         super().forget()
         self.seen = 0  # slices of earlier parts
-        self.newest = 0  # the last of them that was encoded, counted from the next part: -1 is the one before it
 
     def find_sources(self, slices: torch.Tensor) -> np.ndarray:
-        sources = []
-        newest = [self.newest] if self.seen else []
+        sources, newest = [np.empty(0, np.int64)], -1
         for start in range(0, len(slices), GROUP):
-            stop = min(start + GROUP, len(slices))
-            count = self._count(self.seen + stop) - self._count(self.seen + start)
-            thumbnails = torch.stack([self.shrink(slice_) for slice_ in slices[start:stop]])
-            places = newest + [start + pick for pick in choose_slices(thumbnails, count)]
-            borders = [(left + right) / 2 for left, right in pairwise(places)]
-            sources.append(np.array(places)[np.searchsorted(borders, np.arange(start, stop))])
-            newest = places[-1:]
-        return np.maximum(np.concatenate(sources), -1)
+            group = slices[start : start + GROUP]
+            count = self._count(self.seen + start + len(group)) - self._count(self.seen + start)
+            if count:
+                own = start + choose_sources(torch.stack([self.shrink(slice_) for slice_ in group]), count)
+                newest = own.max()
+            else:  # of a small share, some groups have none
+                own = np.full(len(group), newest)
+            sources.append(own)
+        return np.concatenate(sources)
 
     def _count(self, slices: int) -> int:
         """Return how many of the first slices of a video are encoded."""
@@ -190,22 +188,22 @@ class ShareRule(SliceRule):
 
     def _remember(self, slices: torch.Tensor, is_new: np.ndarray) -> None:
         self.seen += len(is_new)
-        last = int(np.flatnonzero(is_new)[-1]) if is_new.any() else self.newest
-        self.newest = last - len(is_new)
 
 
-def choose_slices(thumbnails: torch.Tensor, count: int) -> list[int]:
-    """Return the `count` of n slices that represent all best, ascending; `thumbnails` are [n, cells, values].
+def choose_sources(thumbnails: torch.Tensor, count: int) -> np.ndarray:
+    """Return the slice that represents each of n slices, [n] int64: `count` slices represent themselves.
 
     The similarity of two slices is a Gaussian of their difference: the root mean square of the cell that differs most.
     It is half as wide as the median of the differences.
+
+    Args:
+        thumbnails: [n, cells, values].
     """
-    if count == 0:
-        return []
-    squares = torch.stack([(thumbnails - one).square_().mean(2).amax(1) for one in thumbnails]).nan_to_num_()
+    squares = torch.stack([(thumbnails - one).square_().mean(2).amax(1) for one in thumbnails]).nan_to_num_().cpu()
     others = squares[squares > 0]
     width = float(others.median()) / 4 if len(others) else 1.0
-    return sorted(select(torch.exp(-squares / (2 * width)).cpu(), count).picks.tolist())
+    picks = select(torch.exp(-squares / (2 * width)), count).picks.sort().values
+    return picks[squares.fill_diagonal_(-1)[picks].argmin(0)].numpy()
 
 
 def shrink_frames(slice_: torch.Tensor, patch: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""An ingest that reuses slices: pieces do not depend on each other, and settings do not mix."""
+"""An ingest that reuses slices or encodes a share: pieces do not depend on each other, and settings do not mix."""
 
 from __future__ import annotations
 
@@ -70,6 +70,22 @@ def test_tokens_and_ids_of_an_ingest(film: Path, model: str, tmp_path: Path) -> 
     assert torch.equal(first, first[:1].expand_as(first))
 
 
+def test_an_ingest_encodes_a_share_of_every_piece(small_pieces, film: Path, model: str, tmp_path: Path) -> None:
+    settings = dict(encoder=model, ratio="1", fps=2, max_frames="all", workers=1, device="cpu")
+    store = tmp_path / "store"
+    assert ingest([film], store, **settings).done == 1
+    assert ingest([film], store, **settings, encode="1/4").done == 1  # another video id
+    again = ingest([film], store, **settings, encode=0.25)
+    assert (again.done, again.skipped) == (0, 1)
+    assert ingest([film], store, **settings, encode=1).skipped == 1
+    videos = {video.made.get("encode"): video for video in Store(store).videos("done")}
+    assert videos.keys() == {None, "1/4"}
+    whole, some = (load(store, videos[value].id) for value in (None, "1/4"))
+    assert some.shape == whole.shape
+    np.testing.assert_array_equal(some.times_s, whole.times_s)
+    torch.testing.assert_close(torch.as_tensor(some.features), torch.as_tensor(whole.features))  # five pictures
+
+
 def test_a_piece_does_not_depend_on_the_one_before(small_pieces, film: Path, model: str, tmp_path: Path) -> None:
     """The last picture of a piece is the first of the next: a resumed ingest must write the same piece."""
     options = IngestOptions(model, ratio="1", fps=2, max_frames="all", device="cpu", slices=SliceOptions(reuse=0))
@@ -101,3 +117,5 @@ def test_other_encoders_are_refused(film: Path, tmp_path: Path) -> None:
         ingest([film], tmp_path / "store", encoder="pixels", ratio="1/4", reuse=8)
     with pytest.raises(ValueError, match="reuse must be a number of levels"):
         ingest([film], tmp_path / "store", encoder="pixels", ratio="1/4", reuse=-8)
+    with pytest.raises(ValueError, match="encode is for the vision encoders of models, hf:<model>, not 'pixels'"):
+        ingest([film], tmp_path / "store", encoder="pixels", ratio="1/4", encode="1/2")

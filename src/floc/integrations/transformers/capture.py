@@ -81,7 +81,7 @@ def capture(
         reuse: a slice takes the tokens of the last encoded one, instead of being encoded, if in every patch their
             pixels differ by at most so many levels of 255 (root mean square). Default: encode every slice.
         encode: share of the slices to encode, such as 1/2, instead of `reuse`: of every 32 slices those that represent
-            them best. Every other slice takes the tokens of the encoded slice nearest in time. Default: all.
+            them best. Every other takes the tokens of the encoded one that looks most like it. Default: all.
         fast_vision: compute the attention of vision encoders with windows faster, with the same results.
         progress: called with the share of the frames that is done.
         **options: of the method.
