@@ -202,7 +202,7 @@ def choose_sources(thumbnails: torch.Tensor, count: int) -> np.ndarray:
     squares = torch.stack([(thumbnails - one).square_().mean(2).amax(1) for one in thumbnails]).nan_to_num_().cpu()
     others = squares[squares > 0]
     width = float(others.median()) / 4 if len(others) else 1.0
-    picks = select(torch.exp(-squares / (2 * width)), count).picks.sort().values
+    picks = torch.as_tensor(select(torch.exp(-squares / (2 * width)), count).picks).sort().values
     return picks[squares.fill_diagonal_(-1)[picks].argmin(0)].numpy()
 
 

@@ -154,8 +154,6 @@ class VisionTower(VisionLayout):
 
     def prepare_steps(self, pixels: np.ndarray) -> Iterator[Mapping[str, torch.Tensor]]:
         """Prepare as many frames at a time as are encoded at a time, in the dtype of the model."""
-        if len(pixels) % (count := self.frames_per_token):
-            raise ValueError(f"{self.name} joins {count} frames, got {len(pixels)}; use floc.encoders.encode to pad")
         step = self.chunk_frames if can_encode_in_chunks(self.model.config) else len(pixels)
         for start in range(0, len(pixels), step):
             prepared = self.prepare(pixels[start : start + step])
@@ -165,38 +163,30 @@ class VisionTower(VisionLayout):
             }
 
     @torch.no_grad()
-    def encode(self, pixels: np.ndarray) -> FrameTokens:
-        """Encode [B, height, width, 3] uint8 frames as tokens and deep features, on the model's device."""
-        require_rgb(pixels)
-        if self.rule is not None:
-            tokens, deep = self.encode_some(pixels)
-            return FrameTokens(self._convert(tokens), deep)
-        parts = []
-        for prepared in self.prepare_steps(pixels):
-            tokens, deep = encode_prepared(self.model, prepared, fast_vision=self.fast_vision)
-            parts.append(FrameTokens(self._convert(tokens), deep))
-        tokens, *layers = (torch.cat(layer) for layer in zip(*(part.all for part in parts), strict=True))
-        return FrameTokens(tokens, tuple(layers))
+    def encode(self, pixels: np.ndarray, timer: Any = None) -> FrameTokens:
+        """Encode [B, height, width, 3] uint8 frames as tokens and deep features, on the model's device.
 
-    @torch.no_grad()
-    def encode_some(self, pixels: np.ndarray, timer: Any = None) -> FrameTokens:
-        """Encode the frames that the rule chooses, and give their tokens to the others; `timer` is a `StageTimer`."""
-        assert self.rule is not None
+        With `reuse` or `encode`, frames follow those of the last call. `timer` is a `StageTimer`.
+        """
+        require_rgb(pixels)
         if len(pixels) % (count := self.frames_per_token):
             raise ValueError(f"{self.name} joins {count} frames, got {len(pixels)}; use floc.encoders.encode to pad")
         measure: Any = nullcontext if timer is None else timer.measure
-        with measure("compare"):
-            slices = to_tensor(pixels).unflatten(0, (-1, count))
-            sources = self.rule.find_sources(slices)
-            new = pixels[find_new(sources).repeat(count)]
+        if self.rule is not None:
+            with measure("compare"):
+                slices = to_tensor(pixels).unflatten(0, (-1, count))
+                sources = self.rule.find_sources(slices)
+                pixels = pixels[find_new(sources).repeat(count)]
         parts = []
-        steps = self.prepare_steps(new)
+        steps = self.prepare_steps(pixels)
         for prepared in steps if timer is None else timer.measure_items("preprocess", steps):
             with measure("vision"):
-                parts.append(encode_prepared(self.model, prepared, fast_vision=self.fast_vision).all)
-        encoded = [torch.cat(layer) for layer in zip(*parts, strict=True)]
-        tokens, *deep = self.rule.expand(slices, sources, encoded)
-        return FrameTokens(tokens, tuple(deep))
+                tokens, deep = encode_prepared(self.model, prepared, fast_vision=self.fast_vision)
+                parts.append((self._convert(tokens), *deep))
+        layers = tuple(torch.cat(layer) for layer in zip(*parts, strict=True))
+        if self.rule is not None:
+            layers = self.rule.expand(slices, sources, layers)
+        return FrameTokens(layers[0], layers[1:])
 
     def forget(self) -> None:
         """Forget the video, before another."""

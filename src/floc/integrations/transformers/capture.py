@@ -249,7 +249,7 @@ def _encode(
     if tower.slices:  # which slices are encoded depends on those before
         for batch in timer.measure_items("decode", batches):
             log.times_s.append(batch.times_s)
-            yield tower.encode_some(batch.pixels, timer)
+            yield tower.encode(batch.pixels, timer)
         return
     work = StageTimer(torch.device("cpu"))  # of the thread
 
