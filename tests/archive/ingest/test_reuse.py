@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from floc.archive.ingest.job import IngestOptions, PieceWritten
 from floc.archive.ingest.sources import find_videos
 from floc.archive.ingest.worker import Worker
 from floc.encoders.slice_choice import SliceOptions
-from tests.archive.ingest.running import collect_events, record_events
+from tests.archive.ingest.running import collect_events, ingest_files, record_events
 from tests.integrations.transformers.checkpoints import save
 
 
@@ -71,19 +72,23 @@ def test_tokens_and_ids_of_an_ingest(film: Path, model: str, tmp_path: Path) -> 
 
 
 def test_an_ingest_encodes_a_share_of_every_piece(small_pieces, film: Path, model: str, tmp_path: Path) -> None:
-    settings = dict(encoder=model, ratio="1", fps=2, max_frames="all", workers=1, device="cpu")
-    store = tmp_path / "store"
-    assert ingest([film], store, **settings).done == 1
-    assert ingest([film], store, **settings, encode="1/4").done == 1  # another video id
-    again = ingest([film], store, **settings, encode=0.25)
-    assert (again.done, again.skipped) == (0, 1)
-    assert ingest([film], store, **settings, encode=1).skipped == 1
-    videos = {video.made.get("encode"): video for video in Store(store).videos("done")}
-    assert videos.keys() == {None, "1/4"}
-    whole, some = (load(store, videos[value].id) for value in (None, "1/4"))
+    """The film has five pictures, so half of its slices are enough."""
+    options = IngestOptions(model, ratio="1", fps=2, max_frames="all", device="cpu")
+    videos = []
+    for share in (1, 0.5):
+        store = tmp_path / f"store{share}"
+        Store(store, create=True)
+        worker = Worker(replace(options, slices=SliceOptions(encode=share)), str(store))
+        ingest_files(worker, *find_videos([film]))
+        videos.append(Store(store).videos("done")[0])
+    assert videos[0].id != videos[1].id
+    assert [video.made.get("encode") for video in videos] == [None, "1/2"]
+    assert dict(videos[1].options) == replace(options, slices=SliceOptions(encode="2/4")).as_dict()
+    assert dict(videos[0].options) == options.as_dict()
+    whole, some = (load(tmp_path / f"store{share}", video.id) for share, video in zip((1, 0.5), videos, strict=True))
     assert some.shape == whole.shape
     np.testing.assert_array_equal(some.times_s, whole.times_s)
-    torch.testing.assert_close(torch.as_tensor(some.features), torch.as_tensor(whole.features))  # five pictures
+    torch.testing.assert_close(torch.as_tensor(some.features), torch.as_tensor(whole.features))
 
 
 def test_a_piece_does_not_depend_on_the_one_before(small_pieces, film: Path, model: str, tmp_path: Path) -> None:
