@@ -77,14 +77,14 @@ def ask(
     """
     from floc.integrations.transformers.ask import Session
 
-    _check_numbers(max_new_tokens, (reuse, encode), query_weight, ratio, budget)
+    slices = {"reuse": reuse, "encode": encode}
+    _check_numbers(max_new_tokens, slices, query_weight, ratio, budget)
     is_captured = Path(source).suffix == ".floc" or (video, start, end) != (None, None, None)
     spec = floc.methods.parse(method or "floc")
     if is_captured:
         refused = dict(coverage=coverage, method=method, fps=fps, max_frames=max_frames, compare=compare)
         refused |= dict(frame_tokens=frame_tokens, more_frames=more_frames, no_fast_vision=no_fast_vision)
-        refused |= dict(reuse=reuse, encode=encode)
-        options.refuse_options(source, "this one is already captured", **refused)
+        options.refuse_options(source, "this one is already captured", **refused, **slices)
     elif more_frames:
         chosen = dict(ratio=ratio, budget=budget, coverage=coverage, fps=fps, max_frames=max_frames)
         _refuse_beside_more_frames(**chosen, frame_tokens=frame_tokens, compare=compare)
@@ -99,19 +99,16 @@ def ask(
     if query_weight:
         ratio, budget = None if is_captured else options.DEFAULT_RATIO, None
     stored = _load_captured(source, video, start, end, ratio, budget) if is_captured else None
-    sampling: dict[str, Any] = {"fps": options.parse_fps(fps), "max_frames": options.parse_limit(max_frames)}
-    sampling |= {"frame_tokens": frame_tokens, "more_frames": more_frames, "fast_vision": not no_fast_vision}
-    sampling |= {"reuse": reuse, "encode": encode}
+    settings: dict[str, Any] = {"fps": options.parse_fps(fps), "max_frames": options.parse_limit(max_frames), **slices}
+    settings |= {"frame_tokens": frame_tokens, "more_frames": more_frames, "fast_vision": not no_fast_vision}
+    settings |= {"method": spec.method, **spec.options}
     session = Session(model, device)
-    settings: dict[str, Any] = {"method": spec.method, **sampling, **spec.options}
     limits: dict[str, Any] = {"ratio": ratio, "budget": budget, "coverage": coverage}
     budgets = [limits, *[{"ratio": 1, "reuse": None, "encode": None}] * compare]
     answers = []
     for run, limits in enumerate(budgets):
         captured = _capture(session, Path(source), stored, **{**settings, **limits})
-        if output is not None and run == 0:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            captured.save(output)
+        _save(captured, None if run else output)
         for question in questions:
             if not as_json and len(budgets) * len(questions) > 1:
                 print_note(f"{'all tokens' if run else 'kept tokens'}: {question}")
@@ -124,13 +121,13 @@ def ask(
         print_note(f"written  {output}", style="")
 
 
-def _check_numbers(max_new_tokens: int, slices: Any, weight: float, ratio: Text, budget: int | None) -> None:
+def _check_numbers(max_new_tokens: int, slices: dict[str, Any], weight: float, ratio: Text, budget: int | None) -> None:
     """Check numbers before anything is loaded; a --query-weight of 0 is for no steering."""
     from floc.encoders.slice_choice import SliceOptions
     from floc.methods.shared.question import check_question
 
     check_count("--max-new-tokens", max_new_tokens, "tokens")
-    SliceOptions(*slices)
+    SliceOptions(**slices)
     check_question(weight != 0, weight)
     if weight and (ratio, budget) == (None, None):
         raise ValueError("--query-weight chooses among the captured tokens: give --ratio or --budget, such as 1/32")
@@ -171,6 +168,12 @@ def _capture(session: Session, video: Path, stored: Captured | None, **settings:
         captured = session.capture(video, **settings, progress=update)
     print_warning(*captured.made["warnings"])
     return captured
+
+
+def _save(captured: Captured, output: Path | None) -> None:
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        captured.save(output)
 
 
 def _answer(session: Session, captured: Captured, question: str, max_new_tokens: int, as_json: bool) -> dict[str, Any]:

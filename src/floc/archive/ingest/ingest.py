@@ -71,10 +71,8 @@ def ingest(
     if engine == "local" and address is not None:
         raise ValueError(f"address {address!r} is for a Ray cluster; pass engine='ray' with it")
     text = None if ratio is None else str(ratio)
-    slices = SliceOptions(reuse, encode)
-    ingest_options = IngestOptions(
-        encoder, text, coverage, method, options, fps, max_frames, device, slices, fast_vision
-    )
+    reading = fps, max_frames, device, SliceOptions(reuse, encode), fast_vision
+    ingest_options = IngestOptions(encoder, text, coverage, method, options, *reading)
     warnings: list[tuple[str, str]] = []
     files = find_videos(sources, lambda uri, warning: warnings.append((name_file(uri), warning)))
     target = Store(store, create=True)
