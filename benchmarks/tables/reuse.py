@@ -1,7 +1,7 @@
-"""Table "reuse": time saved and accuracy lost by encoding only slices that differ from the last encoded one.
+"""Table "reuse": time saved and accuracy lost by encoding only slices that differ from the last, or a share of all.
 
 Accuracy is that of the trained model on drawn films, as they are and with a camera that stands still. On real footage,
-MobileNetV2 says how far the features of reused slices are from their own. A capture on the CPU shows the time.
+MobileNetV2 says how far the features that a slice takes are from its own. A capture on the CPU shows the time.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ from benchmarks.markdown import RATIO_NOTE, show_environment, show_number, show_
 from benchmarks.registry import BenchTable, Echo, Unavailable
 from benchmarks.videos import ENCODER, open_videos
 from floc import encoders
-from floc.encoders.reuse import SliceMemory, measure_frames
+from floc.budget import Budget
+from floc.encoders.slice_choice import SliceOptions, measure_frames, shrink_frames
 from floc.video import read
 
 PATCH, SLICE_FRAMES, FPS = 14, 2, 2.0
+OFF = "off"
 TOLERANCES = (8, 16, 32, 48, 64)
+SHARES = ("1/2", "1/4", "1/8")
 RATIOS = ("1", "1/8")
 FILMS, SMALL_FILMS = 16, 2
 FIRST_FILM = 500  # after the seeds of other tables, whose films settings were chosen on
@@ -43,22 +46,42 @@ VISION = dict(depth=4, hidden_size=256, intermediate_size=684, num_heads=4, full
 
 def run(small: bool, echo: Echo) -> dict[str, Any]:
     """Measure accuracy, shares of real footage, and the time of a capture."""
-    tolerances = (8, 80) if small else TOLERANCES
+    tolerances, shares = ((8, 80), ("1/2",)) if small else (TOLERANCES, SHARES)
+    settings = [OFF, *(f"reuse {value}" for value in tolerances)]
+    settings += [f"{kind} {share}" for share in shares for kind in ("encode", "uniform")]
     with open_videos(small) as paths:
-        footage = [record for path in paths for record in measure_footage(path, tolerances, echo)]
+        footage = [record for path in paths for record in measure_footage(path, settings[1:], echo)]
         speed = measure_speed(paths, small, echo)
-    return {"accuracy": measure_accuracy(small, tolerances, echo), "footage": footage, "speed": speed}
+    return {"accuracy": measure_accuracy(small, settings, echo), "footage": footage, "speed": speed}
 
 
-def find_sources(frames: np.ndarray, tolerance: float) -> np.ndarray:
+def find_sources(frames: np.ndarray, setting: str) -> np.ndarray:
     """Return the slice whose tokens each slice of frames [F, height, width, 3] takes, [T] int64."""
-    memory = SliceMemory(tolerance, lambda slices, last: measure_frames(slices, last, PATCH))
-    is_new = memory.find_new(torch.from_numpy(frames).unflatten(0, (-1, SLICE_FRAMES)))
-    return np.maximum.accumulate(np.where(is_new, np.arange(len(is_new)), 0))
+    kind, _, value = setting.partition(" ")
+    numbers = np.arange(len(frames) // SLICE_FRAMES)
+    if kind == OFF:
+        return numbers
+    if kind == "uniform":  # every second slice, for 1/2
+        count = Budget.parse(value, None, None).count(len(numbers))
+        places = ((np.arange(count) + 0.5) * len(numbers) / count).astype(int)
+        return places[np.searchsorted((places[1:] + places[:-1]) / 2, numbers)]
+    options = SliceOptions(**parse_setting(setting))
+    rule = options.create_rule(partial(measure_frames, patch=PATCH), partial(shrink_frames, patch=PATCH))
+    return rule.find_sources(torch.from_numpy(frames).unflatten(0, (-1, SLICE_FRAMES)))
 
 
-def measure_accuracy(small: bool, tolerances: Sequence[int], echo: Echo) -> list[dict[str, Any]]:
-    """Ask the trained model about films whose reused slices have the tokens of their source."""
+def parse_setting(setting: str) -> dict[str, Any]:
+    """Return the options of a capture.
+
+    >>> parse_setting("reuse 8"), parse_setting("encode 1/2"), parse_setting("off")
+    ({'reuse': 8.0}, {'encode': '1/2'}, {})
+    """
+    kind, _, value = setting.partition(" ")
+    return {} if kind == OFF else {kind: float(value) if kind == "reuse" else value}
+
+
+def measure_accuracy(small: bool, settings: Sequence[str], echo: Echo) -> list[dict[str, Any]]:
+    """Ask the trained model about films whose slices have the tokens of their source."""
     try:
         from examples.tiny_video_model.checkpoint import load_checkpoint
         from examples.tiny_video_model.exam import TEST_SEED, Examiner, compute_accuracy, make_exams
@@ -70,36 +93,47 @@ def measure_accuracy(small: bool, tolerances: Sequence[int], echo: Echo) -> list
         raise Unavailable(f"the trained model cannot be loaded: {error}") from error
     examiner = Examiner(model, processor.tokenizer)
     exams = list(make_exams(model, SMALL_FILMS if small else FILMS, seed=TEST_SEED + FIRST_FILM))
-    counts: dict[tuple[str, int, str], list[np.ndarray]] = {}
-    shares: dict[tuple[str, int], list[float]] = {}
+    counts: dict[tuple[str, str, str], list[np.ndarray]] = {}
+    shares: dict[tuple[str, str], list[float]] = {}
     for exam in exams:
         for camera in ("moves", "stands still"):
             film = exam.film if camera == "moves" else hold_camera(exam.film)
             frames = render_film(film)
             tokens = exam.tokens if camera == "moves" else encode_frames(model, frames)
             graded: dict[bytes, list[np.ndarray]] = {}
-            for tolerance in (-1, *tolerances):  # -1: no reuse
-                sources = find_sources(frames, tolerance)
-                shares.setdefault((camera, tolerance), []).append(len(np.unique(sources)) / len(sources))
+            for setting in settings:
+                sources = find_sources(frames, setting)
+                shares.setdefault((camera, setting), []).append(len(np.unique(sources)) / len(sources))
                 if sources.tobytes() not in graded:
                     taken = replace(exam, tokens=tokens[torch.from_numpy(sources)])
                     kept = [None, floc.compress(taken.tokens, ratio=RATIOS[1])]
                     graded[sources.tobytes()] = [examiner.grade(taken, one) for one in kept]
                 for ratio, count in zip(RATIOS, graded[sources.tobytes()], strict=True):
-                    counts.setdefault((camera, tolerance, ratio), []).append(count)
-    records = []
-    for (camera, tolerance, ratio), graded_films in counts.items():
-        own, base = np.stack(graded_films), np.stack(counts[camera, -1, ratio])
+                    counts.setdefault((camera, setting, ratio), []).append(count)
+
+    def compare(camera: str, setting: str, other: str, ratio: str) -> tuple[float, float]:
+        """Return the difference of two settings in accuracy, and its standard error over films."""
+        own, base = (np.stack(counts[camera, one, ratio]) for one in (setting, other))
         films = np.random.default_rng(0).integers(len(own), size=(RESAMPLES, len(own)))
-        means, base_means = (compute_accuracy(right[films].sum(1))[2] for right in (own, base))
-        record: dict[str, Any] = {"camera": camera, "reuse": tolerance, "keep": ratio, "films": len(own)}
-        record |= {"share": float(np.mean(shares[camera, tolerance])), "error": float(np.nanstd(means))}
-        record |= {"mean": float(compute_accuracy(own.sum(0))[2]), "questions": int(own[..., 1].sum())}
-        difference = float(record["mean"] - compute_accuracy(base.sum(0))[2])
-        record |= {"difference": difference, "difference_error": float(np.nanstd(means - base_means))}
+        means, base_means = (compute_accuracy(each[films].sum(1))[2] for each in (own, base))
+        difference = compute_accuracy(own.sum(0))[2] - compute_accuracy(base.sum(0))[2]
+        return float(difference), float(np.nanstd(means - base_means))
+
+    records = []
+    for (camera, setting, ratio), graded_films in counts.items():
+        own = np.stack(graded_films)
+        films = np.random.default_rng(0).integers(len(own), size=(RESAMPLES, len(own)))
+        record: dict[str, Any] = {"camera": camera, "setting": setting, "keep": ratio, "films": len(own)}
+        record |= {"share": float(np.mean(shares[camera, setting])), "questions": int(own[..., 1].sum())}
+        record |= {"mean": float(compute_accuracy(own.sum(0))[2])}
+        record |= {"error": float(np.nanstd(compute_accuracy(own[films].sum(1))[2]))}
+        record["to_off"] = compare(camera, setting, OFF, ratio)
+        if setting.startswith("encode"):
+            record["to_uniform"] = compare(camera, setting, setting.replace("encode", "uniform"), ratio)
         records.append(record)
-        accuracy = f"{100 * record['mean']:.1f}, {100 * difference:+.1f} +- {100 * record['difference_error']:.1f}"
-        echo(f"camera {camera}, reuse {tolerance}, {ratio}: {record['share']:.3f} encoded, {accuracy}")
+        difference, uncertainty = record["to_off"]
+        accuracy = f"{100 * record['mean']:.1f}, {100 * difference:+.1f} +- {100 * uncertainty:.1f}"
+        echo(f"camera {camera}, {setting}, {ratio}: {record['share']:.3f} encoded, {accuracy}")
     return records
 
 
@@ -108,27 +142,38 @@ def hold_camera(film: Any) -> Any:
     return replace(film, shots=tuple(replace(shot, closes=shot.opens) for shot in film.shots))
 
 
-def measure_footage(path: Path, tolerances: Sequence[int], echo: Echo) -> Iterator[dict[str, Any]]:
-    """Yield the share of slices that are encoded, and how far reused features are from the slice's own."""
+def measure_footage(path: Path, settings: Sequence[str], echo: Echo) -> Iterator[dict[str, Any]]:
+    """Yield the share of slices that are encoded, and how far the features of others are from the slice's own."""
+    frames, unit, name = encode_footage(path, fps=FPS)
+    previous = 1 - (unit[1:] * unit[:-1]).sum(-1)
+    for setting in settings:
+        sources = find_sources(frames, setting)
+        record = {"film": path.name, "encoder": name, "slices": len(sources), "setting": setting}
+        record |= {"previous": float(previous.mean()), **measure_errors(unit, sources)}
+        echo(f"{path.name}, {setting}: {record['share']:.3f} of {len(sources)} slices encoded")
+        yield record
+
+
+def encode_footage(path: Path, **sampling: Any) -> tuple[np.ndarray, torch.Tensor, str]:
+    """Return frames, the unit features of their slices, and the name of the encoder."""
     try:
         network = encoders.get(ENCODER)
     except ValueError:
         network = encoders.get("pixels")
-    video = read(path, fps=FPS, size=network.frame_size)
-    frames = np.concatenate([batch.pixels for batch in video])
+    frames = np.concatenate([batch.pixels for batch in read(path, size=network.frame_size, **sampling)])
     frames = frames[: len(frames) // SLICE_FRAMES * SLICE_FRAMES]
     tokens = torch.cat([torch.as_tensor(network(part)).float() for part in np.array_split(frames, len(frames))])
-    unit: Any = torch.nn.functional.normalize(tokens.unflatten(0, (-1, SLICE_FRAMES)), dim=-1)
-    previous = 1 - (unit[1:] * unit[:-1]).sum(-1)
-    for tolerance in tolerances:
-        sources = find_sources(frames, tolerance)
-        reused = sources != np.arange(len(sources))
-        errors = 1 - (unit[reused] * unit[sources[reused]]).sum(-1)
-        record = {"film": path.name, "encoder": network.name, "slices": len(sources), "reuse": tolerance}
-        record |= {"share": 1 - float(reused.mean()), "previous": float(previous.mean())}
-        record |= {"mean_error": float(errors.mean()), "largest_error": float(errors.max())} if reused.any() else {}
-        echo(f"{path.name}, reuse {tolerance}: {record['share']:.3f} of {len(sources)} slices encoded")
-        yield record
+    return frames, torch.nn.functional.normalize(tokens.unflatten(0, (-1, SLICE_FRAMES)), dim=-1), network.name
+
+
+def measure_errors(unit: torch.Tensor, sources: np.ndarray) -> dict[str, float]:
+    """Return the share of slices that are encoded, and the mean and largest error of the others."""
+    is_taken = sources != np.arange(len(sources))
+    share = {"share": 1 - float(is_taken.mean())}
+    if not is_taken.any():
+        return share
+    errors = 1 - (unit[is_taken] * unit[sources[is_taken]]).sum(-1)
+    return {**share, "mean_error": float(errors.mean()), "largest_error": float(errors.max())}
 
 
 @contextmanager
@@ -164,70 +209,79 @@ def measure_speed(paths: Sequence[Path], small: bool, echo: Echo) -> list[dict[s
     processor = models.make_processor(max_tokens=40 if small else 120)
     fixed = next((path for path in paths if path.name == FIXED), paths[0])
     records = []
+    settings = (OFF, "reuse 8", *(f"encode {share}" for share in SHARES))
     with open_still(paths[0], 2 if small else 30) as still:
         for path in (fixed, still):
             stages: dict[str, dict[str, float]] = {}
+            frames, unit, _ = encode_footage(path, fps=FPS, max_frames=FRAMES)
 
-            def capture(reuse: int | None, path: Path = path, stages: dict[str, Any] = stages) -> None:
-                video = floc.capture(
-                    model, path, processor=processor, ratio=1 / 8, fps=FPS, max_frames=FRAMES, reuse=reuse
-                )
-                stages["off" if reuse is None else str(reuse)] = {**video.made["seconds"], "slices": video.shape[0]}
+            def capture(setting: str, path: Path = path, stages: dict[str, Any] = stages) -> None:
+                sampling: Any = {"fps": FPS, "max_frames": FRAMES}
+                options = parse_setting(setting)
+                video = floc.capture(model, path, processor=processor, ratio=1 / 8, **sampling, **options)
+                stages[setting] = {**video.made["seconds"], "slices": video.shape[0]}
 
-            settings = (None, 8, 32)
-            names = ["off" if reuse is None else str(reuse) for reuse in settings]
-            contenders = [
-                harness.Contender(name, partial(capture, reuse)) for name, reuse in zip(names, settings, strict=True)
-            ]
-            for timing in harness.compare(contenders, "off", rounds=1 if small else 2):
-                record = {"film": path.name, "reuse": timing.contender, **asdict(timing)}
+            contenders = [harness.Contender(setting, partial(capture, setting)) for setting in settings]
+            for timing in harness.compare(contenders, OFF, rounds=1 if small else 2):
+                record = {"film": path.name, "setting": timing.contender, **asdict(timing)}
+                record |= measure_errors(unit, find_sources(frames, timing.contender))
                 records.append(record | {"stages": stages[timing.contender]})
-                echo(f"{path.name}, reuse {timing.contender}: {timing.ms:.0f} ms, {1 / timing.ratio:.2f} times as fast")
+                echo(f"{path.name}, {timing.contender}: {timing.ms:.0f} ms, {1 / timing.ratio:.2f} times as fast")
     return records
 
 
-def _show_tolerance(record: dict[str, Any]) -> str:
-    return "off" if record["reuse"] == -1 else str(record["reuse"])
+def _select(records: Sequence[dict[str, Any]], *kinds: str) -> list[dict[str, Any]]:
+    return [record for record in records if record["setting"].split()[0] in kinds]
 
 
-def _show_accuracy(document: dict[str, Any]) -> str:
+def _name_setting(record: dict[str, Any]) -> str:
+    return record["setting"].replace("uniform", "evenly spaced")
+
+
+def _show_difference(name: str, record: dict[str, Any]) -> str:
+    if name not in record or record["setting"] == OFF:
+        return ""
+    difference, error = record[name]
+    return f"{100 * difference:+.1f} ± {100 * error:.1f}"
+
+
+def _show_accuracy(document: dict[str, Any], *kinds: str) -> str:
+    records = _select(document["accuracy"], OFF, *kinds)
     columns: dict[str, Callable[[Any], str]] = {
         "camera": lambda record: record["camera"],
-        "reuse": _show_tolerance,
+        "setting": _name_setting,
         "tokens kept": lambda record: record["keep"],
         "slices encoded": lambda record: f"{100 * record['share']:.1f}%",
         "right answers": lambda record: f"{100 * record['mean']:.1f}%",
         "standard error": lambda record: f"{100 * record['error']:.1f}",
-        "difference to off": lambda record: (
-            ""
-            if record["reuse"] == -1
-            else f"{100 * record['difference']:+.1f} ± {100 * record['difference_error']:.1f}"
-        ),
+        "difference to off": partial(_show_difference, "to_off"),
     }
-    first = document["accuracy"][0]
+    if "encode" in kinds:
+        columns["to evenly spaced"] = partial(_show_difference, "to_uniform")
+    first = records[0]
     note = (
         f"The trained tiny model on {first['films']} drawn films of 32 slices, {first['questions']} questions, "
         "mean of the groups. Standard errors are over films; for differences, both are measured on the same films."
     )
-    return show_records(document["accuracy"], columns, note, show_environment(document, "numpy", "torch"))
+    return show_records(records, columns, note, show_environment(document, "numpy", "torch"))
 
 
-def _show_footage(document: dict[str, Any]) -> str:
+def _show_footage(document: dict[str, Any], *kinds: str) -> str:
+    records = _select(document["footage"], *kinds)
     columns: dict[str, Callable[[Any], str]] = {
         "video": lambda record: f"{record['film']}, {record['slices']} slices",
-        "reuse": _show_tolerance,
+        "setting": _name_setting,
         "slices encoded": lambda record: f"{100 * record['share']:.0f}%",
-        "mean error of reused tokens": lambda record: show_number(record.get("mean_error")) or "-",
+        "mean error of the others": lambda record: show_number(record.get("mean_error")) or "-",
         "largest": lambda record: show_number(record.get("largest_error")) or "-",
         "mean difference to the slice before": lambda record: show_number(record["previous"]),
     }
-    network = document["footage"][0]["encoder"]
     note = (
-        f"Two frames a second; a slice is two frames. Error: 1 - cosine, between the slice's own features and the "
-        f"features that it takes from another slice. Difference: the same between consecutive slices. Features by "
-        f"{network}."
+        "Two frames a second; a slice is two frames. Error: 1 - cosine, between the slice's own features and the "
+        "features that it takes from another slice. Difference: the same between consecutive slices. Features by "
+        f"{records[0]['encoder']}."
     )
-    return show_records(document["footage"], columns, note, show_environment(document, "numpy", "torch", "av"))
+    return show_records(records, columns, note, show_environment(document, "numpy", "torch", "av"))
 
 
 def _show_speed(document: dict[str, Any]) -> str:
@@ -236,7 +290,10 @@ def _show_speed(document: dict[str, Any]) -> str:
 
     columns: dict[str, Callable[[Any], str]] = {
         "video": lambda record: f"{record['film']}, {record['stages']['slices']} slices",
-        "reuse": lambda record: record["reuse"],
+        "setting": lambda record: record["setting"],
+        "slices encoded": lambda record: f"{100 * record['share']:.0f}%",
+        "mean error of the others": lambda record: show_number(record.get("mean_error")) or "-",
+        "largest": lambda record: show_number(record.get("largest_error")) or "-",
         "seconds": lambda record: show_number(record["ms"], 1e3),
         "share of the time without": lambda record: (
             f"{record['ratio']:.2f} ({record['ratio_p20']:.2f} to {record['ratio_p80']:.2f})"
@@ -252,5 +309,13 @@ def _show_speed(document: dict[str, Any]) -> str:
 
 
 TABLE = BenchTable(
-    "reuse", run, {"reuse-accuracy": _show_accuracy, "reuse-footage": _show_footage, "reuse-speed": _show_speed}
+    "reuse",
+    run,
+    {
+        "reuse-accuracy": lambda document: _show_accuracy(document, "reuse"),
+        "reuse-footage": lambda document: _show_footage(document, "reuse"),
+        "encode-accuracy": lambda document: _show_accuracy(document, "encode", "uniform"),
+        "encode-footage": lambda document: _show_footage(document, "encode", "uniform"),
+        "reuse-speed": _show_speed,
+    },
 )

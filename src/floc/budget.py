@@ -32,7 +32,7 @@ class Budget:
             got = " and ".join(listed) or "none of them"
             raise ValueError(f"give exactly one of ratio=, budget= and coverage=; got {got}")
         if ratio is not None:
-            return cls(ratio=_parse_ratio(ratio))
+            return cls(ratio=parse_ratio(ratio, hint="; pass budget= for a fixed count"))
         if budget is not None:
             check_count("budget", budget, "tokens")
             return cls(budget=min(int(budget), MOST))
@@ -59,15 +59,20 @@ def find_fewest(coverage_of: Callable[[int], float], most: int, coverage: float)
     return 1 + bisect_left(range(1, most), coverage, key=coverage_of)
 
 
-def _parse_ratio(ratio: float | str) -> Fraction:
+def parse_ratio(ratio: object, name: str = "ratio", meaning: str = "kept / total", hint: str = "") -> Fraction:
+    """Check a share in (0, 1]; the rest is for the error.
+
+    >>> parse_ratio(0.1), parse_ratio("1/8")
+    (Fraction(1, 10), Fraction(1, 8))
+    """
     try:
         if isinstance(ratio, bool) or str(getattr(ratio, "dtype", "")).endswith("bool"):
             raise TypeError
-        value = _to_fraction(ratio if isinstance(ratio, str) else float(ratio))
+        value = _to_fraction(ratio if isinstance(ratio, str) else float(ratio))  # type: ignore[arg-type]
     except (ValueError, TypeError, OverflowError):
-        raise ValueError(f"ratio must be a number such as 0.125 or a fraction '1/8', got {shorten(ratio)}") from None
+        raise ValueError(f"{name} must be a number such as 0.125 or a fraction '1/8', got {shorten(ratio)}") from None
     if not 0 < value <= 1:
-        raise ValueError(f"ratio must be in (0, 1], kept / total; got {shorten(ratio)}; pass budget= for a fixed count")
+        raise ValueError(f"{name} must be in (0, 1], {meaning}; got {shorten(ratio)}{hint}")
     return value
 
 

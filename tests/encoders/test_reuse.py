@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 pytest.importorskip("torchvision", reason="processors need torchvision: pip install 'floc-video[hf]'")
 
 from floc import encoders
-from floc.encoders import reuse
-from floc.encoders.reuse import SliceMemory, measure_frames, require_reuse
-from floc.encoders.vision_features import can_encode_in_chunks
+from floc.encoders import vision_tower
+from floc.encoders.slice_choice import DifferenceRule, SliceOptions, find_new, measure_frames
+from floc.encoders.vision_features import can_encode_in_chunks, require_separate_slices
 from floc.encoders.vision_tower import VisionTower
 from tests.encoders.test_vision_features import ALL, CLOSE, FRAMES, create_example
 from tests.integrations.transformers.checkpoints import save
@@ -44,8 +44,8 @@ def measure_by_hand(first: np.ndarray, second: np.ndarray) -> float:
     return worst
 
 
-def create_memory(tolerance: float) -> SliceMemory:
-    return SliceMemory(tolerance, lambda slices, last: measure_frames(slices, last, PATCH))
+def create_rule(tolerance: float) -> DifferenceRule:
+    return DifferenceRule(tolerance, lambda slices, last: measure_frames(slices, last, PATCH))
 
 
 @st.composite
@@ -78,15 +78,16 @@ def test_reused_slices_are_within_the_tolerance_of_their_source(
         assume(difference == 0 or abs(difference - tolerance) > 1e-3)  # float32 rounds
         expected.append(difference > tolerance)
         sources.append(number if expected[-1] else sources[-1])
-    memory = create_memory(tolerance)
+    rule = create_rule(tolerance)
     found: list[bool] = []
     values: list[torch.Tensor] = []
     for start, stop in pairwise(sorted({0, len(film), *(min(cut, len(film)) for cut in cuts)})):
         part = torch.from_numpy(film[start:stop])
-        is_new = memory.find_new(part)
-        tokens, deep = memory.expand(part, is_new, encode(part[is_new]) if any(is_new) else ())
+        taken = rule.find_sources(part)
+        is_new = find_new(taken)
+        tokens, deep = rule.expand(part, taken, encode(part[is_new]) if is_new.any() else ())
         assert torch.equal(deep, tokens + 1)
-        found += is_new
+        found += is_new.tolist()
         values += tokens
     assert found == expected
     assert torch.equal(torch.stack(values), encode(torch.from_numpy(film[sources]))[0])
@@ -102,29 +103,29 @@ def encode(slices: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def test_slow_changes_do_not_accumulate() -> None:
     brighter = torch.arange(0, 40, dtype=torch.uint8).view(-1, 1, 1, 1, 1).expand(40, 2, 6, 6, 3)
-    memory = create_memory(5)
-    assert np.flatnonzero(memory.find_new(brighter)).tolist() == [*range(0, 40, 6)]
+    rule = create_rule(5)
+    assert np.unique(rule.find_sources(brighter)).tolist() == [*range(0, 40, 6)]
 
 
 def test_a_difference_that_is_not_a_number_is_one() -> None:
-    memory = SliceMemory(255, lambda slices, last: (slices - last).abs().amax(1))
-    assert memory.find_new(torch.tensor([[0.0], [0.0], [math.nan], [math.nan]])) == [True, False, True, True]
+    rule = DifferenceRule(255, lambda slices, last: (slices - last).abs().amax(1))
+    assert rule.find_sources(torch.tensor([[0.0], [0.0], [math.nan], [math.nan]])).tolist() == [0, 0, 2, 3]
 
 
 def test_slices_of_another_size_are_new() -> None:
-    memory = create_memory(255)
+    rule = create_rule(255)
     for size in (4, 6, 4):
         part = torch.zeros(2, 1, size, size, 3, dtype=torch.uint8)
-        is_new = memory.find_new(part)
-        assert is_new == [True, False]
-        (tokens,) = memory.expand(part, is_new, [torch.full((1, size), float(size))])
+        taken = rule.find_sources(part)
+        assert taken.tolist() == [0, 0]
+        (tokens,) = rule.expand(part, taken, [torch.full((1, size), float(size))])
         assert tokens.tolist() == [[float(size)] * size] * 2
 
 
 def create_tower(kind: str, tolerance: float | None) -> VisionTower:
     example = create_example(kind)
     base = dict(name=kind, preparer=example.preparer, plan=example.plan, model=example.model.base_model)
-    return VisionTower(**base, is_half=False, reuse=tolerance)  # type: ignore[arg-type]
+    return VisionTower(**base, is_half=False, slices=SliceOptions(tolerance))  # type: ignore[arg-type]
 
 
 def repeat_slices(kind: str, numbers: list[int]) -> np.ndarray:
@@ -192,7 +193,7 @@ def test_the_memory_is_right_after_an_error(monkeypatch: pytest.MonkeyPatch) -> 
         raise RuntimeError("no memory")
 
     with monkeypatch.context() as patched:
-        patched.setattr(reuse, "encode_prepared", fail)
+        patched.setattr(vision_tower, "encode_prepared", fail)
         with pytest.raises(RuntimeError, match="no memory"):
             tower.encode(pixels[2:4])
     expected = create_tower("qwen2_5_vl", None).encode(pixels)
@@ -209,6 +210,6 @@ def test_other_encoders_and_unknown_models_are_refused(tmp_path: Any) -> None:
     with pytest.raises(ValueError, match=r"reuse is for the vision encoders of models, hf:<model>, not 'pixels'"):
         encoders.get("pixels", reuse=8)
     with pytest.raises(ValueError, match="floc does not know whether the vision encoder of new_vl attends across"):
-        require_reuse(SimpleNamespace(model_type="new_vl"), 8)
+        require_separate_slices(SimpleNamespace(model_type="new_vl"), "reuse")
     folder = save("qwen2_5_vl", tmp_path)
-    assert encoders.get(f"hf:{folder}", device="cpu", reuse=8).reuse == 8  # type: ignore[attr-defined]
+    assert encoders.get(f"hf:{folder}", device="cpu", reuse=8).slices.reuse == 8  # type: ignore[attr-defined]

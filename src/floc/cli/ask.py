@@ -36,6 +36,7 @@ ARCHIVE = "Video in an archive"  # panel of the help
     "floc ask talk.mp4 'What is on the table?' --model Qwen/Qwen2.5-VL-7B-Instruct",
     "floc ask talk.floc 'What is on the table?' --ratio 1/32 --query-weight 0.25 --model Qwen/Qwen2.5-VL-7B-Instruct",
     "floc ask door.mp4 'Who comes in?' --model Qwen/Qwen2.5-VL-7B-Instruct --reuse 8",
+    "floc ask walk.mp4 'What is in the park?' --model Qwen/Qwen2.5-VL-7B-Instruct --encode 1/2",
     "floc ask archive 'Who comes in?' --video door.mp4 --from 10:00 --to 20:00 --model Qwen/Qwen2.5-VL-7B-Instruct",
 )
 def ask(
@@ -60,6 +61,7 @@ def ask(
     frame_tokens: int | None = options.FRAME_TOKENS,
     more_frames: bool = options.MORE_FRAMES,
     reuse: float | None = options.REUSE,
+    encode: str | None = options.ENCODE,
     device: str | None = options.DEVICE,
     no_fast_vision: bool = options.NO_FAST_VISION,
     as_json: bool = options.AS_JSON,
@@ -73,13 +75,15 @@ def ask(
     """
     from floc.integrations.transformers.ask import Session
 
-    _check_numbers(max_new_tokens, reuse, query_weight, ratio, budget)
+    slices = {"reuse": reuse, "encode": encode}
+    _check_numbers(max_new_tokens, slices, query_weight, ratio, budget)
     is_captured = Path(source).suffix == ".floc" or (video, start, end) != (None, None, None)
     spec = floc.methods.parse(method or "floc")
     if is_captured:
         refused = dict(coverage=coverage, method=method, fps=fps, max_frames=max_frames, compare=compare)
-        refused |= dict(frame_tokens=frame_tokens, more_frames=more_frames, no_fast_vision=no_fast_vision, reuse=reuse)
-        options.refuse_options(f"{source}:", " is for videos; this one is already captured, so leave it out", **refused)
+        refused |= dict(frame_tokens=frame_tokens, more_frames=more_frames, no_fast_vision=no_fast_vision)
+        before, after = f"{source}:", " is for videos; this one is already captured, so leave it out"
+        options.refuse_options(before, after, **refused, **slices)
     elif more_frames:
         refused = dict(ratio=ratio, budget=budget, coverage=coverage, fps=fps, max_frames=max_frames)
         before = "--more-frames chooses the frames and the budget; leave out"
@@ -96,18 +100,16 @@ def ask(
     if query_weight:
         ratio, budget = None if is_captured else options.DEFAULT_RATIO, None
     stored = _load_captured(source, video, start, end, ratio, budget) if is_captured else None
-    sampling = {"fps": options.parse_fps(fps), "max_frames": options.parse_limit(max_frames), "reuse": reuse}
-    sampling |= {"frame_tokens": frame_tokens, "more_frames": more_frames, "fast_vision": not no_fast_vision}
+    settings: dict[str, Any] = {"fps": options.parse_fps(fps), "max_frames": options.parse_limit(max_frames), **slices}
+    settings |= {"frame_tokens": frame_tokens, "more_frames": more_frames, "fast_vision": not no_fast_vision}
+    settings |= {"method": spec.method, **spec.options}
     session = Session(model, device)
-    settings: dict[str, Any] = {"method": spec.method, **sampling, **spec.options}
     limits: dict[str, Any] = {"ratio": ratio, "budget": budget, "coverage": coverage}
-    budgets = [limits, *[{"ratio": 1, "reuse": None}] * compare]
+    budgets = [limits, *[{"ratio": 1, "reuse": None, "encode": None}] * compare]
     answers = []
     for run, limits in enumerate(budgets):
         captured = _capture(session, Path(source), stored, **settings | limits)
-        if output is not None and run == 0:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            captured.save(output)
+        _save(captured, None if run else output)
         for question in questions:
             if not as_json and len(budgets) * len(questions) > 1:
                 print_note(f"{'all tokens' if run else 'kept tokens'}: {question}")
@@ -120,13 +122,13 @@ def ask(
         print_note(f"written  {output}", style="")
 
 
-def _check_numbers(max_new_tokens: int, reuse: float | None, weight: float, ratio: Text, budget: int | None) -> None:
+def _check_numbers(max_new_tokens: int, slices: dict[str, Any], weight: float, ratio: Text, budget: int | None) -> None:
     """Check numbers before anything is loaded; a --query-weight of 0 is for no steering."""
-    from floc.encoders.base import check_reuse
+    from floc.encoders.slice_choice import SliceOptions
     from floc.methods.shared.question import check_question
 
     check_count("--max-new-tokens", max_new_tokens, "tokens")
-    check_reuse(reuse)
+    SliceOptions(**slices)
     check_question(weight != 0, weight)
     if weight and (ratio, budget) == (None, None):
         raise ValueError("--query-weight chooses among the captured tokens: give --ratio or --budget, such as 1/32")
@@ -159,6 +161,12 @@ def _capture(session: Session, video: Path, stored: Captured | None, **settings:
         captured = session.capture(video, **settings, progress=update)
     print_warning(*captured.made["warnings"])
     return captured
+
+
+def _save(captured: Captured, output: Path | None) -> None:
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        captured.save(output)
 
 
 def _answer(session: Session, captured: Captured, question: str, max_new_tokens: int, as_json: bool) -> dict[str, Any]:

@@ -26,6 +26,7 @@ MAX_MESSAGES = 20  # failures and warnings in the summary; the store and --json 
 @command(
     "floc ingest footage/ --store archive --encoder hf:Qwen/Qwen2.5-VL-7B-Instruct --horizon 8",
     "floc ingest door.mp4 --store archive --encoder hf:Qwen/Qwen2.5-VL-7B-Instruct --reuse 8",
+    "floc ingest walk.mp4 --store archive --encoder hf:Qwen/Qwen2.5-VL-7B-Instruct --encode 1/2",
     "floc ingest s3://bucket/cameras --store s3://bucket/archive --engine ray --address auto",
 )
 def ingest(
@@ -40,6 +41,7 @@ def ingest(
     fps: str | None = options.FPS,
     max_frames: str | None = options.MAX_FRAMES,
     reuse: float | None = options.REUSE,
+    encode: str | None = options.ENCODE,
     device: str | None = options.DEVICE,
     no_fast_vision: bool = options.NO_FAST_VISION,
     engine: Engine = option("NAME", "local: processes on this machine; ray: Ray Data.", WORKERS, default="local"),
@@ -59,7 +61,8 @@ def ingest(
     given = options.parse_block(block) | options.parse_horizon(horizon)
     method_options = {"method": spec.method, **options.join_method_options(spec.options, given)}
     reading: dict[str, Any] = {"encoder": encoder or "auto", "fps": options.parse_fps(fps), "device": device}
-    reading |= {"max_frames": options.parse_limit(max_frames), "reuse": reuse, "fast_vision": not no_fast_vision}
+    reading |= {"max_frames": options.parse_limit(max_frames), "fast_vision": not no_fast_vision}
+    reading |= {"reuse": reuse, "encode": encode}
     settings: dict[str, Any] = {"ratio": ratio, "coverage": coverage, **method_options, **reading}
     settings |= {"engine": engine, "workers": workers, "address": address}
     from floc.archive.ingest import ingest as ingest_videos

@@ -46,6 +46,7 @@ def stream(
     patience: float = option("SECONDS", "With --follow: stop after this long without growth.", VIDEO, default=10),
     seconds: Seconds = option("SECONDS", "Stop after this much video. (default: never)", VIDEO),
     reuse: float | None = options.REUSE,
+    encode: str | None = options.ENCODE,
     device: str | None = options.DEVICE,
     no_fast_vision: bool = options.NO_FAST_VISION,
     as_json: bool = options.AS_JSON,
@@ -71,7 +72,8 @@ def stream(
     if state is not None:
         options.check_output(state, Path(source))
         state.parent.mkdir(parents=True, exist_ok=True)
-    network = encoders.get(encoder or "auto", device=device, reuse=reuse, fast_vision=not no_fast_vision)
+    slices: dict[str, Any] = {"reuse": reuse, "encode": encode}
+    network = encoders.get(encoder or "auto", device=device, **slices, fast_vision=not no_fast_vision)
     recorder = open_recorder(source, network, target, state=state, device=device, **stream_options)
     if encoder in (None, "auto"):
         print_note(f"encoder: {network.name}")

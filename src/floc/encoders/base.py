@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from floc._arrays import Array
-from floc._checks import check_choice, is_number, shorten, to_float
+from floc._checks import check_choice
+from floc.encoders.slice_choice import SliceOptions
 from floc.families.processing import Limit, Rate
 from floc.tokens import Frames
 from floc.video.choice import FrameChoice, VideoFacts
@@ -27,7 +28,6 @@ DEFAULT_FPS, DEFAULT_LIMIT = 1.0, 7200  # two hours at one frame per second, the
 
 # The grid of the built-in encoders: square cells, the same for all of them, so that reports can be compared
 CELL = 32  # pixels on a side: the stride of MobileNetV2's last feature map
-LEVELS = 255  # the largest value of a pixel
 MAX_CELLS = 144  # of a frame: 9 x 16 for a wide screen
 RESERVED_BYTES = 1 << 30  # for tokens at first: the length that a file states may be wrong
 
@@ -115,32 +115,30 @@ def list_encoders() -> list[str]:
     return ["auto", "mobilenet", "pixels"]
 
 
-def get(name: str, *, device: str | None = None, reuse: float | None = None, fast_vision: bool = True) -> Encoder:
+def get(
+    name: str,
+    *,
+    device: str | None = None,
+    reuse: float | None = None,
+    encode: float | str | None = None,
+    fast_vision: bool = True,
+) -> Encoder:
     """Return the encoder with this name.
 
     Args:
         name: "pixels", "mobilenet", "hf:" with a folder or hub id, or "auto": mobilenet if its weights are installed,
             else pixels.
         device: where the network runs, such as "cuda:1". Default: the first GPU, else the CPU.
-        reuse: for "hf:", the tolerance for slices that look the same, as in `floc.capture`.
+        reuse, encode: for "hf:", which slices are encoded, as in `floc.capture`. `encode` chooses among the slices of
+            a call, 32 at a time.
         fast_vision: of a model's vision encoder, compute attention faster, with the same results.
     """
     name = resolve_name(name)
-    check_reuse(reuse, name)
+    slices = SliceOptions(reuse, encode)
+    slices.require_model(name)
     if name.startswith("hf:"):
-        return import_module("floc.encoders.vision_tower").load(name, device, reuse=reuse, fast_vision=fast_vision)
+        return import_module("floc.encoders.vision_tower").load(name, device, slices=slices, fast_vision=fast_vision)
     return import_module(f"floc.encoders.{name}").load(device)
-
-
-def check_reuse(reuse: object, encoder: str = "hf:") -> None:
-    """Raise ValueError unless `reuse` is None, or a number of levels of a pixel for the encoder of a model."""
-    if reuse is None:
-        return
-    if not (is_number(reuse) and 0 <= to_float(reuse) <= LEVELS):
-        problem = f"reuse must be a number of levels of a pixel, 0 to {LEVELS}, or None to encode every slice"
-        raise ValueError(f"{problem}; got {shorten(reuse)}")
-    if not encoder.startswith("hf:"):
-        raise ValueError(f"reuse is for the vision encoders of models, hf:<model>, not {encoder!r}; leave it out")
 
 
 def resolve_name(name: str) -> str:
@@ -204,6 +202,8 @@ def encode(
 ) -> VideoTokens:
     """Encode a video while it is read, with one batch of its pixels and one copy of its tokens in host memory.
 
+    The encoder of a model forgets the video before, and joins batches.
+
     Args:
         frames: batches of any size, in order; their width and height are from `encoder.frame_size`.
         planned: frames to reserve memory for; may be wrong.
@@ -215,7 +215,11 @@ def encode(
     dtype: torch.dtype | None = None  # of the result if the encoder returns tensors
     times: list[np.ndarray] = []
     filled = done = 0
-    for batch in group_frames(frames, per_slice):
+    batches: Iterable[Frames] = group_frames(frames, per_slice)
+    if hasattr(encoder, "join"):
+        encoder.forget()  # type: ignore[attr-defined]
+        batches = encoder.join(batches)
+    for batch in batches:
         tokens = encoder(batch.pixels)  # [B / per_slice, H, W, D]
         if isinstance(tokens, torch.Tensor):
             dtype = tokens.dtype

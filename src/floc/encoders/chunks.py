@@ -4,6 +4,7 @@ import math
 import queue
 import threading
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ T = TypeVar("T")
 STEP = 16  # frames at a time on a CPU, where more are not faster; even, so that pairs stay together
 MOST_PATCHES = 1 << 16  # at a time on a GPU: more are hardly faster, and take memory from the next part
 MOST_PIXEL_BYTES = 1 << 28  # of decoded frames at a time
+JOINED_BYTES = 64 << 20  # of frames that are compared before their new slices are encoded together
 FREE_SHARE = 0.5  # of the free memory of a GPU
 
 
@@ -64,6 +66,16 @@ def join_frames(batches: Iterable[Frames], count: int | None, most_bytes: int | 
         pixel_bytes += batch.pixels.nbytes
     if held:
         yield _concatenate(held)
+
+
+def cut_frames(batches: Iterable[Frames], count: int) -> Iterator[Frames]:
+    """Cut batches of frames after every `count` of the video, so that `join_frames` can join exactly so many."""
+    seen = 0
+    for batch in batches:
+        borders = [0, *range(count - seen % count, len(batch.pixels), count), len(batch.pixels)]
+        for start, stop in pairwise(borders):
+            yield Frames(batch.pixels[start:stop], batch.times_s[start:stop])
+        seen += len(batch.pixels)
 
 
 def _concatenate(batches: list[Frames]) -> Frames:

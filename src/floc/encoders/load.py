@@ -76,8 +76,6 @@ def load_tokens(
 
         thumbnails = Thumbnails(video.planned, every=network.frames_per_token, crop=network.crop)
     frames = video if thumbnails is None else thumbnails.watch(video)
-    if hasattr(network, "join"):  # the encoder of a model
-        frames = network.join(frames)
     report = None if progress is None else lambda done: progress(min(1.0, done / max(1, video.planned)))
     encoded = base.encode(frames, network, planned=video.planned, progress=report)
     return EncodedVideo(encoded.tokens, encoded.times_s, video, network, thumbnails)

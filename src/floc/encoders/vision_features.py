@@ -14,7 +14,7 @@ import torch
 
 from floc.encoders.base import FrameTokens
 from floc.encoders.fast_attention import FastVision
-from floc.families import ModelFamily, find_family
+from floc.families import FAMILIES, ModelFamily, find_family
 from floc.families.locate import Shape, fold_frames
 from floc.families.parts import find_device
 
@@ -23,6 +23,9 @@ from floc.families.parts import find_device
 NEEDS_WHOLE_VIDEO = frozenset({"minimax_m3_vl"})
 # Types whose features are added to the embedding of the placeholder; in others they replace it
 ADDS_TO_PLACEHOLDER = frozenset({"molmo2"})
+
+
+PATCH = 14  # pixels on a side, for vision encoders that do not name their patches
 
 
 def can_encode_in_chunks(config: Any) -> bool:
@@ -36,6 +39,25 @@ def require_chunks(config: Any) -> None:
         problem = f"the vision encoder of {config.model_type} attends across all frames of a video"
         fix = "use floc.capture, which encodes a video in one call, or floc.attach"
         raise ValueError(f"{problem}, so that it cannot encode a few frames at a time; {fix}")
+
+
+def require_separate_slices(config: Any, option: str) -> None:
+    """Raise ValueError unless the vision encoder of a model can leave out slices, as an option of a caller asks."""
+    config = getattr(config, "thinker_config", config)
+    if config.model_type not in FAMILIES:
+        reason = f"floc does not know whether the vision encoder of {config.model_type} attends across slices"
+    elif not can_encode_in_chunks(config):
+        reason = f"the vision encoder of {config.model_type} attends across all frames of a video"
+    else:
+        return
+    raise ValueError(f"{option} needs slices that are encoded independently of each other, but {reason}; leave it out")
+
+
+def find_patch(config: Any) -> int:
+    """Return the side of a patch of a model's vision encoder, in pixels."""
+    given = getattr(getattr(config, "vision_config", None), "patch_size", None)
+    given = min(given) if isinstance(given, list | tuple) else given
+    return given if isinstance(given, int) else PATCH
 
 
 def split_prepared(config: Any, prepared: Mapping[str, Any], slices: int, step: int) -> Iterator[Mapping[str, Any]]:

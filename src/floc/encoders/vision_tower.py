@@ -5,16 +5,42 @@ read, and the rest of it is dropped after loading.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 import torch
 
+from floc._arrays import to_tensor
 from floc.encoders.base import FrameTokens, choose_device, require_rgb
-from floc.encoders.chunks import MOST_PIXEL_BYTES, STEP, count_patches, join_frames, limit_patches
-from floc.encoders.reuse import JOINED_BYTES, SliceMemory, encode_changed, remember_frames, require_reuse
-from floc.encoders.vision_features import ADDS_TO_PLACEHOLDER, can_encode_in_chunks, encode_prepared, require_chunks
+from floc.encoders.chunks import (
+    JOINED_BYTES,
+    MOST_PIXEL_BYTES,
+    STEP,
+    count_patches,
+    cut_frames,
+    join_frames,
+    limit_patches,
+)
+from floc.encoders.slice_choice import (
+    ALL_SLICES,
+    GROUP,
+    SliceOptions,
+    SliceRule,
+    find_new,
+    measure_frames,
+    shrink_frames,
+)
+from floc.encoders.vision_features import (
+    ADDS_TO_PLACEHOLDER,
+    can_encode_in_chunks,
+    encode_prepared,
+    find_patch,
+    require_chunks,
+    require_separate_slices,
+)
 from floc.families import find_family
 from floc.families.frame_size import limit_frame_tokens
 from floc.families.pretrained import hide_progress, load_part
@@ -89,13 +115,20 @@ class VisionTower(VisionLayout):
     model: Any = None  # the multimodal model, with or without its language model
     is_half: bool = True  # convert tokens to 16 bits, whatever the model's dtype
     fast_vision: bool = True  # use fast attention, with the same results
-    # largest difference, in levels, of a slice that takes the tokens of the last encoded one; None: encode all
-    reuse: float | None = None
-    memory: SliceMemory | None = field(default=None, init=False, repr=False)  # of the video that is encoded
+    slices: SliceOptions = ALL_SLICES
+    rule: SliceRule | None = field(default=None, init=False, repr=False)  # for the video that is encoded
 
     def __post_init__(self) -> None:
-        if self.reuse is not None:  # a copy for another video has a memory of its own
-            object.__setattr__(self, "memory", remember_frames(self.model.config, self.reuse))
+        if self.slices:  # a copy for another video has a rule of its own
+            require_separate_slices(self.model.config, self.slices.name)
+            patch = find_patch(self.model.config)
+            rule = self.slices.create_rule(partial(measure_frames, patch=patch), partial(shrink_frames, patch=patch))
+            object.__setattr__(self, "rule", rule)
+
+    @property
+    def call_frames(self) -> int:
+        """Frames that a call needs at least: with `encode`, those that are compared."""
+        return self.frames_per_token * (GROUP if self.slices.encode else 1)
 
     @property
     def chunk_frames(self) -> int:
@@ -110,7 +143,9 @@ class VisionTower(VisionLayout):
         """Join batches of frames into the parts to encode at a time."""
         if not can_encode_in_chunks(self.model.config):
             return join_frames(batches, None, None)
-        if self.reuse is not None:  # most slices of a part may be known, and a few alone are slow to encode
+        if self.slices.encode:
+            return join_frames(cut_frames(batches, self.call_frames), self.call_frames, None)
+        if self.slices:  # most slices of a part may be known, and a few alone are slow to encode
             return join_frames(batches, None, JOINED_BYTES)
         return join_frames(batches, self.chunk_frames, MOST_PIXEL_BYTES)
 
@@ -119,8 +154,6 @@ class VisionTower(VisionLayout):
 
     def prepare_steps(self, pixels: np.ndarray) -> Iterator[Mapping[str, torch.Tensor]]:
         """Prepare as many frames at a time as are encoded at a time, in the dtype of the model."""
-        if len(pixels) % (count := self.frames_per_token):
-            raise ValueError(f"{self.name} joins {count} frames, got {len(pixels)}; use floc.encoders.encode to pad")
         step = self.chunk_frames if can_encode_in_chunks(self.model.config) else len(pixels)
         for start in range(0, len(pixels), step):
             prepared = self.prepare(pixels[start : start + step])
@@ -130,36 +163,50 @@ class VisionTower(VisionLayout):
             }
 
     @torch.no_grad()
-    def encode(self, pixels: np.ndarray) -> FrameTokens:
-        """Encode [B, height, width, 3] uint8 frames as tokens and deep features, on the model's device."""
+    def encode(self, pixels: np.ndarray, timer: Any = None) -> FrameTokens:
+        """Encode [B, height, width, 3] uint8 frames as tokens and deep features, on the model's device.
+
+        With `reuse` or `encode`, frames follow those of the last call. `timer` is a `StageTimer`.
+        """
         require_rgb(pixels)
-        if self.memory is not None:
-            tokens, deep = encode_changed(self, pixels)
-            return FrameTokens(self._convert(tokens), deep)
+        if len(pixels) % (count := self.frames_per_token):
+            raise ValueError(f"{self.name} joins {count} frames, got {len(pixels)}; use floc.encoders.encode to pad")
+        measure: Any = nullcontext if timer is None else timer.measure
+        if self.rule is not None:
+            with measure("compare"):
+                slices = to_tensor(pixels).unflatten(0, (-1, count))
+                sources = self.rule.find_sources(slices)
+                pixels = pixels[find_new(sources).repeat(count)]
         parts = []
-        for prepared in self.prepare_steps(pixels):
-            tokens, deep = encode_prepared(self.model, prepared, fast_vision=self.fast_vision)
-            parts.append(FrameTokens(self._convert(tokens), deep))
-        tokens, *layers = (torch.cat(layer) for layer in zip(*(part.all for part in parts), strict=True))
-        return FrameTokens(tokens, tuple(layers))
+        steps = self.prepare_steps(pixels)
+        for prepared in steps if timer is None else timer.measure_items("preprocess", steps):
+            with measure("vision"):
+                tokens, deep = encode_prepared(self.model, prepared, fast_vision=self.fast_vision)
+                parts.append((self._convert(tokens), *deep))
+        layers = tuple(torch.cat(layer) for layer in zip(*parts, strict=True))
+        if self.rule is not None:
+            layers = self.rule.expand(slices, sources, layers)
+        return FrameTokens(layers[0], layers[1:])
 
     def forget(self) -> None:
-        """Encode the next slice, whatever it looks like."""
-        if self.memory is not None:
-            self.memory.forget()
+        """Forget the video, before another."""
+        if self.rule is not None:
+            self.rule.forget()
 
     def _convert(self, tokens: torch.Tensor) -> torch.Tensor:
         return tokens.half() if self.is_half and tokens.element_size() > 2 else tokens
 
 
-def load(name: str, device: str | None = None, *, reuse: float | None = None, fast_vision: bool = True) -> VisionTower:
+def load(
+    name: str, device: str | None = None, *, slices: SliceOptions = ALL_SLICES, fast_vision: bool = True
+) -> VisionTower:
     """Load the encoder "hf:" with a folder or hub id; options are as in `floc.encoders.get`."""
     target, layout = choose_device(device), load_layout(name)
     config = load_part("config", name.removeprefix("hf:"), f"the encoder {name!r}")
-    if reuse is not None:
-        require_reuse(config, reuse)
+    if slices:
+        require_separate_slices(config, slices.name)
     model = _load_without_language(name, config).to(target)
-    return VisionTower(name, layout.preparer, model=model, reuse=reuse, fast_vision=fast_vision)
+    return VisionTower(name, layout.preparer, model=model, slices=slices, fast_vision=fast_vision)
 
 
 def load_layout(name: str) -> VisionLayout:

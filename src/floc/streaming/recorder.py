@@ -21,6 +21,7 @@ from floc._checked_file import Fields
 from floc._system import resident_bytes
 from floc.budget import Budget
 from floc.encoders.base import Encoder
+from floc.encoders.slice_choice import ALL_SLICES
 from floc.kept import Kept
 from floc.streaming.stream import Stream
 from floc.video import live
@@ -95,7 +96,8 @@ class StreamRecorder:
 
         options: dict[str, Any] = dict(follow=follow, patience_s=patience_s, stopped=stopped, warn=store_warning)
         frames = live.read_frames(self.source, fps=self.fps, size=self.encoder.frame_size, **options)
-        group_size = self.encoder.frames_per_token
+        per_slice = self.encoder.frames_per_token
+        group_size = getattr(self.encoder, "call_frames", per_slice)
         pushed_at: deque[float] = deque(maxlen=RECENT)
         group: list[tuple[np.ndarray, float]] = []  # frames that are encoded together
         end_s = math.inf
@@ -104,15 +106,16 @@ class StreamRecorder:
         def push() -> None:
             pixels = [image for image, _ in group]
             started = time.perf_counter()
-            tokens = self.encoder(np.stack(pixels + pixels[-1:] * (group_size - len(pixels))))
+            tokens = self.encoder(np.stack(pixels + pixels[-1:] * (-len(pixels) % per_slice)))
             encoded = time.perf_counter()
-            self.stream.push(tokens, time_s=[group[0][1]])
+            is_first = self.stream.frames == 0
+            self.stream.push(tokens, time_s=[time_s for _, time_s in group[::per_slice]])
             self.seconds["encode"] += encoded - started
             self.seconds["select"] += time.perf_counter() - encoded
             self.stream.note["read_s"] = group[-1][1]
             self.is_ahead = True
             group.clear()
-            if self.state is not None and self.stream.frames == 1:
+            if self.state is not None and is_first:
                 # so that a run can resume after a power failure right after the first segment
                 self.stream.save(self.state)
             pushed_at.append(time.monotonic())
@@ -122,7 +125,7 @@ class StreamRecorder:
             if math.isinf(end_s):
                 end_s = time_s + seconds
             if time_s >= end_s or stopped():
-                group.clear()  # the next run reads an incomplete group again
+                del group[len(group) // per_slice * per_slice :]  # the next run reads an incomplete slice again
                 break
             if time_s >= segment_end_s and not group:
                 if self.is_ahead:
@@ -214,8 +217,7 @@ def open_recorder(
 
 
 def _describe_encoder(encoder: Encoder) -> dict[str, Any]:
-    reuse = getattr(encoder, "reuse", None)
-    return {"encoder": encoder.name, **({} if reuse is None else {"reuse": float(reuse)})}
+    return {"encoder": encoder.name, **getattr(encoder, "slices", ALL_SLICES).describe()}
 
 
 def _load_stream(state: Path, wanted: Stream, encoder: Encoder, device: str | None) -> Stream:
@@ -233,8 +235,9 @@ def _load_stream(state: Path, wanted: Stream, encoder: Encoder, device: str | No
     except ValueError as error:
         problem = f"{state}: a stream that `floc stream` did not save ({error})"
         raise ValueError(f"{problem}; name another file with --state") from error
-    saved = {"encoder": stream.note["encoder"], "reuse": stream.note.get("reuse"), **stream.settings}
-    given = {"reuse": None, **_describe_encoder(encoder), **wanted.settings}
+    unset = {"reuse": None, "encode": None}
+    saved = unset | {name: stream.note[name] for name in ("encoder", *unset) if name in stream.note} | stream.settings
+    given = unset | _describe_encoder(encoder) | wanted.settings
     if different := [name for name in given if saved[name] != given[name]]:
         before, now = (", ".join(f"{name}={settings[name]!r}" for name in different) for settings in (saved, given))
         problem = f"{state}: saved with {before}, and cannot resume with {now}"

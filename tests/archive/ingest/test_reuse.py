@@ -1,7 +1,8 @@
-"""An ingest that reuses slices: pieces do not depend on each other, and settings do not mix."""
+"""An ingest that reuses slices or encodes a share: pieces do not depend on each other, and settings do not mix."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from floc.archive.ingest import ingest
 from floc.archive.ingest.job import IngestOptions, PieceWritten
 from floc.archive.ingest.sources import find_videos
 from floc.archive.ingest.worker import Worker
+from floc.encoders.slice_choice import SliceOptions
 from tests.archive.ingest.running import collect_events, ingest_files, record_events
 from tests.integrations.transformers.checkpoints import save
 
@@ -70,9 +72,29 @@ def test_tokens_and_ids_of_an_ingest(film: Path, model: str, tmp_path: Path) -> 
     assert torch.equal(first, first[:1].expand_as(first))
 
 
+def test_an_ingest_encodes_a_share_of_every_piece(small_pieces, film: Path, model: str, tmp_path: Path) -> None:
+    """The film has five pictures, so half of its slices are enough."""
+    options = IngestOptions(model, ratio="1", fps=2, max_frames="all", device="cpu")
+    videos = []
+    for share in (1, 0.5):
+        store = tmp_path / f"store{share}"
+        Store(store, create=True)
+        worker = Worker(replace(options, slices=SliceOptions(encode=share)), str(store))
+        ingest_files(worker, *find_videos([film]))
+        videos.append(Store(store).videos("done")[0])
+    assert videos[0].id != videos[1].id
+    assert [video.made.get("encode") for video in videos] == [None, "1/2"]
+    assert dict(videos[1].options) == replace(options, slices=SliceOptions(encode="2/4")).as_dict()
+    assert dict(videos[0].options) == options.as_dict()
+    whole, some = (load(tmp_path / f"store{share}", video.id) for share, video in zip((1, 0.5), videos, strict=True))
+    assert some.shape == whole.shape
+    np.testing.assert_array_equal(some.times_s, whole.times_s)
+    torch.testing.assert_close(torch.as_tensor(some.features), torch.as_tensor(whole.features))
+
+
 def test_a_piece_does_not_depend_on_the_one_before(small_pieces, film: Path, model: str, tmp_path: Path) -> None:
     """The last picture of a piece is the first of the next: a resumed ingest must write the same piece."""
-    options = IngestOptions(model, ratio="1", fps=2, max_frames="all", device="cpu", reuse=0)
+    options = IngestOptions(model, ratio="1", fps=2, max_frames="all", device="cpu", slices=SliceOptions(reuse=0))
     counts: list[list[int]] = []
     stores = []
     for existing in ((), (0,)):
@@ -101,3 +123,5 @@ def test_other_encoders_are_refused(film: Path, tmp_path: Path) -> None:
         ingest([film], tmp_path / "store", encoder="pixels", ratio="1/4", reuse=8)
     with pytest.raises(ValueError, match="reuse must be a number of levels"):
         ingest([film], tmp_path / "store", encoder="pixels", ratio="1/4", reuse=-8)
+    with pytest.raises(ValueError, match="encode is for the vision encoders of models, hf:<model>, not 'pixels'"):
+        ingest([film], tmp_path / "store", encoder="pixels", ratio="1/4", encode="1/2")

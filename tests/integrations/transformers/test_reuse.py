@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import floc
+from floc.encoders.slice_choice import SliceOptions
 from floc.families.processing import VideoPreparer
-from floc.integrations.transformers import reuse as module
+from floc.integrations.transformers import slice_choice as module
 from floc.tokens import Frames
 from tests.integrations.transformers.helpers import (
     CLOSE,
@@ -182,7 +183,7 @@ def test_models_without_grids_are_refused(kind: str, models) -> None:
 
 def test_tensors_for_all_slices_are_refused(models) -> None:
     bare, example = models["qwen3_vl", "sdpa"], copy_slices(create_prompt("qwen3_vl"), [[0, 0, 2, 2, 2]])
-    encode = module.reuse_slices(bare.base_model.get_video_features, bare.config, 0)
+    encode = module.leave_out_slices(bare.base_model.get_video_features, bare.config, SliceOptions(reuse=0))
     given = [example.inputs[name] for name in ("pixel_values_videos", "video_grid_thw")]
     with pytest.raises(ValueError, match="video_cu_seqlens was computed for all slices, but reuse leaves some out"):
         encode(*given, video_cu_seqlens=torch.zeros(3))
@@ -236,6 +237,6 @@ def test_levels_are_those_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> N
     for kind, deviation in expected.items():
         assert module._find_levels(create_model(kind).config) == pytest.approx(255 * deviation)
     (example,) = [create_prompt("qwen2_5_vl")]
-    memory = module.remember_patches(create_model("qwen2_5_vl").config, 10)
+    rule = module.create_patch_rule(create_model("qwen2_5_vl").config, SliceOptions(reuse=10))
     first = example.inputs["pixel_values_videos"][None]
-    assert memory.find_new(torch.cat([first, first + 9 / 70.4, first + 11 / 70.4])) == [True, False, True]
+    assert rule.find_sources(torch.cat([first, first + 9 / 70.4, first + 11 / 70.4])).tolist() == [0, 0, 2]

@@ -16,6 +16,7 @@ from floc.archive.schema import StoredVideo
 from floc.archive.store import Store
 from floc.budget import Budget
 from floc.encoders.base import choose_device
+from floc.encoders.slice_choice import SliceOptions
 from floc.families.processing import Limit, Rate
 from floc.planning import check_plan, describe_plan
 from floc.planning.planner import load_planner
@@ -34,6 +35,7 @@ def ingest(
     max_frames: Limit = None,
     device: str | None = None,
     reuse: float | None = None,
+    encode: float | str | None = None,
     fast_vision: bool = True,
     engine: Literal["local", "ray"] = "local",
     workers: int | None = None,
@@ -54,7 +56,7 @@ def ingest(
         fps, max_frames: frames per second and limit on the frames, or "all". Default: 1 and all; for the encoder of a
             model, those of its processor.
         device: device of the encoders, such as "cuda:1"; None for all GPUs, or the CPU if there are none.
-        reuse: as in `floc.capture`, for the encoder of a model; the first slice of each piece is encoded.
+        reuse, encode: as in `floc.capture`, for the encoder of a model, within each piece.
         fast_vision: as in `floc.encoders.get`.
         engine: "local" for processes on this machine, "ray" for Ray Data.
         workers: number of encoders; None for one per CPU core, or for GPUs two (local) or one (ray) per GPU.
@@ -67,9 +69,8 @@ def ingest(
     if engine == "local" and address is not None:
         raise ValueError(f"address {address!r} is for a Ray cluster; pass engine='ray' with it")
     text = None if ratio is None else str(ratio)
-    ingest_options = IngestOptions(
-        encoder, text, coverage, method, options, fps, max_frames, device, reuse, fast_vision
-    )
+    reading = fps, max_frames, device, SliceOptions(reuse, encode), fast_vision
+    ingest_options = IngestOptions(encoder, text, coverage, method, options, *reading)
     warnings: list[tuple[str, str]] = []
     files = find_videos(sources, lambda uri, warning: warnings.append((name_file(uri), warning)))
     target = Store(store, create=True)

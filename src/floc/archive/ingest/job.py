@@ -10,7 +10,8 @@ from floc.archive.ingest.sources import VideoFile
 from floc.archive.schema import StoredPiece
 from floc.captured.identity import Identity
 from floc.captured.recipe import Recipe
-from floc.encoders.base import DEFAULT_FPS, check_reuse
+from floc.encoders.base import DEFAULT_FPS
+from floc.encoders.slice_choice import ALL_SLICES, SliceOptions
 from floc.families.processing import Limit, Rate
 from floc.video.read import check_sampling
 
@@ -31,14 +32,14 @@ class IngestOptions:
     fps: Rate = None  # as in `floc.encoders.base.open_video`
     max_frames: Limit = None  # the same; all frames for encoders without a processor
     device: str | None = None  # for the encoder
-    reuse: float | None = None  # as in `floc.capture`, within each piece
+    slices: SliceOptions = ALL_SLICES  # within each piece
     fast_vision: bool = True  # of the encoder; the tokens are the same
 
     def __post_init__(self) -> None:
         check_sampling(None if self.fps == "all" else self.fps, None if self.max_frames == "all" else self.max_frames)
         self.recipe()  # raises if the options are invalid
         object.__setattr__(self, "encoder", encoders.resolve_name(self.encoder))
-        check_reuse(self.reuse, self.encoder)
+        self.slices.require_model(self.encoder)
         if not self.encoder.startswith("hf:"):
             object.__setattr__(self, "fps", DEFAULT_FPS if self.fps is None else self.fps)
             object.__setattr__(self, "max_frames", "all" if self.max_frames is None else self.max_frames)
@@ -57,7 +58,7 @@ class IngestOptions:
             "coverage": None if self.coverage is None else float(self.coverage),  # 2 and 2.0 give the same video id
             "fps": rate,
             **({} if self.max_frames == "all" else {"max_frames": self.max_frames}),
-            **({} if self.reuse is None else {"reuse": float(self.reuse)}),
+            **self.slices.describe(),
             "piece": [PIECE_BYTES, PIECE_STEP, PIECE_LIMIT, SPAN_S],
             **self.method_options,
         }

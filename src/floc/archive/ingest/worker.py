@@ -144,9 +144,8 @@ class Worker:
     """Encodes, compresses and writes pieces of videos; holds the encoder."""
 
     def __init__(self, options: IngestOptions, store: str) -> None:
-        self.encoder = encoders.get(
-            options.encoder, device=options.device, reuse=options.reuse, fast_vision=options.fast_vision
-        )
+        slices: dict[str, Any] = {"reuse": options.slices.reuse, "encode": options.slices.encode}
+        self.encoder = encoders.get(options.encoder, device=options.device, **slices, fast_vision=options.fast_vision)
         if isinstance(self.encoder, VisionTower):
             self.encoder = replace(self.encoder, is_half=False)  # features in the dtype of the model
         self.planned: tuple[str, VisionTower] | None = None  # the last video, and the encoder for it
@@ -188,7 +187,7 @@ class Worker:
             kept = self.job.options.recipe()(tokens)
             part = capture_kept(kept, self.job.model, [merge_values(layer.flatten(0, 2), kept) for layer in deep])
         about: dict[str, Any] = {} if span.preparation is None else {"preparation": span.preparation}
-        about |= {} if self.job.options.reuse is None else {"reuse": float(self.job.options.reuse)}
+        about |= self.job.options.slices.describe()
         # the preparation is of the whole video
         captured = join_pieces([part], FrameLog(frames_per_slice, times, span.fps, span.duration_s), {})
         with stages.measure("write"):

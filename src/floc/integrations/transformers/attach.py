@@ -8,11 +8,12 @@ import torch
 from floc._checks import shorten
 from floc.captured.recipe import Recipe
 from floc.encoders.fast_attention import FastVision
+from floc.encoders.slice_choice import ALL_SLICES, SliceOptions
 from floc.families.locate import PromptVideo
 from floc.families.parts import unwrap_model
 from floc.integrations.transformers.cut import VideoSelection
 from floc.integrations.transformers.hooks import DecoderHooks, Positions
-from floc.integrations.transformers.reuse import remember_patches, reuse_slices
+from floc.integrations.transformers.slice_choice import create_patch_rule, leave_out_slices
 from floc.kept import Kept
 
 
@@ -25,15 +26,15 @@ class AttachHandle(DecoderHooks):
         recipe: Recipe,
         positions: Positions,
         *,
-        reuse: float | None = None,
+        slices: SliceOptions = ALL_SLICES,
         fast_vision: bool = True,
     ) -> None:
         query = recipe.options.get("query")
         if isinstance(query, str) and query != "prompt":
             raise ValueError(f"query must be 'prompt', for the text of the prompt, or embeddings; got {shorten(query)}")
-        self.recipe, self.reuse = recipe, reuse
-        if reuse is not None:
-            remember_patches(unwrap_model(model).config, reuse)  # raises if the model cannot
+        self.recipe, self.slices = recipe, slices
+        if slices:
+            create_patch_rule(unwrap_model(model).config, slices)  # raises if the model cannot
         self.special_ids = _list_special_ids(unwrap_model(model)) if isinstance(query, str) else []
         self.last: list[Kept] = []  # one for each distinct video of the last prompt, and question if it steers
         super().__init__(model, positions)
@@ -47,7 +48,7 @@ class AttachHandle(DecoderHooks):
         super().detach()
 
     def _remember(self, encode: Callable[..., Any]) -> Callable[..., Any]:
-        return super()._remember(encode if self.reuse is None else reuse_slices(encode, self.config, self.reuse))
+        return super()._remember(leave_out_slices(encode, self.config, self.slices) if self.slices else encode)
 
     def select(self, videos: list[PromptVideo], embeds: torch.Tensor, ids: torch.Tensor) -> list[VideoSelection | None]:
         self.last = []
@@ -109,6 +110,7 @@ def attach(
     positions: Positions = "keep",
     recipe: Recipe | None = None,
     reuse: float | None = None,
+    encode: float | str | None = None,
     fast_vision: bool = True,
     **options: object,
 ) -> AttachHandle:
@@ -127,10 +129,10 @@ def attach(
         positions: "keep" the position of every kept token, or, for models with plain positions, number the remaining
             tokens without gaps ("compact"), so that a long video fits a short context.
         recipe: `floc.captured.recipe.Recipe` to use instead of the arguments of `floc.compress`.
-        reuse: as in `floc.capture`, for models that take `video_grid_thw`; never between two videos.
+        reuse, encode: as in `floc.capture`, for models that take `video_grid_thw`; never between two videos.
         fast_vision: compute the attention of vision encoders with windows faster, with the same results.
         **options: of the method, such as `block`; and `merge` of `floc.compress`. `query="prompt"` takes the text of
             each prompt as the question of a method that has the option, such as "floc" with `query_weight=0.25`.
     """
     recipe = recipe or Recipe(ratio, budget, coverage, method, options)
-    return AttachHandle(model, recipe, positions, reuse=reuse, fast_vision=fast_vision)
+    return AttachHandle(model, recipe, positions, slices=SliceOptions(reuse, encode), fast_vision=fast_vision)

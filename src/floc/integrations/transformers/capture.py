@@ -28,13 +28,13 @@ from floc.captured.pieces import (
 from floc.captured.recipe import Recipe
 from floc.encoders.base import FrameTokens, group_frames, open_video
 from floc.encoders.chunks import STEP, count_patches, limit_patches, run_ahead, runs_ahead
-from floc.encoders.reuse import encode_changed
+from floc.encoders.slice_choice import GROUP, SliceOptions
 from floc.encoders.vision_features import encode_prepared, split_prepared
 from floc.encoders.vision_tower import VisionTower, wrap_model
 from floc.families import find_family
 from floc.families.parts import find_device, unwrap_model
 from floc.families.processing import Limit, Rate
-from floc.integrations.transformers.reuse import encode_changed_patches, remember_patches
+from floc.integrations.transformers.slice_choice import create_patch_rule, encode_some_patches
 from floc.planning import ModelCosts, check_plan, describe_plan, plan_more_frames
 from floc.planning.planner import ContextWarning, check_context
 from floc.tokens import Frames
@@ -56,6 +56,7 @@ def capture(
     frame_tokens: int | None = None,
     more_frames: bool = False,
     reuse: float | None = None,
+    encode: float | str | None = None,
     fast_vision: bool = True,
     progress: Callable[[float], None] | None = None,
     **options: object,
@@ -79,18 +80,21 @@ def capture(
             make without options. Leave out all other options for frames and budget.
         reuse: a slice takes the tokens of the last encoded one, instead of being encoded, if in every patch their
             pixels differ by at most so many levels of 255 (root mean square). Default: encode every slice.
+        encode: share of the slices to encode, such as 1/2, instead of `reuse`: of every 32 slices those that represent
+            them best. Every other takes the tokens of the encoded one that looks most like it. Default: all.
         fast_vision: compute the attention of vision encoders with windows faster, with the same results.
         progress: called with the share of the frames that is done.
         **options: of the method.
     """
     started = time.perf_counter()
+    slices = SliceOptions(reuse, encode)
     model = unwrap_model(model)
     identity = Identity.from_model(model)  # raises if the model is not supported
     timer, frames = StageTimer(find_device(model)), FrameLog(1)
     path = Path(inputs) if isinstance(inputs, (str, Path)) else None
     _check_inputs(inputs, processor, more_frames or (frame_tokens, fps, max_frames) != (None, None, None))
     if path is not None:
-        tower = replace(wrap_model(model, processor), frame_tokens=frame_tokens, reuse=reuse, fast_vision=fast_vision)
+        tower = replace(wrap_model(model, processor), frame_tokens=frame_tokens, slices=slices, fast_vision=fast_vision)
         if more_frames:
             given = (ratio, budget, coverage, fps, max_frames, frame_tokens)
             if given != (None,) * len(given):
@@ -103,16 +107,16 @@ def capture(
     else:
         recipe = Recipe(ratio, budget, coverage, method, options)
         if isinstance(inputs, Mapping):
-            planned, encoded = _encode_prepared(model, inputs, timer, reuse=reuse, fast_vision=fast_vision)
+            planned, encoded = _encode_prepared(model, inputs, timer, options=slices, fast_vision=fast_vision)
         else:
             given_frames = cast("Iterable[Frames]", inputs)
-            tower = replace(wrap_model(model, processor), reuse=reuse, fast_vision=fast_vision)
+            tower = replace(wrap_model(model, processor), slices=slices, fast_vision=fast_vision)
             planned, encoded = _encode_frames(tower, given_frames, timer, frames)
     _require_length(recipe, planned)
     report = None if progress is None else lambda done: progress(min(1.0, done / max(1, planned)))
     with closing(cast("Any", encoded)):  # ends the thread that prepares frames, also after an error
         pieces = _select_pieces(encoded, lambda first: create_selector(recipe, identity, first, planned), timer, report)
-    frames.about |= {} if reuse is None else {"reuse": float(reuse)}
+    frames.about |= slices.describe()
     total_s = time.perf_counter() - started
     rest_s = total_s - sum(timer.seconds.values())
     return join_pieces(pieces, frames, {**timer.seconds, "other": rest_s, "total": total_s})
@@ -232,10 +236,10 @@ def _encode(
     log.frames_per_slice = tower.frames_per_token
     batches: Iterable[Frames] = group_frames(frames, tower.frames_per_token)
     batches = tower.join(batches)
-    if tower.reuse is not None:  # which slices are new depends on the last one that was encoded
+    if tower.slices:  # which slices are encoded depends on those before
         for batch in timer.measure_items("decode", batches):
             log.times_s.append(batch.times_s)
-            yield encode_changed(tower, batch.pixels, timer)
+            yield tower.encode(batch.pixels, timer)
         return
     work = StageTimer(torch.device("cpu"))  # of the thread
 
@@ -259,7 +263,7 @@ def _encode(
 
 
 def _encode_prepared(
-    model: Any, inputs: Mapping[str, Any], timer: StageTimer, *, reuse: float | None, fast_vision: bool
+    model: Any, inputs: Mapping[str, Any], timer: StageTimer, *, options: SliceOptions, fast_vision: bool
 ) -> tuple[int, Iterator[FrameTokens]]:
     """Encode the inputs of a processor; return the number of slices and their tokens, a part at a time."""
     family, model_type = find_family(model.config), model.config.model_type
@@ -277,14 +281,14 @@ def _encode_prepared(
     if family.takes_images and images != slices:
         raise ValueError(f"the inputs have {images} images for {slices} frames; prepare the video alone")
 
-    memory = None if reuse is None else remember_patches(model.config, reuse)
+    rule = create_patch_rule(model.config, options) if options else None
 
     def encode() -> Iterator[FrameTokens]:
         most = limit_patches(model.base_model)
         step = STEP if most is None else max(1, most * slices // count_patches(model.config, pixels.shape))
-        parts = split_prepared(model.config, inputs, slices, step)
-        if memory is not None:
-            yield from encode_changed_patches(model, parts, memory, timer, fast_vision=fast_vision)
+        parts = split_prepared(model.config, inputs, slices, GROUP if options.encode else step)
+        if rule is not None:
+            yield from encode_some_patches(model, parts, rule, timer, step=step, fast_vision=fast_vision)
             return
         for part in parts:
             with timer.measure("vision"):
