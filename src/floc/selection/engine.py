@@ -18,6 +18,7 @@ Matrices = Sequence[torch.Tensor]  # [M, N] int16 similarities of each set
 TokenSets = Sequence[tuple[torch.Tensor, np.ndarray]]  # [n, D] tokens of each set, and the [n] cluster of each token
 Choice = tuple[np.ndarray, np.ndarray, int]  # picks, gains, and the gain of the next pick
 Raises = tuple[np.ndarray, np.ndarray, np.ndarray]  # every time a pick raised a token's cover: [E] token, rank, cover
+Trace = Callable[[], tuple[Raises, np.ndarray]]  # also returns the [n] int16 similarity of each token to itself
 Cosines = Callable[[np.ndarray, np.ndarray], np.ndarray]  # computes the cosines of tokens i and j of a set
 
 _NEAR = 8  # levels below similarity 1
