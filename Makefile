@@ -65,7 +65,7 @@ TRANSFORMERS := tests/integrations/transformers tests/families tests/captured te
 # vLLM needs other releases, too; torchaudio and torchcodec do not load beside a CPU build of torch, and are not needed
 VLLM ?= 0.32.0
 VLLM_TESTS := tests/integrations/vllm
-VLLM_TRANSFORMERS := $(if $(filter 0.31.%,$(VLLM)),5.17.0,5.19.0)
+VLLM_TRANSFORMERS := $(if $(filter 0.32.%,$(VLLM)),5.19.0,5.17.0)
 .venv/vllm-$(VLLM)/ready: pyproject.toml $(VLLM_TESTS)/constraints.txt $(VLLM_TESTS)/environment.py
 	$(PYTHON) -m venv .venv/vllm-$(VLLM)
 	.venv/vllm-$(VLLM)/bin/$(PIP_INSTALL) --upgrade pip

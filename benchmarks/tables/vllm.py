@@ -265,7 +265,7 @@ def _show(document: dict[str, Any]) -> str:
     return show_records(document["engines"], columns, note, show_environment(document, "python", "torch"))
 
 
-TABLE = BenchTable("vllm", run, {"vllm": _show})
+TABLE = BenchTable("vllm", run, {"vllm": _show}, is_optional=True)
 
 if __name__ == "__main__":
     _serve(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

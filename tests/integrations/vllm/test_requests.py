@@ -69,8 +69,7 @@ class Answered:
 
     def __getitem__(self, kind: str) -> dict[str, Answers]:
         if kind not in self.by_kind:
-            answers = self.studio.ask_all(kind, kind, JOBS, [*ENGINES.values()])
-            self.by_kind[kind] = dict(zip(ENGINES, answers, strict=True))
+            self.by_kind[kind] = self.studio.ask_all(kind, kind, JOBS, ENGINES)
         return self.by_kind[kind]
 
 
