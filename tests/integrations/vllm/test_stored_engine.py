@@ -53,9 +53,13 @@ class Films:
     questions: dict[int, list[Any]]  # by seed
     stored: dict[str, Captured] = field(default_factory=dict)  # by address, without the scheme
     errors: dict[str, str] = field(default_factory=dict)  # of files that no engine may take
+    replayed: dict[tuple[str, str], Replayed] = field(default_factory=dict)
 
     def replay(self, address: str, question: str) -> Replayed:
-        return replay(self.model, self.processor, self.stored[address], question)
+        asked = address, question
+        if asked not in self.replayed:
+            self.replayed[asked] = replay(self.model, self.processor, self.stored[address], question)
+        return self.replayed[asked]
 
 
 @pytest.fixture(scope="module")
