@@ -111,7 +111,7 @@ test-lmms: .venv/lmms/ready
 install-vllm: .venv/vllm-$(VLLM)/ready
 
 test-vllm: install-vllm
-	.venv/vllm-$(VLLM)/bin/pytest -q -m vllm $(VLLM_TESTS)
+	OMP_NUM_THREADS=1 .venv/vllm-$(VLLM)/bin/pytest -q -m vllm $(VLLM_TESTS)
 
 soak-vllm: install-vllm
 	VLLM_CPU_KVCACHE_SPACE=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 .venv/vllm-$(VLLM)/bin/python -m tests.integrations.vllm.soak
