@@ -279,9 +279,9 @@ class _Run:
     def run_first_pass(self, depths: np.ndarray, *, with_cosines: bool) -> list[Solution | None]:
         """Select `depths` tokens in each block; None in a block that gets none. With a horizon there is one block."""
         if self.band is not None:
-            job = self._make_job(slice(None), int(depths[0]))
-            wanted: Any = {"with_cosines": with_cosines, "with_history": self.with_history}
-            return [self.engine.solve_band(job, self.band, self.similarity, **wanted, tick=self.progress.tick)]
+            job = replace(self._make_job(slice(None), int(depths[0])), with_history=self.with_history)
+            similarity, tick = self.similarity, self.progress.tick
+            return [self.engine.solve_band(job, self.band, similarity, with_cosines=with_cosines, tick=tick)]
         jobs = (self._make_job(span, int(k)) for span, k in zip(self.spans, depths, strict=True) if k > 0)
         # to the end, so that the engine's threads end here: garbage collection would swallow an interrupt
         solved = [*self.engine.solve(jobs, self.similarity, with_cosines=with_cosines, tick=self.progress.tick)][::-1]

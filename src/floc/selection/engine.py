@@ -18,7 +18,6 @@ Matrices = Sequence[torch.Tensor]  # [M, N] int16 similarities of each set
 TokenSets = Sequence[tuple[torch.Tensor, np.ndarray]]  # [n, D] tokens of each set, and the [n] cluster of each token
 Choice = tuple[np.ndarray, np.ndarray, int]  # picks, gains, and the gain of the next pick
 Raises = tuple[np.ndarray, np.ndarray, np.ndarray]  # every time a pick raised a token's cover: [E] token, rank, cover
-Trace = Callable[[], tuple[Raises, np.ndarray]]  # also returns the [n] int16 similarity of each token to itself
 Cosines = Callable[[np.ndarray, np.ndarray], np.ndarray]  # computes the cosines of tokens i and j of a set
 
 _NEAR = 8  # levels below similarity 1
@@ -48,6 +47,7 @@ class Job:
     first: int = 0  # the tokens before it are to be represented, but cannot be picked
     stop: int | None = None  # picks from this token on are made, but not returned
     question: Question | None = None  # gains are then in units of 1 / (SCALE * WEIGHT_SCALE)
+    with_history: bool = True  # whether representatives are needed
 
     def __post_init__(self) -> None:
         if self.tokens.ndim != 2 or not 1 <= self.budget <= len(self.tokens) - self.first:
@@ -233,8 +233,10 @@ def build_solution(
     those that can be read off the matrix are always included.
     """
     picks, gains, next_gain = choice
-    token, rank, cover = raises
     picks, gains = np.append(job.given, picks), np.append(np.zeros_like(job.given), gains)
+    if not job.with_history:
+        return Solution(picks, gains, next_gain, None)
+    token, rank, cover = raises
     # a pick represents itself from its own turn on; if it was fully covered before, `raises` does not contain that
     rank = np.concatenate([rank, np.arange(len(picks))])
     by_rank = np.argsort(rank, kind="stable")

@@ -264,6 +264,8 @@ def test_logprobs_equal_transformers_with_timestamps(studio: Studio, stamped_who
     with torch.no_grad():
         features = model.model.get_video_features(**inputs)
         (tokens,) = features.pooler_output
+        # transformers 5.17 has one tensor for all videos of a layer, later releases a tuple
+        deep = [layer if isinstance(layer, torch.Tensor) else layer[0] for layer in features.deepstack_features]
         embeds = model.get_input_embeddings()(ids)
         embeds[is_visual] = tokens[kept]
         hidden = model.model.language_model(
@@ -271,7 +273,7 @@ def test_logprobs_equal_transformers_with_timestamps(studio: Studio, stamped_who
             attention_mask=torch.ones_like(ids)[None],  # without it, gaps between positions would separate prompts
             position_ids=torch.tensor(expect_positions(LONG, iter([kept]), is_stamped=True)).T[:, None],
             visual_pos_masks=is_visual[None],
-            deepstack_visual_embeds=[layer[kept] for (layer,) in features.deepstack_features],
+            deepstack_visual_embeds=[layer[kept] for layer in deep],
         ).last_hidden_state
         logprobs = model.lm_head(hidden)[0, -1].log_softmax(-1)
     logprobs_vllm = stamped_whole.first_logprobs("one")

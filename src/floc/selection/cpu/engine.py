@@ -16,21 +16,11 @@ from floc._arrays import iterate_tiles
 from floc._system import count_threads, run_in_threads, single_threaded_blas
 from floc.selection import engine
 from floc.selection.cpu import greedy, matrix_tiles, question, rows
-from floc.selection.engine import (
-    Band,
-    Choice,
-    Job,
-    Matrices,
-    Raises,
-    Solution,
-    Targets,
-    Tick,
-    TokenSets,
-    Trace,
-    no_tick,
-)
+from floc.selection.engine import Band, Choice, Job, Matrices, Raises, Solution, Targets, Tick, TokenSets, no_tick
 from floc.selection.objective import LARGEST_DETAIL, PLAIN, Similarity
 from floc.selection.torch.engine import Selected, TorchEngine, select_one_by_one
+
+_NO_RAISES: Raises = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int16))
 
 
 class CpuEngine(TorchEngine):
@@ -61,18 +51,20 @@ class CpuEngine(TorchEngine):
                 task()
                 yield solved.pop()
 
-    def _select_in_band(self, job: Job, band: Band, similarity: Similarity, tick: Tick) -> tuple[Choice, Trace]:
+    def _select_in_band(
+        self, job: Job, band: Band, similarity: Similarity, tick: Tick
+    ) -> tuple[Choice, Raises, np.ndarray]:
         if band.width >= greedy.MAX_INT32_TOKENS or job.question is not None:
             return super()._select_in_band(job, band, similarity, tick)
         with single_threaded_blas():
             values = _compute_cosine_band(rows.view_bits(job.tokens), band, similarity.detail, tick)
         picks, gains = greedy.band_greedy(values, band, min(job.budget + 1, band.n - job.first), job.given, job.first)
-
-        def trace() -> tuple[Raises, np.ndarray]:
-            own = values[np.arange(band.n), band.reach + np.arange(band.n) % band.cells]
-            return greedy.trace_history(values, job.list_returned(torch.from_numpy(picks)).numpy(), band.cells), own
-
-        return job.split_choice(picks, gains), trace
+        choice = job.split_choice(picks, gains)
+        if not job.with_history:
+            return choice, _NO_RAISES, values[0, :0]
+        raises = greedy.trace_history(values, job.list_returned(torch.from_numpy(picks)).numpy(), band.cells)
+        own = values[np.arange(band.n), band.reach + np.arange(band.n) % band.cells]
+        return choice, raises, own
 
     def _pick_in_band(
         self, job: Job, band: Band, similarity: Similarity

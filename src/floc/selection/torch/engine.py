@@ -25,7 +25,6 @@ from floc.selection.engine import (
     Targets,
     Tick,
     TokenSets,
-    Trace,
     no_tick,
 )
 from floc.selection.objective import PLAIN, SCALE, Similarity
@@ -73,41 +72,28 @@ class TorchEngine:
         return asked or self._select_budgets(matrices, [job.budget for job in jobs], None)
 
     def solve_band(
-        self,
-        job: Job,
-        band: Band,
-        similarity: Similarity,
-        *,
-        with_cosines: bool,
-        with_history: bool = True,
-        tick: Tick = no_tick,
+        self, job: Job, band: Band, similarity: Similarity, *, with_cosines: bool, tick: Tick = no_tick
     ) -> Solution:
         """Select from consecutive slices; tokens represent only those at most `band.horizon` slices away."""
         if similarity.metric != "cosine" or len(job.tokens) != band.n:
             raise ValueError(f"cannot select from {len(job.tokens)} tokens in {band} by {similarity}")
-        (picks, gains, next_gain), trace = self._select_in_band(job, band, similarity, tick)
-        if not with_history:
-            given = job.given
-            return Solution(np.append(given, picks), np.append(np.zeros_like(given), gains), next_gain, None)
-        raises, own = trace()
+        choice, raises, own = self._select_in_band(job, band, similarity, tick)
 
         def cosines(i: np.ndarray, j: np.ndarray) -> np.ndarray:
             return self._compute_cosines(job.tokens, i, job.tokens, j)
 
-        choice = picks, gains, next_gain
         return engine.build_solution(choice, raises, own, similarity, cosines, with_cosines=with_cosines, job=job)
 
-    def _select_in_band(self, job: Job, band: Band, similarity: Similarity, tick: Tick) -> tuple[Choice, Trace]:
-        """Return the picks, and a function that finds the history."""
+    def _select_in_band(
+        self, job: Job, band: Band, similarity: Similarity, tick: Tick
+    ) -> tuple[Choice, Raises, np.ndarray]:
+        """Return the picks, the history, and the [n] int16 similarity of each token to itself."""
         values, picks, gains = self._pick_in_band(job, band, similarity)
         tick(job.tokens.numel() * band.width / 2)
-
-        def trace() -> tuple[Raises, np.ndarray]:
-            own = values.view(band.frames, band.cells, -1)[..., band.reach : band.reach + band.cells]
-            own = own.diagonal(dim1=1, dim2=2).reshape(-1)
-            return band_rounds.trace_history(values, band, job.list_returned(picks)), own.cpu().numpy()
-
-        return job.split_choice(picks.cpu().numpy(), gains.cpu().numpy()), trace
+        choice = job.split_choice(picks.cpu().numpy(), gains.cpu().numpy())
+        own = values.view(band.frames, band.cells, -1)[..., band.reach : band.reach + band.cells]
+        own = own.diagonal(dim1=1, dim2=2).reshape(-1)
+        return choice, band_rounds.trace_history(values, band, job.list_returned(picks)), own.cpu().numpy()
 
     def _pick_in_band(
         self, job: Job, band: Band, similarity: Similarity
@@ -255,7 +241,9 @@ class ReferenceEngine(TorchEngine):
     def estimate_band_bytes(self, band: Band, dim: int) -> int:
         return self.estimate_bytes(band.n, dim, Similarity())
 
-    def _select_in_band(self, job: Job, band: Band, similarity: Similarity, tick: Tick) -> tuple[Choice, Trace]:
+    def _select_in_band(
+        self, job: Job, band: Band, similarity: Similarity, tick: Tick
+    ) -> tuple[Choice, Raises, np.ndarray]:
         whole = compute_symmetric_matrix(job.tokens, similarity)[0].cpu().numpy()
         matrix = reference.limit_to_horizon(whole, band.cells, band.horizon).astype(np.int16)
         tick(job.tokens.numel() * band.width / 2)
@@ -267,13 +255,9 @@ class ReferenceEngine(TorchEngine):
             gained = targets.numpy()
         picks, gains = reference.greedy(gained, min(job.budget + 1, len(gained)), weights)
         choice = job.split_choice(job.first + picks, gains)
-
-        def trace() -> tuple[Raises, np.ndarray]:
-            token, rank, cover = self._trace_history(torch.from_numpy(matrix), np.append(job.given, choice[0]))
-            rises = cover > 0  # a pick represents no token that it does not resemble
-            return (token[rises], rank[rises], cover[rises]), matrix.diagonal()
-
-        return choice, trace
+        token, rank, cover = self._trace_history(torch.from_numpy(matrix), np.append(job.given, choice[0]))
+        rises = cover > 0  # a pick represents no token that it does not resemble
+        return choice, (token[rises], rank[rises], cover[rises]), matrix.diagonal()
 
     def _select(self, matrices: Matrices, depths: Sequence[int], weights: np.ndarray | None) -> Selected:
         return select_one_by_one(reference.greedy, matrices, depths, weights)
