@@ -70,7 +70,7 @@ TRANSFORMERS := tests/integrations/transformers tests/families tests/encoders/te
 # vLLM needs other releases, too; torchaudio and torchcodec do not load beside a CPU build of torch, and are not needed
 VLLM ?= 0.32.0
 VLLM_TESTS := tests/integrations/vllm
-VLLM_TRANSFORMERS := $(if $(filter 0.31.%,$(VLLM)),5.17.0,5.19.0)
+VLLM_TRANSFORMERS := $(if $(filter 0.32.%,$(VLLM)),5.19.0,5.17.0)
 .venv/vllm-$(VLLM)/ready: pyproject.toml $(VLLM_TESTS)/constraints.txt $(VLLM_TESTS)/environment.py
 	$(PYTHON) -m venv .venv/vllm-$(VLLM)
 	.venv/vllm-$(VLLM)/bin/$(PIP_INSTALL) --upgrade pip
@@ -121,7 +121,7 @@ test-lmms: .venv/lmms/ready
 install-vllm: .venv/vllm-$(VLLM)/ready
 
 test-vllm: install-vllm
-	.venv/vllm-$(VLLM)/bin/pytest -q -m vllm $(VLLM_TESTS)
+	OMP_NUM_THREADS=1 .venv/vllm-$(VLLM)/bin/pytest -q -m vllm $(VLLM_TESTS)
 
 soak-vllm: install-vllm
 	VLLM_CPU_KVCACHE_SPACE=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 .venv/vllm-$(VLLM)/bin/python -m tests.integrations.vllm.soak

@@ -6,6 +6,7 @@ tokens of a video come out alike.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -38,12 +39,17 @@ class WorkerExtension:
     model_runner: Any
 
     def start_timing(self, names: list[str]) -> None:
-        """Time these methods of the model from now on."""
+        """Time these methods of the model, or functions of its module, from now on."""
         model = self.model_runner.get_model()
         self.seconds: dict[str, list[float]] = {}
         for name in names:
+            owner = model if hasattr(model, name) else sys.modules[type(model).__module__]
             self.seconds[name] = []
-            setattr(model, name, _time_calls(getattr(model, name), self.seconds[name]))
+            setattr(owner, name, _time_calls(getattr(owner, name), self.seconds[name]))
+
+    def measure_cpu_seconds(self) -> float:
+        """Return the CPU time of this process so far."""
+        return time.process_time()
 
     def pop_timings(self) -> dict[str, list[float]]:
         """Return the seconds of each call since the last time this was called."""

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -35,23 +36,21 @@ NAMES = {NONE: "no pruning", EVS: "EVS", FLOC: "floc"}
 RATE = 0.875
 SLICES = 64  # of a video
 LEVELS = (1, 4, 8, 16, 32)  # requests at a time
-REQUESTS = 8  # at each level of a round; no fewer than at a time
-ROUNDS = 2
+REQUESTS = 32  # at each level of a round; no fewer than at a time
+ROUNDS = 6  # every engine is first as often as the others
 ANSWER = 8  # tokens
 PREFIX = "FLOC "  # of a line with results; all other lines are vLLM's log
-# methods of the model to time: vLLM's selection, and the plugin's work in a worker besides selection
-TIMED_METHODS = {
-    NONE: [],
-    EVS: ["_postprocess_video_embeds_evs"],
-    FLOC: ["_add_positions", "get_mrope_input_positions", "recompute_mrope_positions"],
-}
+SELECTION = {EVS: "_postprocess_video_embeds_evs", FLOC: "select_in_ranks"}  # what to time in a worker
+OWN_WORK = ("_add_positions", "get_mrope_input_positions", "recompute_mrope_positions")  # besides, of the plugin
 QUESTION = "<|vision_start|><|video_pad|><|vision_end|>What is it?"
 
 
 def run(small: bool, echo: Echo) -> dict[str, Any]:
     """Let three engines answer the same questions in turn."""
     if importlib.util.find_spec("vllm") is None:
-        raise ImportError("this table needs vLLM: pip install 'floc-video[vllm]'; docs/vllm.md says how for CPUs")
+        raise ImportError(
+            "this table needs vLLM: pip install 'floc-video[vllm]'; docs/guides/vllm.md says how for CPUs"
+        )
     slices, rounds, count, levels = (8, 2, 4, (1, 4)) if small else (SLICES, ROUNDS, REQUESTS, LEVELS)
     has_gpu = torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -64,7 +63,8 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
             for name in (*CONTENDERS[turn % 3 :], *CONTENDERS[: turn % 3]):
                 record = engines[name].ask(seed=len(LEVELS) * turn + level + 1, level=level, count=max(count, level))
                 records.setdefault((name, level), []).append(record)
-                echo(f"{NAMES[name]}, {level} at a time: {record['per_s']:.2f} requests/s")
+                numbers = f"{record['per_s']:.2f} requests/s, {record['cpu_ms']:.1f} ms of CPU time each"
+                echo(f"{NAMES[name]}, {level} at a time: {numbers}")
     return {
         "model": models.FULL_NAME if has_gpu else models.TINY_NAME,
         "gpu": harness.get_gpu_name() or "no GPU",
@@ -80,10 +80,16 @@ def run(small: bool, echo: Echo) -> dict[str, Any]:
 def _summarize(name: str, level: int, records: dict[tuple[str, int], list[dict[str, Any]]]) -> dict[str, Any]:
     ours = records[name, level]
 
-    def compare(other: str) -> dict[str, float]:
-        ratios = [record["per_s"] / theirs["per_s"] for record, theirs in zip(ours, records[other, level], strict=True)]
+    def compare(other: str, figure: Callable[[dict[str, Any]], float]) -> dict[str, float]:
+        ratios = [figure(record) / figure(theirs) for record, theirs in zip(ours, records[other, level], strict=True)]
         low, middle, high = np.percentile(ratios, (20, 50, 80)).tolist()
         return {"ratio": middle, "ratio_p20": low, "ratio_p80": high}
+
+    def get_rate(record: dict[str, Any]) -> float:
+        return record["per_s"]
+
+    def get_cpu_rate(record: dict[str, Any]) -> float:
+        return 1 / record["cpu_ms"]
 
     first_s = [seconds for record in ours for seconds in record["first_s"]]
     return {
@@ -95,8 +101,10 @@ def _summarize(name: str, level: int, records: dict[tuple[str, int], list[dict[s
         "held": ours[0]["held"],
         "held_bytes": ours[0]["held_bytes"],
         "select_ms": statistics.median(record["select_ms"] for record in ours),
-        "against_none": compare(NONE),
-        "against_evs": compare(EVS),
+        "cpu_ms": statistics.median(record["cpu_ms"] for record in ours),
+        "against_none": compare(NONE, get_rate),
+        "against_evs": compare(EVS, get_rate),
+        "cpu_against_evs": compare(EVS, get_cpu_rate),
     }
 
 
@@ -157,7 +165,7 @@ def _serve(name: str, folder: Path, slices: int) -> None:
     from vllm import LLM
 
     has_gpu = torch.cuda.is_available()
-    selections = folder / f"{name}.jsonl"  # written by the plugin
+    timed = [SELECTION[name]] if name in SELECTION else []
     llm = LLM(
         str(folder),
         load_format="dummy",
@@ -174,10 +182,9 @@ def _serve(name: str, folder: Path, slices: int) -> None:
         gpu_memory_utilization=0.3,  # three engines share the GPU
         seed=0,
         video_pruning_rate=None if name == NONE else RATE,
-        additional_config={"floc": {"record": str(selections)}} if name == FLOC else {},
         worker_extension_cls="benchmarks.vllm_worker.WorkerExtension",
     )
-    llm.collective_rpc("start_timing", args=(TIMED_METHODS[name],))
+    llm.collective_rpc("start_timing", args=([*timed, *OWN_WORK] if name == FLOC else timed,))
     text = json.loads((folder / "config.json").read_text())["text_config"]
     token_bytes = 2 * text["num_hidden_layers"] * text["num_key_value_heads"] * text["head_dim"] * (2 if has_gpu else 4)
     pixels = 2 * SIDE * get_patch_size(has_gpu)
@@ -185,23 +192,26 @@ def _serve(name: str, folder: Path, slices: int) -> None:
         seed, level, count = map(int, line.split())
         videos = [make_video(slices, pixels, seed=1000 * seed + number) for number in range(count)]
         prompts = [{"prompt": QUESTION, "multi_modal_data": {"video": [video]}} for video in videos]
-        selections.write_text("")
-        started = time.perf_counter()
+        started, cpu_started = time.perf_counter(), _measure_cpu_seconds(llm)
         first_s, held = _answer(llm.llm_engine, prompts, level, seed)
-        seconds = time.perf_counter() - started
-        select_s = [json.loads(selection)["seconds"] for selection in selections.read_text().splitlines()]
+        seconds, cpu_seconds = time.perf_counter() - started, _measure_cpu_seconds(llm) - cpu_started
         (timings,) = llm.collective_rpc("pop_timings")
-        if name == EVS:
-            (select_s,) = timings.values()
+        select_s = timings.pop(SELECTION[name]) if name in SELECTION else []
         record = {
             "per_s": count / seconds,
+            "cpu_ms": cpu_seconds / count * 1e3,
             "first_s": first_s,
             "held": held,
             "held_bytes": held * token_bytes,
             "select_ms": statistics.median(select_s) * 1e3 if select_s else 0.0,
-            "own_ms": 0.0 if name == EVS else sum(map(sum, timings.values())) / count * 1e3,
+            "own_ms": sum(map(sum, timings.values())) / count * 1e3,
         }
         print(PREFIX + json.dumps(record), flush=True)
+
+
+def _measure_cpu_seconds(llm: Any) -> float:
+    """Return the CPU time so far of this process, and of the one that runs the model."""
+    return time.process_time() + sum(llm.collective_rpc("measure_cpu_seconds"))
 
 
 def _answer(engine: Any, prompts: list[dict[str, Any]], level: int, seed: int) -> tuple[list[float], int]:
@@ -237,6 +247,8 @@ def _show(document: dict[str, Any]) -> str:
         "requests/s": lambda row: f"{row['per_s']:.2f}",
         "ratio to no pruning": lambda row: show_ratio(row["against_none"]),
         "ratio to EVS": lambda row: show_ratio(row["against_evs"]),
+        "CPU time of a request, ms": lambda row: f"{row['cpu_ms']:.1f}",
+        "ratio to EVS in CPU time": lambda row: show_ratio(row["cpu_against_evs"]),
         "first token, p50, ms": lambda row: f"{row['first_s_p50'] * 1e3:.0f}",
         "p99, ms": lambda row: f"{row['first_s_p99'] * 1e3:.0f}",
         "tokens held": lambda row: f"{row['held']:,}",
@@ -246,13 +258,14 @@ def _show(document: dict[str, Any]) -> str:
     note = (
         f"{document['model']} with random weights in vLLM {document['vllm']}, videos of {document['tokens']:,} tokens, "
         f"pruning rate {RATE}, {ANSWER} tokens each, {document['requests']} requests a round, {document['rounds']} "
-        "rounds in turn. Ratios: of requests/s in a round. KV cache: of the tokens held. Besides the selection, the "
+        "rounds in turn. Ratios: of requests/s, or of requests in a second of CPU time, in a round. KV cache: of the "
+        "tokens held. Besides the selection, the "
         f"plugin takes {document['own']:.2f} ms for a video and its answer. {document['gpu']},"
     )
     return show_records(document["engines"], columns, note, show_environment(document, "python", "torch"))
 
 
-TABLE = BenchTable("vllm", run, {"vllm": _show})
+TABLE = BenchTable("vllm", run, {"vllm": _show}, is_optional=True)
 
 if __name__ == "__main__":
     _serve(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

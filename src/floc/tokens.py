@@ -212,6 +212,11 @@ def _multiply(tokens: torch.Tensor, exponent: int) -> torch.Tensor:
     return tokens.detach() * 2.0 ** (exponent // 2) * 2.0 ** (exponent - exponent // 2)
 
 
+def is_finite(tokens: torch.Tensor) -> bool:
+    """Return whether all values are finite."""
+    return all(map(math.isfinite, _find_range(tokens)))
+
+
 def _find_range(tokens: torch.Tensor) -> tuple[float, float]:
     """Return the least and the largest value; NaN if any value is."""
     # torch has no reductions for 8-bit floats

@@ -1,7 +1,8 @@
 """How to compress a video: the budget, the method and its options."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ class Recipe:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        method = self._make_method()  # raises if a name is unknown
+        method = self._method  # raises if a name is unknown
         check_merge(self.method, self.options.get("merge", 0))
         if isinstance(block := self.options.get("block"), list | tuple):
             raise ValueError(f"block={block!r} lists first frames, which fit only one video; pass a count or 'scene'")
@@ -34,7 +35,8 @@ class Recipe:
         if has_budget or not isinstance(method, methods.SelfSizing):
             Budget.parse(self.ratio, self.budget, self.coverage)
 
-    def _make_method(self) -> methods.Method:
+    @cached_property
+    def _method(self) -> methods.Method:
         return methods.make(self.method, {name: value for name, value in self.options.items() if name != "merge"})
 
     def __call__(self, tokens: torch.Tensor, query: torch.Tensor | None = None) -> Kept:
@@ -44,18 +46,26 @@ class Recipe:
         return compress(tokens, **budget, method=self.method, **options)
 
     @restore_interrupts()
-    def select_indices(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return [K] int64 ascending, the indices of the kept tokens of [T, H, W, D], without representatives."""
-        method = self._make_method()
+    def select_indices(
+        self, tokens: torch.Tensor, count: int | None = None, *, check_finite: bool = True
+    ) -> torch.Tensor:
+        """Return [K] int64 ascending, the indices of the kept tokens of [T, H, W, D], without representatives.
+
+        `count` tokens are kept, by default as many as the recipe says. If `check_finite` is False, the caller must
+        check that the values are finite.
+        """
+        method = self._method
         if not isinstance(method, methods.IndexSelection):
-            return torch.as_tensor(self(tokens).indices)
-        grid = TokenGrid.from_array(tokens, check_finite=not methods.stays_on(method, tokens.device))
+            recipe = self if count is None else replace(self, ratio=None, budget=count, coverage=None)
+            return torch.as_tensor(recipe(tokens).indices)
+        check_finite = check_finite and not methods.stays_on(method, tokens.device)
+        grid = TokenGrid.from_array(tokens, check_finite=check_finite)
         with torch.no_grad():
-            return method.select_indices(grid, self.count(grid.n))
+            return method.select_indices(grid, self.count(grid.n) if count is None else count)
 
     def get_stream_options(self) -> dict[str, Any] | None:
         """Return the options of a `floc.Stream` that selects with this recipe, or None if no stream can."""
-        method = self._make_method()
+        method = self._method
         if self.coverage is not None or self.options.get("merge") or not isinstance(method, methods.Streamable):
             return None
         return method.get_stream_options(by_ratio=self.budget is None)

@@ -45,6 +45,7 @@ Horizon: TypeAlias = int | Literal["auto"] | None
 LEAST_HORIZON = 4  # of "auto": a window of nine frames
 LARGEST_HORIZON = 16  # of "auto", as time and memory grow with it
 BLOCK = 32  # frames of the paper's blocks
+SMALL_BAND = 1 << 25  # bytes; not worth a check, as finding the free memory takes as long as a tenth of the selection
 BLOCK_OPTIONS = ("block", "dedupe", "metric")  # exclude a horizon
 
 
@@ -225,7 +226,9 @@ class _Run:
             self._check_memory(int(self.sizes.max()), "block=32, or fewer frames")
         else:
             needed = self.engine.estimate_band_bytes(self.band, grid.dim)
-            check_memory(grid.n, needed, grid.tokens.device, f"a horizon below {self.band.horizon}, or fewer frames")
+            if needed > SMALL_BAND:
+                remedy = f"a horizon below {self.band.horizon}, or fewer frames"
+                check_memory(grid.n, needed, grid.tokens.device, remedy)
 
     @property
     def second_pass(self) -> SecondPass:
@@ -269,8 +272,8 @@ class _Run:
     def run_first_pass(self, depths: np.ndarray, *, with_cosines: bool) -> list[Solution | None]:
         """Select `depths` tokens in each block; None in a block that gets none. With a horizon there is one block."""
         if self.band is not None:
-            job, similarity = self._make_job(slice(None), int(depths[0])), self.similarity
-            tick = self.progress.tick
+            job = replace(self._make_job(slice(None), int(depths[0])), with_history=self.with_history)
+            similarity, tick = self.similarity, self.progress.tick
             return [self.engine.solve_band(job, self.band, similarity, with_cosines=with_cosines, tick=tick)]
         jobs = (self._make_job(span, int(k)) for span, k in zip(self.spans, depths, strict=True) if k > 0)
         # to the end, so that the engine's threads end here: garbage collection would swallow an interrupt

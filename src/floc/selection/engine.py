@@ -47,6 +47,7 @@ class Job:
     first: int = 0  # the tokens before it are to be represented, but cannot be picked
     stop: int | None = None  # picks from this token on are made, but not returned
     question: Question | None = None  # gains are then in units of 1 / (SCALE * WEIGHT_SCALE)
+    with_history: bool = True  # whether representatives are needed
 
     def __post_init__(self) -> None:
         if self.tokens.ndim != 2 or not 1 <= self.budget <= len(self.tokens) - self.first:
@@ -232,8 +233,10 @@ def build_solution(
     those that can be read off the matrix are always included.
     """
     picks, gains, next_gain = choice
-    token, rank, cover = raises
     picks, gains = np.append(job.given, picks), np.append(np.zeros_like(job.given), gains)
+    if not job.with_history:
+        return Solution(picks, gains, next_gain, None)
+    token, rank, cover = raises
     # a pick represents itself from its own turn on; if it was fully covered before, `raises` does not contain that
     rank = np.concatenate([rank, np.arange(len(picks))])
     by_rank = np.argsort(rank, kind="stable")

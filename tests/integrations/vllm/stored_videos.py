@@ -63,11 +63,12 @@ def replay(model: Any, processor: Any, video: Captured, question: str) -> Replay
     stays[columns[video.indices]] = True
     given = {name: value for name, value in inputs.items() if name != "input_ids"}
     positions, _ = model.model.get_rope_index(inputs["input_ids"], **given)
+    settings = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": -1}
     with floc.replay(model, video):
-        logits = model(**inputs).logits[0, -1]
-        output = model.generate(**inputs, max_new_tokens=4, do_sample=False, eos_token_id=-1)
+        output = model.generate(**inputs, **settings, return_dict_in_generate=True, output_logits=True)
     columns_first = [tuple(column) for column in positions[:, 0, stays].T.tolist()]
-    return Replayed(ids[stays].tolist(), columns_first, logits.log_softmax(-1), output[0, len(ids) :].tolist())
+    answer = output.sequences[0, len(ids) :].tolist()
+    return Replayed(ids[stays].tolist(), columns_first, output.logits[0][0].log_softmax(-1), answer)
 
 
 def spoil(video: Captured, folder: Path) -> dict[str, str]:

@@ -11,7 +11,6 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from tests.integrations.vllm import tiny
 
 ROOT = Path(__file__).parents[3]
 RATIO = "1/8"
+BLOCKS = 512  # of the KV cache: enough for all requests at once; vLLM would fill a gigabyte with zeros
 LONG = ["Look: ", ["video", 32, 48, 48, 2.0], "What is it, and what is behind it?"]
 JOBS = {
     "one": LONG,
@@ -65,22 +65,22 @@ class Studio:
         **engine: Any,
     ) -> Answers:
         """Run one engine with more arguments than the defaults. `processes`: let vLLM start its own processes."""
-        (answers,) = self.ask_all(name, kind, jobs, [engine], processes=processes, together=together)
-        return answers
+        return self.ask_all(name, kind, jobs, {name: engine}, processes=processes, together=together)[name]
 
     def ask_all(
         self,
         name: str,
         kind: str,
         jobs: dict[str, Any],
-        engines: list[dict[str, Any]],
+        engines: dict[str, dict[str, Any]],
         *,
         processes: bool = False,
         together: bool = False,
-    ) -> list[Answers]:
+    ) -> dict[str, Answers]:
         """Run several engines in one process. Send the jobs one by one, or all at once if `together`.
 
-        Besides vLLM's arguments an engine may have `together` and `jobs`, the names of those that it gets.
+        Besides vLLM's arguments an engine may have `together`, `kind`, the model if it has another one, and `jobs`, the
+        names of those that it gets.
         """
         records = [self.folder / f"{name}.{number}.jsonl" for number in range(len(engines))]
         defaults = {
@@ -88,13 +88,16 @@ class Studio:
             "dtype": "float32",
             "max_model_len": 1024,
             "block_size": 32,
+            "num_gpu_blocks_override": BLOCKS,
             "enforce_eager": True,
             "limit_mm_per_prompt": {"image": 2, "video": 2},
         }
         arguments = []
-        for record, more in zip(records, engines, strict=True):
+        for record, more in zip(records, engines.values(), strict=True):
             record.touch()
             engine = {**defaults, "additional_config": {"floc": {"ratio": RATIO}}, **more}
+            if "kind" in engine:
+                engine["model"] = str(self.model(engine.pop("kind")))
             engine["additional_config"] = {
                 part: {**settings, "record": str(record)} for part, settings in engine["additional_config"].items()
             }
@@ -106,18 +109,11 @@ class Studio:
         command = [sys.executable, "-m", "tests.integrations.vllm.engine", str(request_file), str(answer_file)]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
-        return [
-            Answers(answers, [json.loads(line) for line in record.read_text().splitlines()])
-            for answers, record in zip(json.loads(answer_file.read_text()), records, strict=True)
-        ]
-
-    @cached_property
-    def whole(self) -> Answers:
-        return self.ask("whole", "qwen2_5_vl", JOBS)
-
-    @cached_property
-    def stamped(self) -> Answers:
-        return self.ask("stamped", "qwen3_vl", STAMPED_JOBS)
+        answers = json.loads(answer_file.read_text())
+        return {
+            engine: Answers(answered, [json.loads(line) for line in record.read_text().splitlines()])
+            for engine, answered, record in zip(engines, answers, records, strict=True)
+        }
 
 
 class Answers:

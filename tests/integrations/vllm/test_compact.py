@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]  # other p
 
 import floc  # noqa: E402
 from tests.integrations.vllm import prompts, tiny  # noqa: E402
-from tests.integrations.vllm.studio import Studio  # noqa: E402
+from tests.integrations.vllm.studio import Answers, Studio  # noqa: E402
 from tests.integrations.vllm.test_engine import assert_close  # noqa: E402
 
 CLIP = ["Look: ", ["clip", 8, 24, 24], "What is it?"]
@@ -34,14 +34,24 @@ def compute_logprobs(model: Any, processor: Any, job: list[Any], **options: Any)
         return model(**inputs).logits[0, -1].log_softmax(-1)
 
 
+@pytest.fixture(scope="module")
+def studio(tmp_path_factory: pytest.TempPathFactory) -> Studio:
+    return Studio(tmp_path_factory.mktemp("compact"))
+
+
+@pytest.fixture(scope="module")
+def engines(studio: Studio) -> dict[str, Answers]:
+    """An engine of each model, in one process."""
+    settings = {"additional_config": {"floc": {"ratio": "1/4", "positions": "compact"}}}
+    given: dict[str, dict[str, Any]] = {kind: {"kind": kind, **settings} for kind in tiny.COMPACT}
+    return studio.ask_all("compact", tiny.COMPACT[0], JOBS, given)
+
+
 @pytest.mark.parametrize("kind", tiny.COMPACT)
-def test_compact_positions_equal_transformers(kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_compact_positions_equal_transformers(studio: Studio, engines: dict[str, Answers], kind: str) -> None:
     import transformers
 
-    studio = Studio(tmp_path_factory.mktemp(kind))
-    engine = {"additional_config": {"floc": {"ratio": "1/4", "positions": "compact"}}}
-    answers = studio.ask(kind, kind, JOBS, **engine)
-    folder = studio.model(kind)
+    answers, folder = engines[kind], studio.model(kind)
     model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
     processor = transformers.AutoProcessor.from_pretrained(folder)
     for name, ratio in (("one", "1/4"), ("half", "1/2"), ("two", "1/4")):

@@ -102,7 +102,7 @@ class InternVL(CompactVideoMixin, interns1.InternS1ForConditionalGeneration):
     """InternVL. It writes a label before every frame, and embeddings cover that text too."""
 
     def _shorten(self, video: torch.Tensor, count: int) -> torch.Tensor:
-        processor = cached_processor_from_config(self.floc_config)
+        processor = cached_processor_from_config(self.floc_config, interns1.InternVLProcessor)
         cells = processor.image_seq_length
         side, frames = math.isqrt(cells), len(video) // cells
         indices = select_in_ranks(video, (frames, side, side), self.floc, count)  # type: ignore[arg-type]

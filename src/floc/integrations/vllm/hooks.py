@@ -93,7 +93,7 @@ class ShortPromptMixin:
             for update in updates
         ]
 
-    @property
+    @functools.cached_property
     def _floc_settings(self) -> Settings | None:
         return get_settings(self.info.ctx.model_config)  # type: ignore[attr-defined]
 

@@ -18,7 +18,7 @@ from typing import Any
 from floc._system import single_threaded_blas
 from floc.integrations.vllm.settings import LOG, Settings
 
-VLLM_VERSIONS = ("0.32",)  # releases that pass the engine tests
+VLLM_VERSIONS = ("0.31", "0.32")  # releases that pass the engine tests
 # architecture in a model's config.json -> class that replaces vLLM's
 VLLM_MODELS = {
     "Qwen2VLForConditionalGeneration": "floc.integrations.vllm.hooks:Qwen2VL",

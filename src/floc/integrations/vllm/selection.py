@@ -9,6 +9,7 @@ import torch
 
 from floc._system import use_one_thread
 from floc.integrations.vllm.settings import LOG, Settings
+from floc.tokens import is_finite
 
 # Multiply-adds up to which one thread is as fast as several: starting the others takes as long as they save. Measured
 # in an engine on two cores; 4,096 tokens with 64 channels are a quarter of it.
@@ -28,21 +29,21 @@ def select_indices(
         return torch.arange(count, device=embeds.device)
     # all tokens are equal in the dummy video of vLLM's memory profiling
     is_dummy = torch.equal(embeds[0], embeds[-1]) and bool((embeds == embeds[0]).all())
-    if is_dummy or not embeds.isfinite().all():
+    if is_dummy or not is_finite(embeds):
         if is_dummy:
             if embeds.device.type == "cpu":
                 warm_up(settings, embeds.shape[1], embeds.dtype, embeds.device)
             else:  # select from noise of the same size, so that vLLM counts the memory
                 generator = torch.Generator(embeds.device).manual_seed(0)
                 noise = torch.randn(embeds.shape, generator=generator, dtype=embeds.dtype, device=embeds.device)
-                replace(settings.recipe, ratio=None, budget=count).select_indices(noise.view(*shape, -1))
+                settings.recipe.select_indices(noise.view(*shape, -1), count)
         else:
             LOG.warning("a video has embeddings that are not finite: floc keeps evenly spaced tokens of it")
         indices = torch.arange(count, device=embeds.device) * len(embeds) // count
     else:
         is_short = len(embeds) ** 2 * embeds.shape[1] <= ONE_THREAD_WORK
         with use_one_thread() if is_short else nullcontext():
-            indices = replace(settings.recipe, ratio=None, budget=count).select_indices(embeds.view(*shape, -1))
+            indices = settings.recipe.select_indices(embeds.view(*shape, -1), count, check_finite=False)
     if len(indices) != count:
         raise RuntimeError(f"method {settings.method!r} kept {len(indices)} of {shape} tokens instead of {count}")
     if settings.record is not None:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 from floc import _version, methods
@@ -148,7 +149,7 @@ class Settings:
         """The pruning rate to pass to vLLM, which only checks whether it is above 0."""
         return (0.0 if self.ratio is None else float(1 - Fraction(self.ratio))) or 0.5
 
-    @property
+    @cached_property
     def recipe(self) -> Recipe:
         """The compression to run, the same as in `floc.attach`."""
         return Recipe(self.ratio, self.budget, None, self.method, self.options)
@@ -159,7 +160,7 @@ class Settings:
             return self.recipe.count(tokens)
         return tokens if self.images is None else Budget.parse(self.images, None, None).count(tokens)
 
-    @property
+    @cached_property
     def salt(self) -> str:
         """A hash of everything that changes the embeddings of videos, for cache keys."""
         return self._hash(self.ratio, self.budget)

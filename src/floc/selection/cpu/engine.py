@@ -20,6 +20,8 @@ from floc.selection.engine import Band, Choice, Job, Matrices, Raises, Solution,
 from floc.selection.objective import LARGEST_DETAIL, PLAIN, Similarity
 from floc.selection.torch.engine import Selected, TorchEngine, select_one_by_one
 
+_NO_RAISES: Raises = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int16))
+
 
 class CpuEngine(TorchEngine):
     """The torch engine with compiled kernels and threads; see `TorchEngine`."""
@@ -57,9 +59,12 @@ class CpuEngine(TorchEngine):
         with single_threaded_blas():
             values = _compute_cosine_band(rows.view_bits(job.tokens), band, similarity.detail, tick)
         picks, gains = greedy.band_greedy(values, band, min(job.budget + 1, band.n - job.first), job.given, job.first)
+        choice = job.split_choice(picks, gains)
+        if not job.with_history:
+            return choice, _NO_RAISES, values[0, :0]
         raises = greedy.trace_history(values, job.list_returned(torch.from_numpy(picks)).numpy(), band.cells)
         own = values[np.arange(band.n), band.reach + np.arange(band.n) % band.cells]
-        return job.split_choice(picks, gains), raises, own
+        return choice, raises, own
 
     def _pick_in_band(
         self, job: Job, band: Band, similarity: Similarity

@@ -117,22 +117,16 @@ def _raise_cover(covered, row, raised, old, new):
     count = 0
     for start in range(0, row.shape[0], _SCAN_CHUNK):
         values, cover = row[start : start + _SCAN_CHUNK], covered[start : start + _SCAN_CHUNK]
-        if _any_above(values, cover):
+        is_above = np.int16(0)
+        for j in range(values.shape[0]):  # no branch per value, as few are above after the first picks
+            is_above |= np.int16(values[j] > cover[j])
+        if is_above != 0:
             for j in range(values.shape[0]):
                 if values[j] > cover[j]:
                     raised[count], old[count], new[count] = start + j, cover[j], values[j]
                     cover[j] = values[j]
                     count += 1
     return count
-
-
-@nb.njit(nogil=True, cache=True)
-def _any_above(row, covered):
-    """Return whether any value of a chunk exceeds its cover; no branch per value, as few do after the first picks."""
-    is_above = np.int16(0)
-    for j in range(row.shape[0]):
-        is_above |= np.int16(row[j] > covered[j])
-    return is_above != 0
 
 
 @nb.njit(nogil=True, cache=True)
@@ -263,55 +257,57 @@ def _symmetric_greedy(similarity, picks, gains):
 
     raised, old, new = np.empty(n, np.int64), np.empty(n, np.int16), np.empty(n, np.int16)
     for step in range(1, picks.shape[0]):
-        best = _find_first_maximum(gain)
+        best = _find_first_maximum(gain, 0, n)
         picks[step], gains[step] = best, gain[best]
         if gain[best] > 0:
             count = _raise_cover(covered, similarity[best], raised, old, new)
-            _lower_gains(gain, similarity, raised[:count], old, new)
+            _lower_gains(gain, similarity, raised, old, new, 0, count)
         gain[best] = -1
 
 
 @nb.njit(nogil=True, cache=True)
-def _find_first_maximum(values):
-    best = values[0]
-    for j in range(values.shape[0]):
-        best = max(best, values[j])
-    for start in range(0, values.shape[0], _SCAN_CHUNK):
-        chunk = values[start : start + _SCAN_CHUNK]
+def _find_first_maximum(values, start, stop):
+    """Return the first index from `start` on, below `stop`, of the largest value there."""
+    part = values[start:stop]
+    best = part[0]
+    for j in range(part.shape[0]):
+        best = max(best, part[j])
+    for first in range(0, part.shape[0], _SCAN_CHUNK):
+        chunk = part[first : first + _SCAN_CHUNK]
         has_best = np.int32(0)
         for j in range(chunk.shape[0]):  # no branch per value
             has_best |= np.int32(chunk[j] == best)
         if has_best != 0:
             for j in range(chunk.shape[0]):
                 if chunk[j] == best:
-                    return start + j
-    return 0
+                    return start + first + j
+    return start
 
 
 @nb.njit(nogil=True, cache=True)
-def _lower_gains(gain, similarity, raised, old, new):
-    """Subtract from every gain what it loses by tokens whose cover rose from `old` to `new`."""
-    i = 0
-    while i + 4 <= raised.shape[0]:
-        a, b, c, d = raised[i], raised[i + 1], raised[i + 2], raised[i + 3]
-        rows = similarity[a], similarity[b], similarity[c], similarity[d]
-        _lower_gains_by_four(gain, *rows, old[i : i + 4], new[i : i + 4])
+def _lower_gains(gain, similarity, raised, old, new, start, stop):
+    """Subtract from every gain what it loses by the tokens raised[start:stop], whose cover rose from `old` to `new`."""
+    i = start
+    while i + 4 <= stop:
+        a, b, c, d = (
+            similarity[raised[i]],
+            similarity[raised[i + 1]],
+            similarity[raised[i + 2]],
+            similarity[raised[i + 3]],
+        )
+        a0, b0, c0, d0 = old[i], old[i + 1], old[i + 2], old[i + 3]
+        a1, b1, c1, d1 = new[i], new[i + 1], new[i + 2], new[i + 3]
+        base = np.int32(np.int32(a0) + np.int32(b0) + np.int32(c0) + np.int32(d0))
+        for u in range(gain.shape[0]):
+            left = np.int32(np.int32(max(min(a[u], a1), a0)) + np.int32(max(min(b[u], b1), b0)))
+            right = np.int32(np.int32(max(min(c[u], c1), c0)) + np.int32(max(min(d[u], d1), d0)))
+            gain[u] = np.int32(gain[u] + base - np.int32(left + right))
         i += 4
-    for rest in range(i, raised.shape[0]):
-        row, low, high = similarity[raised[rest]], old[rest], new[rest]
+    while i < stop:
+        row, low, high = similarity[raised[i]], old[i], new[i]
         for u in range(gain.shape[0]):
             gain[u] = np.int32(gain[u] + np.int32(low) - np.int32(max(min(row[u], high), low)))
-
-
-@nb.njit(nogil=True, cache=True)
-def _lower_gains_by_four(gain, a, b, c, d, old, new):
-    a0, b0, c0, d0 = old[0], old[1], old[2], old[3]
-    a1, b1, c1, d1 = new[0], new[1], new[2], new[3]
-    base = np.int32(np.int32(a0) + np.int32(b0) + np.int32(c0) + np.int32(d0))
-    for u in range(gain.shape[0]):
-        left = np.int32(np.int32(max(min(a[u], a1), a0)) + np.int32(max(min(b[u], b1), b0)))
-        right = np.int32(np.int32(max(min(c[u], c1), c0)) + np.int32(max(min(d[u], d1), d0)))
-        gain[u] = np.int32(gain[u] + base - np.int32(left + right))
+        i += 1
 
 
 @nb.njit(nogil=True, cache=True)
@@ -330,7 +326,7 @@ def _compute_gains(similarity, cells, gain, covered, keys, first, start, stop):
 @nb.njit(nogil=True, cache=True)
 def _find_key(inner, start, cells):
     """Return `gain << _INDEX_BITS | complement of the index` of the best of some candidates."""
-    u = start + _find_first_maximum(inner[start : start + cells])
+    u = _find_first_maximum(inner, start, start + cells)
     return np.int64(inner[u]) << _INDEX_BITS | (_INDEX_MASK - u)
 
 
@@ -391,7 +387,7 @@ def _pick_best(similarity, cells, gain, covered, keys, t):
         while j < count and start + raised[j] - reach < first + cells:
             raised[j] += start - reach
             j += 1
-        _lower_gains(gain[first : first + width], similarity, raised[i:j], old[i:j], new[i:j])
+        _lower_gains(gain[first : first + width], similarity, raised, old, new, i, j)
         i = j
     inner[u] = -(keys[t] >> _INDEX_BITS)  # it is not picked twice, and its neighbours cannot lower this any more
     around = width // cells - 1

@@ -144,24 +144,22 @@ def store_band(tile, power, band, cells, first):
     """
     rows, columns = tile.shape[0] // cells, tile.shape[1] // cells
     horizon = (band.shape[1] // cells - 1) // 2
-    square = np.empty((cells, cells), np.int16)
+    strip = np.empty((cells, tile.shape[1]), np.int16)
     for t in range(rows):
-        for s in range(t, min(columns, t + horizon + 1)):
-            for r in range(cells):
-                line = square[r]
-                _snap(tile[t * cells + r, s * cells : (s + 1) * cells], power, line)
-                for c in range(cells):
-                    line[c] = max(line[c], 0)
-            if s == t:  # rows times columns need not be exactly symmetric
+        count = min(columns - t, horizon + 1)
+        for r in range(cells):
+            line = strip[r, : count * cells]
+            _snap(tile[t * cells + r, t * cells : (t + count) * cells], power, line)
+            for c in range(line.shape[0]):
+                line[c] = max(line[c], 0)
+        for r in range(cells):  # rows times columns need not be exactly symmetric
+            for c in range(r):
+                strip[r, c] = strip[c, r]
+        for r in range(cells):
+            _copy(strip[r], band[(first + t) * cells + r, horizon * cells : (horizon + count) * cells])
+        for s in range(1, count):
+            place = (horizon - s) * cells
+            for c in range(cells):
+                line = band[(first + t + s) * cells + c, place : place + cells]
                 for r in range(cells):
-                    for c in range(r):
-                        square[r, c] = square[c, r]
-            place = (horizon + s - t) * cells
-            for r in range(cells):
-                _copy(square[r], band[(first + t) * cells + r, place : place + cells])
-            if s > t:
-                place = (horizon + t - s) * cells
-                for c in range(cells):
-                    line = band[(first + s) * cells + c, place : place + cells]
-                    for r in range(cells):
-                        line[r] = square[r, c]
+                    line[r] = strip[r, s * cells + c]
