@@ -26,6 +26,14 @@ def require_clustering_and_plots():
         pytest.importorskip(package, reason="all methods and plots need pip install 'floc-video[cluster,report]'")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark tests that run whole tables as slow; `make bench-small` runs all tables, too."""
+    for item in items:
+        if {"run_small", "profiled"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def run_small(tmp_path):
     """Run a table with small sizes; return its results."""

@@ -119,7 +119,7 @@ def test_stream_encodes_a_share_of_every_group(still: Path, model: Path, tmp_pat
         (("ingest", "FILM", "--store", "STORE", "--encoder", "pixels", "--encode", "1/2"), "not 'pixels'; leave it"),
         (("ingest", "FILM", "--store", "STORE", "--encoder", "hf:none", "--encode", "x"), "--encode must be a number"),
         (("ask", "FILM", "What?", "--model", "none", "--reuse", "-1"), "--reuse must be a number of levels of a pixel"),
-        (("ask", "FILM", "What?", "--model", "none", "--reuse", "nan"), "0 to 255, or None to encode every slice; got"),
+        (("ask", "FILM", "What?", "--model", "none", "--reuse", "nan"), "0 to 255; got"),
         (("ask", "a.floc", "What?", "--model", "none", "--reuse", "0"), "--reuse is for videos; this one is already"),
         (("stream", "FILM", "--ratio", "1/8", "--encoder", "pixels", "--reuse", "8"), "not 'pixels'; leave it out"),
         (("stream", "FILM", "--ratio", "1/8", "--encoder", "hf:none", "--reuse", "300"), "0 to 255"),

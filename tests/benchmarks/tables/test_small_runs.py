@@ -138,7 +138,6 @@ def test_capture_runs_small(run_small):
     assert short["kept"] == long["kept"] == 40
 
 
-@pytest.mark.slow
 def test_stages_runs_small(run_small):
     for package in ("av", "PIL", "transformers"):
         pytest.importorskip(package, reason="needs pip install 'floc-video[video,hf]'; run with -m slow")
@@ -150,7 +149,6 @@ def test_stages_runs_small(run_small):
         )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "packages"), [("video", ["av", "PIL"]), ("towers", []), ("gpu", ["triton"]), ("ingest", ["av", "lance"])]
 )

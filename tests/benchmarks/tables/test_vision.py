@@ -25,7 +25,7 @@ def test_a_contender_that_fails_does_not_cost_the_others(run_small, monkeypatch)
             raise RuntimeError("no kernel image is available")
         return attend(module, query, *args, **kwargs)
 
-    monkeypatch.setattr(vision.fast_attention, "attend_windows", fail)
+    monkeypatch.setattr(vision.fast_attention, "_get_uncompiled_attention", lambda: fail)
     document = run_small("vision")
     assert {(record["what"], record["chunk"]) for record in document["towers"]} == {
         (vision.BARE, 1),
