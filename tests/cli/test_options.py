@@ -83,4 +83,4 @@ def test_addresses_are_for_streams(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(monkeypatch, "compress", "rtsp://me:secret@camera/main?token=secret", "--ratio", "1/8") == 2
     error = capsys.readouterr().err
-    assert error == "floc: rtsp://camera/main: no such file; addresses are read by floc stream\n"
+    assert error == "floc: rtsp://camera/main: no such file; floc stream reads addresses\n"

@@ -79,15 +79,14 @@ def ask(
     _check_numbers(max_new_tokens, slices, query_weight, ratio, budget)
     is_captured = Path(source).suffix == ".floc" or (video, start, end) != (None, None, None)
     spec = floc.methods.parse(method or "floc")
+    frames = dict(fps=fps, max_frames=max_frames, frame_tokens=frame_tokens)
     if is_captured:
-        refused = dict(coverage=coverage, method=method, fps=fps, max_frames=max_frames, compare=compare)
-        refused |= dict(frame_tokens=frame_tokens, more_frames=more_frames, no_fast_vision=no_fast_vision)
         before, after = f"{source}:", " is for videos; this one is already captured, so leave it out"
-        options.refuse_options(before, after, **refused, **slices)
+        refused = dict(coverage=coverage, method=method, **frames, compare=compare, more_frames=more_frames)
+        options.refuse_options(before, after, **refused, **slices, no_fast_vision=no_fast_vision)
     elif more_frames:
-        refused = dict(ratio=ratio, budget=budget, coverage=coverage, fps=fps, max_frames=max_frames)
         before = "--more-frames chooses the frames and the budget; leave out"
-        options.refuse_options(before, "", **refused, frame_tokens=frame_tokens, compare=compare)
+        options.refuse_options(before, "", ratio=ratio, budget=budget, coverage=coverage, **frames, compare=compare)
     elif (ratio, budget, coverage) == (None, None, None) and not floc.methods.runs_alone(spec):
         ratio = options.DEFAULT_RATIO
     # errors show before weights are loaded

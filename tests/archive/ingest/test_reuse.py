@@ -58,7 +58,7 @@ def test_tokens_and_ids_of_an_ingest(film: Path, model: str, tmp_path: Path) -> 
     again = ingest([film], store, **settings, workers=1, reuse=0.0)
     assert (again.done, again.skipped) == (0, 1)
     for reuse in (None, 9.0):  # other video ids
-        worker = Worker(IngestOptions(**settings, reuse=reuse), str(store))
+        worker = Worker(IngestOptions(**settings, slices=SliceOptions(reuse)), str(store))
         assert ingest_files(worker, *find_videos([film])).status.done == 1
     videos = {video.made.get("reuse"): video for video in Store(store).videos("done")}
     assert videos.keys() == {None, 0.0, 9.0}
