@@ -9,6 +9,8 @@ from pathlib import Path
 
 from benchmarks import pages, registry, run
 
+# tables that take checkpoints, and the tables of their results
+WITH_CHECKPOINTS = {"accuracy": "accuracy-models", "horizon-answers": "horizon-answers"}
 COMMANDS = ("list", "all", "render")
 EPILOG = """commands in place of a table:
   list      list the tables
@@ -50,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type=Path,
         action="append",
         metavar="FILE",
-        help="with accuracy: measure this trained model, a folder or .tar file; may be repeated",
+        help="with accuracy and horizon-answers: measure this trained model, a folder or .tar file; may be repeated",
     )
     parser.add_argument(
         "--processes", type=int, metavar="N", help="with accuracy: measure methods side by side (default: 1)"
@@ -61,11 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("name a table or a command, pages to --fill, or --draw")
     if options.table is not None and options.table not in (*COMMANDS, *registry.load_tables()):
         parser.error(f"unknown table {options.table!r}: `python -m benchmarks list` shows all")
-    if (options.checkpoint or options.processes) and options.table != "accuracy":
-        parser.error("--checkpoint and --processes are for the table accuracy, which measures trained models")
+    if options.checkpoint and options.table not in WITH_CHECKPOINTS:
+        parser.error(f"--checkpoint is for the tables {' and '.join(WITH_CHECKPOINTS)}, which measure trained models")
+    if options.processes and options.table != "accuracy":
+        parser.error("--processes is for the table accuracy, which measures trained models")
     table, more = options.table, {"processes": options.processes} if options.processes else {}
     if options.checkpoint:
-        table, more = "accuracy-models", {"checkpoints": options.checkpoint, **more}
+        table, more = WITH_CHECKPOINTS[table], {"checkpoints": options.checkpoint, **more}
     failed = False
     folder = options.results or run.RESULTS
     if options.table == "list":

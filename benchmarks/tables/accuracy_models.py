@@ -82,16 +82,18 @@ def _show_correlations(document: dict[str, Any]) -> str:
     return show_rows(["models", *RATIOS, MEAN], rows, note)
 
 
-def _describe(model: dict[str, Any]) -> str:
-    """Return one sentence about the training of a model."""
-    made = model["training"]
+def describe_training(made: dict[str, Any]) -> str:
+    """Return in words how a model was trained."""
     drop = "with tokens left out at random" if made["drop"] else "never with missing tokens"
-    versions = f"torch {made['torch']}, transformers {made['transformers']}"
+    duration = f"{made['steps']} steps" if "steps" in made else f"{made['minutes']:.1f} minutes"
     tokens = made["rows"] * made["columns"]
-    return (
-        f"`{model['model']}`: trained with seed {made['seed']}, {drop}, {tokens} tokens a slice, "
-        f"for {made['minutes']:.1f} minutes on {made['device']} ({versions})."
-    )
+    text = f"trained with seed {made['seed']}, {drop}, {tokens} tokens a slice, for {duration} on {made['device']}"
+    text += f" (torch {made['torch']}, transformers {made['transformers']})"
+    if "start" not in made:
+        return text
+    weights = made["start"]["weights"][:8]
+    before = describe_training(made["start"])
+    return f"the weights {weights} trained further, so no independent model: {text}; {weights}: {before}"
 
 
 def show_models(document: dict[str, Any]) -> str:
@@ -100,7 +102,7 @@ def show_models(document: dict[str, Any]) -> str:
     if document["correlations"]:
         parts.append(_show_correlations(document))
     for model in document["models"]:
-        parts += [_describe(model), show_methods({**document, **model})]
+        parts += [f"`{model['model']}`: {describe_training(model['training'])}.", show_methods({**document, **model})]
     return "\n\n".join(parts)
 
 

@@ -125,4 +125,4 @@ def test_checkpoints_that_cannot_be_measured_are_refused_before_the_work(
     assert "name trained models: python -m benchmarks accuracy --checkpoint FILE" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["select", "--checkpoint", str(CHECKPOINT)])
-    assert "--checkpoint and --processes are for the table accuracy" in capsys.readouterr().err
+    assert "--checkpoint is for the tables accuracy and horizon-answers" in capsys.readouterr().err
