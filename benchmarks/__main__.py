@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--processes", type=int, metavar="N", help="with accuracy: measure methods side by side (default: 1)"
     )
+    parser.add_argument("--films", type=int, metavar="N", help="with accuracy: films to ask about (default: 100)")
     parser.add_argument("--draw", action="store_true", help="draw the plots of existing results")
     options = parser.parse_args(arguments)
     if options.table is None and not options.fill and not options.draw:
@@ -65,11 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unknown table {options.table!r}: `python -m benchmarks list` shows all")
     if options.checkpoint and options.table not in WITH_CHECKPOINTS:
         parser.error(f"--checkpoint is for the tables {' and '.join(WITH_CHECKPOINTS)}, which measure trained models")
-    if options.processes and options.table != "accuracy":
-        parser.error("--processes is for the table accuracy, which measures trained models")
-    table, more = options.table, {"processes": options.processes} if options.processes else {}
+    table, given = options.table, {"processes": options.processes, "films": options.films}
+    more: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+    if more and table != "accuracy":
+        parser.error(f"--{' and --'.join(more)}: only for the table accuracy")
+    if any(value < 1 for value in given.values() if value is not None):
+        parser.error(f"--{' and --'.join(more)}: at least 1")
     if options.checkpoint:
-        table, more = WITH_CHECKPOINTS[table], {"checkpoints": options.checkpoint, **more}
+        table, more["checkpoints"] = WITH_CHECKPOINTS[table], options.checkpoint
     failed = False
     folder = options.results or run.RESULTS
     if options.table == "list":

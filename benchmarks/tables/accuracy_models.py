@@ -20,7 +20,9 @@ MEAN = "mean of ratios"
 SLICES = 32  # of the films that are asked about
 
 
-def run(small: bool, echo: Echo, checkpoints: Sequence[Path] = (), processes: int = 1) -> dict[str, Any]:
+def run(
+    small: bool, echo: Echo, checkpoints: Sequence[Path] = (), processes: int = 1, films: int | None = None
+) -> dict[str, Any]:
     """Measure trained models with the same questions about the same films, and compare their rankings of methods."""
     if not checkpoints:
         raise Unavailable("name trained models: python -m benchmarks accuracy --checkpoint FILE --checkpoint FILE")
@@ -34,7 +36,8 @@ def run(small: bool, echo: Echo, checkpoints: Sequence[Path] = (), processes: in
     for path, about in zip(checkpoints, abouts, strict=True):
         echo(f"\n{path}")
         tokens = SLICES * about["training"]["rows"] * about["training"]["columns"]
-        models.append({"model": path.stem, "tokens": tokens, **about, **measure_model(path, small, echo, processes)})
+        results = measure_model(path, small, echo, processes, films)
+        models.append({"model": path.stem, "tokens": tokens, **about, **results})
     pairs = combinations(models, 2)
     return {"models": models, "correlations": [record for pair in pairs for record in correlate(*pair)]}
 
