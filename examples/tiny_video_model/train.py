@@ -224,17 +224,18 @@ class Trainer:
         return sums
 
     def _open_batches(self, slices: int, uses: int) -> tuple[Iterator[Batch], torch.Tensor]:
-        """Return batches of films of a length, and the bank for their encoded films."""
+        """Return batches of films of a length, and the bank for their encoded films, which batches for vision lack."""
         rows, columns = self._grid
         count = slices * rows * columns
-        length = count + (0 if self._streams == 0 else TEXT_TOKENS)
+        is_vision = uses == 1
+        length = count + (0 if is_vision else TEXT_TOKENS)
         first = self._first_film + self._streams * MAX_PROCESSES * SEEDS_PER_PROCESS
-        drop = self._drop and self._streams > 0
+        drop = self._drop and not is_vision
         self._streams += 1
         size = max(4, self.batch_tokens // length)
         maker = BatchMaker(self.tokenizer, slices, size, first, rows, columns, uses, drop=drop)
         hidden = self.model.config.text_config.hidden_size
-        films = maker.bank * max(1, self._processes) if uses > 1 else 0
+        films = maker.bank * max(1, self._processes) if not is_vision else 0
         bank = torch.zeros(films, count, hidden, dtype=torch.bfloat16, device=self.device)
         return load_batches(maker, self._processes), bank
 

@@ -196,3 +196,12 @@ def test_wrong_rates_and_steps_are_refused(
     with pytest.raises(SystemExit):
         train_further(monkeypatch, tmp_path / "out", CHECKPOINT, *options)
     assert options[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_tokens_are_left_out_in_further_training_too(drop: bool) -> None:
+    trainer = train.Trainer(4, 6, 2, drop=drop, start=CHECKPOINT, batch_tokens=400)
+    batches, _ = trainer._open_batches(8, uses=train.USES)
+    counts = {next(batches).kept.shape[1] for _ in range(12)}
+    assert (len(counts) > 1) == drop
+    assert max(counts) == 8 * 24
