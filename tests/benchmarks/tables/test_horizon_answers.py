@@ -9,7 +9,7 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks.tables import horizon_answers
 from benchmarks.tables.accuracy import RATIOS
-from benchmarks.tables.horizon_answers import ALL, DETAIL, HORIZONS, list_oracles, list_settings
+from benchmarks.tables.horizon_answers import ALL, DETAIL, HORIZONS, list_accuracies, list_oracles, list_settings
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc-video[hf]'")
 pytest.importorskip("torchvision", reason="torchvision is not installed: pip install 'floc-video[hf]'")
@@ -36,6 +36,19 @@ def make_answers(shares: np.ndarray) -> horizon_answers.Answers:
 def test_every_horizon_of_a_rule_is_measured() -> None:
     for rule in horizon_answers.RULES:
         assert {horizon_answers.get_horizon(rule, ratio) for ratio in RATIOS} <= {*HORIZONS}
+
+
+def test_a_rule_has_the_answers_of_its_horizon_at_each_ratio() -> None:
+    shares = dict(zip(HORIZONS, (0.9, 0.8, 0.7, 0.6), strict=True))
+    answers = make_answers(np.tile([*shares.values()], (FILMS, 1)))
+    rows = {record["name"]: record for record in list_accuracies(answers, ASKED) if record["kind"] == "horizon"}
+    for rule, record in rows.items():
+        for ratio in RATIOS:
+            assert record["values"][ratio] == pytest.approx(shares[horizon_answers.get_horizon(rule, ratio)], abs=0.03)
+    assert rows["4"]["values"]["1/64"] > rows[horizon_answers.AUTO]["values"]["1/64"] + 0.05
+    assert rows["4"]["interval"][0] > 0
+    assert rows["no limit"]["difference"] == pytest.approx(-0.28, abs=0.02)
+    assert rows["no limit"]["interval"][1] < -0.2
 
 
 def test_an_oracle_gains_nothing_from_noise_on_other_questions() -> None:
