@@ -205,3 +205,12 @@ def test_tokens_are_left_out_in_further_training_too(drop: bool) -> None:
     counts = {next(batches).kept.shape[1] for _ in range(12)}
     assert (len(counts) > 1) == drop
     assert max(counts) == 8 * 24
+
+
+def test_all_models_are_trained_further_from_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+    monkeypatch.setattr(train_all, "train_models", lambda names, folder, until, options: given.extend(options))
+    train_all.main(["-o", str(tmp_path), "--models", "drop-0"])
+    assert "--start" not in given
+    train_all.main(["-o", str(tmp_path), "--models", "drop-0", "--start", str(CHECKPOINT)])
+    assert given[-2:] == ["--start", str(CHECKPOINT)]
