@@ -9,6 +9,9 @@ from pathlib import Path
 
 from benchmarks import pages, registry, run
 
+# tables that take checkpoints, and the tables of their results
+WITH_CHECKPOINTS = {"accuracy": "accuracy-models", "horizon-answers": "horizon-answers"}
+OPTIONS_OF = {"processes": "accuracy", "films": "accuracy", "device": "methods"}  # option -> the table that takes it
 COMMANDS = ("list", "all", "render")
 EPILOG = """commands in place of a table:
   list      list the tables
@@ -50,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type=Path,
         action="append",
         metavar="FILE",
-        help="with accuracy: measure this trained model, a folder or .tar file; may be repeated",
+        help="with accuracy and horizon-answers: measure this trained model, a folder or .tar file; may be repeated",
     )
     parser.add_argument(
         "--processes", type=int, metavar="N", help="with accuracy: measure methods side by side (default: 1)"
@@ -58,20 +61,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), help="with methods: measure time and memory on this device only"
     )
+    parser.add_argument("--films", type=int, metavar="N", help="with accuracy: films to ask about (default: 100)")
     parser.add_argument("--draw", action="store_true", help="draw the plots of existing results")
     options = parser.parse_args(arguments)
     if options.table is None and not options.fill and not options.draw:
         parser.error("name a table or a command, pages to --fill, or --draw")
     if options.table is not None and options.table not in (*COMMANDS, *registry.load_tables()):
         parser.error(f"unknown table {options.table!r}: `python -m benchmarks list` shows all")
-    if (options.checkpoint or options.processes) and options.table != "accuracy":
-        parser.error("--checkpoint and --processes are for the table accuracy, which measures trained models")
-    if options.device and options.table != "methods":
-        parser.error("--device is for the table methods")
-    given = {"processes": options.processes, "device": options.device}
-    table, more = options.table, {name: value for name, value in given.items() if value}
+    if options.checkpoint and options.table not in WITH_CHECKPOINTS:
+        parser.error(f"--checkpoint is for the tables {' and '.join(WITH_CHECKPOINTS)}, which measure trained models")
+    given = {"processes": options.processes, "films": options.films, "device": options.device}
+    table, more = options.table, {name: value for name, value in given.items() if value is not None}
+    for name, value in more.items():
+        if table != OPTIONS_OF[name]:
+            parser.error(f"--{name} is for the table {OPTIONS_OF[name]}")
+        if isinstance(value, int) and value < 1:
+            parser.error(f"--{name} must be at least 1; got {value}")
     if options.checkpoint:
-        table, more = "accuracy-models", {"checkpoints": options.checkpoint, **more}
+        table, more["checkpoints"] = WITH_CHECKPOINTS[table], options.checkpoint
     failed = False
     folder = options.results or run.RESULTS
     if options.table == "list":

@@ -41,7 +41,7 @@ PLOTTED = {"floc": "#16a34a", "floc-paper": "#0ea5a4", "random": "#94a3b8"}
 OTHERS = ("#ea580c", "#2563eb", "#ca8a04", "#9333ea")
 
 
-def run(small: bool, echo: Echo, processes: int = 1) -> dict[str, Any]:
+def run(small: bool, echo: Echo, processes: int = 1, films: int | None = None) -> dict[str, Any]:
     """Measure the model of the repository."""
     try:
         from examples.tiny_video_model.checkpoint import CHECKPOINT, check_files, describe_checkpoint
@@ -50,10 +50,10 @@ def run(small: bool, echo: Echo, processes: int = 1) -> dict[str, Any]:
     except (ImportError, ValueError) as error:
         raise Unavailable(f"the trained model cannot be loaded: {error}") from error
     sums = describe_checkpoint(CHECKPOINT)["checkpoint"]
-    return {"checkpoint": sums, **measure_model(CHECKPOINT, small, echo, processes)}
+    return {"checkpoint": sums, **measure_model(CHECKPOINT, small, echo, processes, films)}
 
 
-def measure_model(source: Path, small: bool, echo: Echo, processes: int) -> dict[str, Any]:
+def measure_model(source: Path, small: bool, echo: Echo, processes: int, films: int | None = None) -> dict[str, Any]:
     """Ask a model the same questions about the same films with all tokens and with each method's tokens.
 
     Args:
@@ -61,10 +61,11 @@ def measure_model(source: Path, small: bool, echo: Echo, processes: int) -> dict
         small: Ask about few films.
         echo: Called with each line to show.
         processes: That measure methods side by side.
+        films: To ask about, in place of FILMS.
     """
     from examples.tiny_video_model.exam import TEST_SEED
 
-    films = SMALL_FILMS if small else FILMS
+    films = films or (SMALL_FILMS if small else FILMS)
     names = {FULL: None, **{name: {"method": name} for name in methods.list_methods()}, **VARIANTS}
     counts: dict[tuple[str, str], np.ndarray] = {}
     notes: dict[str, str] = {}

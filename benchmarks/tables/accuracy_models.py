@@ -21,7 +21,9 @@ MEAN = "mean of ratios"
 SLICES = 32  # of the films that are asked about
 
 
-def run(small: bool, echo: Echo, checkpoints: Sequence[Path] = (), processes: int = 1) -> dict[str, Any]:
+def run(
+    small: bool, echo: Echo, checkpoints: Sequence[Path] = (), processes: int = 1, films: int | None = None
+) -> dict[str, Any]:
     """Measure trained models with the same questions about the same films, and compare their rankings of methods.
 
     Without SciPy the rankings are not compared.
@@ -38,7 +40,8 @@ def run(small: bool, echo: Echo, checkpoints: Sequence[Path] = (), processes: in
     for path, about in zip(checkpoints, abouts, strict=True):
         echo(f"\n{path}")
         tokens = SLICES * about["training"]["rows"] * about["training"]["columns"]
-        models.append({"model": path.stem, "tokens": tokens, **about, **measure_model(path, small, echo, processes)})
+        results = measure_model(path, small, echo, processes, films)
+        models.append({"model": path.stem, "tokens": tokens, **about, **results})
     pairs = combinations(models, 2) if importlib.util.find_spec("scipy") is not None else ()
     return {"models": models, "correlations": [record for pair in pairs for record in correlate(*pair)]}
 
@@ -88,16 +91,18 @@ def _show_correlations(document: dict[str, Any]) -> str:
     return show_rows(["models", *RATIOS, MEAN], rows, note)
 
 
-def _describe(model: dict[str, Any]) -> str:
-    """Return one sentence about the training of a model."""
-    made = model["training"]
+def describe_training(made: dict[str, Any]) -> str:
+    """Return in words how a model was trained."""
     drop = "with tokens left out at random" if made["drop"] else "never with missing tokens"
-    versions = f"torch {made['torch']}, transformers {made['transformers']}"
+    duration = f"{made['steps']} steps" if "steps" in made else f"{made['minutes']:.1f} minutes"
     tokens = made["rows"] * made["columns"]
-    return (
-        f"`{model['model']}`: trained with seed {made['seed']}, {drop}, {tokens} tokens a slice, "
-        f"for {made['minutes']:.1f} minutes on {made['device']} ({versions})."
-    )
+    text = f"trained with seed {made['seed']}, {drop}, {tokens} tokens a slice, for {duration} on {made['device']}"
+    text += f" (torch {made['torch']}, transformers {made['transformers']})"
+    if "start" not in made:
+        return text
+    weights = made["start"]["weights"][:8]
+    before = describe_training(made["start"])
+    return f"the weights {weights} trained further, so no independent model: {text}; {weights}: {before}"
 
 
 def show_models(document: dict[str, Any]) -> str:
@@ -106,7 +111,7 @@ def show_models(document: dict[str, Any]) -> str:
     if document["correlations"]:
         parts.append(_show_correlations(document))
     for model in document["models"]:
-        parts += [_describe(model), show_methods({**document, **model})]
+        parts += [f"`{model['model']}`: {describe_training(model['training'])}.", show_methods({**document, **model})]
     return "\n\n".join(parts)
 
 

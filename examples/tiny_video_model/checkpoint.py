@@ -17,7 +17,7 @@ import transformers
 from floc._atomic import write_atomic
 
 CHECKPOINT = Path(__file__).with_name("checkpoint")
-SUMS, LOG = "SHA256SUMS", "training.json"
+SUMS, LOG, WEIGHTS = "SHA256SUMS", "training.json", "model.safetensors"
 LOADED = (".json", ".jinja", ".safetensors")  # files that transformers may read
 
 

@@ -65,16 +65,17 @@ class Optimizers:
     Args:
         module: Whose weights are trained.
         others: More weights.
+        rate: Factor of all learning rates.
     """
 
-    def __init__(self, module: torch.nn.Module, others: Iterable[torch.nn.Parameter] = ()):
+    def __init__(self, module: torch.nn.Module, others: Iterable[torch.nn.Parameter] = (), rate: float = 1.0):
         named = list(module.named_parameters())
         matrices = [weight for name, weight in named if weight.ndim == 2 and "embed" not in name]
         rest = [weight for name, weight in named if weight.ndim != 2 or "embed" in name] + list(others)
         self._muon = Muon(matrices)
         self._adam = torch.optim.AdamW(rest, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
         self._weights = matrices + rest
-        self._steps = 0
+        self._steps, self._rate = 0, rate
 
     def clear(self) -> None:
         """Remove all gradients."""
@@ -84,7 +85,7 @@ class Optimizers:
     def step(self, progress: float) -> None:
         """Take a step; `progress` is the share of the time that has passed."""
         self._steps += 1
-        factor = min(1, self._steps / WARM_UP) * min(1, (1 - progress) / FALL + 0.01)
+        factor = self._rate * min(1, self._steps / WARM_UP) * min(1, (1 - progress) / FALL + 0.01)
         torch.nn.utils.clip_grad_norm_(self._weights, 1.0)
         for group in self._adam.param_groups:
             group["lr"] = OTHER_RATE * factor

@@ -124,12 +124,15 @@ def main(arguments: list[str] | None = None) -> None:
         "--models", nargs="+", choices=MODELS, default=[*MODELS], help="models to train side by side (default: all)"
     )
     parser.add_argument("--exam-films", type=int, default=40, help="films of an exam (default: %(default)s)")
+    parser.add_argument("--start", type=Path, metavar="CHECKPOINT", help="train this model further, in each way")
     options = parser.parse_args(arguments)
     until = time.time() + 60 * options.minutes
     options.output.mkdir(parents=True, exist_ok=True)
     names = list(dict.fromkeys(options.models))
     processes = max(1, (os.cpu_count() or 1) // len(names) - 1)  # beside the one that trains
     given = ["--processes", str(processes), "--exam-films", str(options.exam_films)]
+    if options.start is not None:
+        given += ["--start", str(options.start)]
     failed = train_models(names, options.output, until, given)
     if failed:
         sys.exit(f"the training of {', '.join(failed)} did not finish; see {options.output}/log.json")

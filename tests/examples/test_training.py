@@ -14,12 +14,13 @@ import pytest
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'floc-video[hf]'")
 pytest.importorskip("torchvision", reason="torchvision is not installed: pip install 'floc-video[hf]'")
 
-from examples.tiny_video_model import train, train_all
+from examples.tiny_video_model import exam, train, train_all
 from examples.tiny_video_model.checkpoint import (
     CHECKPOINT,
     describe_checkpoint,
     load_checkpoint,
     pack_checkpoint,
+    write_sums,
 )
 
 SMALL = ("--batch-tokens", "400")
@@ -120,3 +121,96 @@ def test_training_without_a_gpu_names_its_time_and_the_trained_model(
     message = capsys.readouterr().err
     assert "no GPU: a CPU core takes about 20 hours for what a GPU learns in nine minutes" in message
     assert f"a trained checkpoint is in {CHECKPOINT}" in message
+
+
+def train_further(monkeypatch: pytest.MonkeyPatch, output: Path, start: Path, *options: str) -> None:
+    given = ("--start", str(start), "--steps", "1", "--processes", "0", "--exam-films", "1", *SMALL, *options)
+    monkeypatch.setattr("sys.argv", ["train", "-o", str(output), *given])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    train.main()
+
+
+def test_a_trained_model_is_trained_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [tmp_path / "further.tar", tmp_path / "again.tar"]
+    for path in paths:
+        train_further(monkeypatch, path, CHECKPOINT, "--drop", "--seed", "2")
+    before, after, again = (load_checkpoint(path)[0].state_dict() for path in (CHECKPOINT, *paths))
+    changed = [name for name, value in before.items() if not value.equal(after[name])]
+    assert changed
+    assert all(name.startswith("model.language_model") or name == "lm_head.weight" for name in changed)
+    # the first step is short: these are the weights of the checkpoint, not random ones
+    assert all((before[name] - after[name]).norm() < 0.05 * before[name].norm() for name in changed)
+    assert all(value.equal(again[name]) for name, value in after.items())  # so many steps can be repeated
+    made = describe_checkpoint(paths[0])["training"]
+    assert {"steps": 1, "seed": 2, "drop": True, "rate": train.FURTHER_RATE}.items() <= made.items()
+    assert made["start"].items() >= describe_checkpoint(CHECKPOINT)["training"].items()
+    assert f"{made['start']['weights']}  model.safetensors" in (CHECKPOINT / "SHA256SUMS").read_text()
+
+
+def test_films_of_further_training_are_others() -> None:
+    seeds = range(train.MAX_SEED + 1)
+    firsts = [train.get_first_film(seed, is_further=is_further) for seed in seeds for is_further in (False, True)]
+    assert len(set(firsts)) == len(firsts)
+    assert max(firsts) < exam.TEST_SEED
+
+
+def test_other_tokens_a_slice_train_the_vision_encoder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train_further(monkeypatch, tmp_path / "dense", CHECKPOINT, "--rows", "6", "--columns", "10", "--rate", "0.1")
+    before, after = (load_checkpoint(path)[0].model.visual.state_dict() for path in (CHECKPOINT, tmp_path / "dense"))
+    assert any(not value.equal(after[name]) for name, value in before.items())
+    made = describe_checkpoint(tmp_path / "dense")["training"]
+    assert (made["rows"], made["columns"], made["rate"]) == (6, 10, 0.1)
+
+
+def test_a_start_that_is_damaged_or_foreign_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "start"
+    shutil.copytree(CHECKPOINT, folder)
+
+    def refuse() -> str:
+        with pytest.raises(SystemExit):
+            train_further(monkeypatch, tmp_path / "out", folder)
+        return capsys.readouterr().err
+
+    data = json.loads((folder / "tokenizer.json").read_text())
+    data["added_tokens"][-1]["content"] = "<|other|>"
+    (folder / "tokenizer.json").write_text(json.dumps(data))
+    assert "tokenizer.json is not the file that SHA256SUMS names" in refuse()
+    write_sums(folder)
+    assert "another vocabulary than this training" in refuse()
+    (folder / "training.json").unlink()
+    write_sums(folder)
+    assert "no training.json, so its settings are not known" in refuse()
+    (folder / "SHA256SUMS").unlink()
+    assert "no SHA256SUMS, so this is not a checkpoint" in refuse()
+    shutil.rmtree(folder)
+    assert "--start" in refuse()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("options", [("--rate", "0"), ("--rate", "nan"), ("--steps", "0")])
+def test_wrong_rates_and_steps_are_refused(
+    options: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        train_further(monkeypatch, tmp_path / "out", CHECKPOINT, *options)
+    assert options[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_tokens_are_left_out_in_further_training_too(drop: bool) -> None:
+    trainer = train.Trainer(4, 6, 2, drop=drop, start=CHECKPOINT, batch_tokens=400)
+    batches, _ = trainer._open_batches(8, uses=train.USES)
+    counts = {next(batches).kept.shape[1] for _ in range(12)}
+    assert (len(counts) > 1) == drop
+    assert max(counts) == 8 * 24
+
+
+def test_all_models_are_trained_further_from_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+    monkeypatch.setattr(train_all, "train_models", lambda names, folder, until, options: given.extend(options))
+    train_all.main(["-o", str(tmp_path), "--models", "drop-0"])
+    assert "--start" not in given
+    train_all.main(["-o", str(tmp_path), "--models", "drop-0", "--start", str(CHECKPOINT)])
+    assert given[-2:] == ["--start", str(CHECKPOINT)]

@@ -58,17 +58,18 @@ def test_trained_models_are_measured_and_their_rankings_compared(
     assert pages.fill(page, tmp_path) == ["accuracy-models"]
     assert page.read_text() == before  # nothing until it is measured
 
-    arguments = ["--small", "--results", str(tmp_path), "--fill", str(page)]
+    arguments = ["--small", "--films", "3", "--results", str(tmp_path), "--fill", str(page)]
     assert main(["accuracy", "--checkpoint", str(CHECKPOINT), "--checkpoint", str(noisy), *arguments]) == 0
     document = json.loads((tmp_path / "accuracy-models.json").read_text())
     first, second = document["models"]
     assert (first["model"], second["model"]) == ("checkpoint", "all-1")
     assert (first["training"]["seed"], second["training"]["seed"]) == (0, 1)
+    assert (first["films"], second["films"]) == (3, 3)
     assert first["training"]["transformers"] == "5.17.0"
     assert first["checkpoint"] != second["checkpoint"]
     assert document["versions"]["torch"]
     # the model of the repository answers as in its own table
-    run.run("accuracy", small=True, results=tmp_path, echo=lambda _: None)
+    run.run("accuracy", small=True, results=tmp_path, echo=lambda _: None, films=3)
     assert json.loads((tmp_path / "accuracy.json").read_text())["accuracy"] == first["accuracy"]
     assert second["accuracy"] != first["accuracy"]
 
@@ -123,6 +124,10 @@ def test_checkpoints_that_cannot_be_measured_are_refused_before_the_work(
     assert "gone.tar" in capsys.readouterr().err
     assert main(["accuracy-models", *arguments]) == 1
     assert "name trained models: python -m benchmarks accuracy --checkpoint FILE" in capsys.readouterr().err
+    for wrong in (["select", "--films", "3"], ["accuracy", "--films", "0"]):
+        with pytest.raises(SystemExit):
+            main(wrong)
+        assert "--films" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["select", "--checkpoint", str(CHECKPOINT)])
-    assert "--checkpoint and --processes are for the table accuracy" in capsys.readouterr().err
+    assert "--checkpoint is for the tables accuracy and horizon-answers" in capsys.readouterr().err
