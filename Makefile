@@ -93,7 +93,7 @@ test: .venv/ready .venv/transformers-$(OLDEST)
 test-slow: .venv/ready .venv/transformers-$(OLDEST)
 	$(BIN)/pytest -q -n 2 -m 'slow and not gpu'
 	PYTHONPATH=.venv/transformers-$(OLDEST) $(BIN)/pytest -q -n 2 -m 'slow and not gpu' $(TRANSFORMERS)
-	PYTHONPATH=.venv/transformers-$(OLDEST) $(BIN)/pytest -q -n 2 $(addprefix tests/integrations/transformers/,$(STEERING))
+	PYTHONPATH=.venv/transformers-$(OLDEST) $(BIN)/pytest -q -n 2 $(addprefix tests/integrations/transformers/,$(STEERING)) tests/captured
 
 test-package: .venv/ready
 	$(BIN)/pytest -q -m package tests/test_package.py

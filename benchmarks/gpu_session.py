@@ -1,7 +1,7 @@
 """Check and measure everything that needs a GPU: `python -m benchmarks.gpu_session -o out/session --minutes 25`.
 
 The stages run in the order of their value, each in a process of its own with a time limit, so that one that fails,
-hangs or is late costs only its own results. Stages that no longer fit the time are left out; `--stages` runs them in
+hangs or is late loses only its own results. Stages that no longer fit the time are left out; `--stages` runs them in
 another session. What is written is complete after every stage:
 
     results.tar   the results of tables, to be unpacked into benchmarks/results, and gpu_band.json

@@ -102,7 +102,7 @@ def _summarize(name: str, baseline: str, times: dict[str, list[float]]) -> Timin
 
 
 class Failures:
-    """Collects the errors of measurements, so that one that fails does not cost the others."""
+    """Collects the errors of measurements, so that the others are kept if one fails."""
 
     def __init__(self, echo: Callable[[str], object]) -> None:
         self.reasons: list[str] = []

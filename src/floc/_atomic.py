@@ -74,14 +74,17 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
 
 
 @contextlib.contextmanager
-def create_temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+def create_temporary_folder(prefix: str, parent: Path | None = None, *, may_be_old: bool = False) -> Iterator[Path]:
     """Create a temporary folder and delete it at the end, as well as those that killed processes left behind.
 
     Other processes see by a lock that it is in use. Without a parent it is in the system's folder for such folders.
+    Where folders cannot be locked, those that are a day old are deleted, unless they may be in use for so long.
     """
     parent = parent or Path(tempfile.gettempdir())
     for leftover in parent.glob(f"{prefix}*.tmp"):
         with contextlib.suppress(OSError), _lock_folder(leftover, wait=False) as is_locked:
+            if not is_locked and may_be_old:
+                continue
             if time.time() - leftover.stat().st_mtime > (NEW_S if is_locked else OLD_S):
                 shutil.rmtree(leftover)
     folder = Path(tempfile.mkdtemp(".tmp", prefix, parent))

@@ -82,7 +82,7 @@ REUSE = option(
     "Reuse tokens of frames that differ by at most so many levels of 255; model encoders. (default: off)",
     VIDEO,
 )
-ENCODE = option("SHARE", "Share of the frames to encode, those that represent the rest: 1/2. (default: all)", VIDEO)
+ENCODE = option("SHARE", "Share of the frames to encode: 1/2; model encoders, without --reuse. (default: all)", VIDEO)
 DEVICE = option("DEVICE", "Device of the model: cpu, cuda:0. (default: a GPU if there is one)", VIDEO)
 NO_FAST_VISION = flag("--no-fast-vision", "Run the vision encoder's attention as transformers does.", VIDEO)
 AS_JSON = flag("--json", "Print the result as JSON to stdout.")

@@ -130,7 +130,7 @@ def get(
             else pixels.
         device: where the network runs, such as "cuda:1". Default: the first GPU, else the CPU.
         reuse, encode: for "hf:", which slices are encoded, as in `floc.capture`. `encode` chooses among the slices of
-            a call, 32 at a time.
+            a call, 32 at a time. Calls continue one video; call the encoder's `forget()` before another one.
         fast_vision: of a model's vision encoder, compute attention faster, with the same results.
     """
     name = resolve_name(name)
@@ -187,8 +187,9 @@ def grid(width: int, height: int) -> tuple[int, int]:
 
 def choose_device(name: str | None = None) -> torch.device:
     """Return the device with a name, by default the first GPU, else the CPU; raise ValueError if it cannot be used."""
+    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.empty(0, device=name or ("cuda" if torch.cuda.is_available() else "cpu")).device
+        return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
         raise ValueError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
 

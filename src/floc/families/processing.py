@@ -233,7 +233,7 @@ class VideoPreparer:
 
         try:
             return write("meta")
-        except NotImplementedError:  # it turns pixels into an array, without a copy, to read their shape
+        except (NotImplementedError, TypeError, RuntimeError):  # it turns pixels into an array, to read their shape
             return write("cpu")
         except TemplateError as error:
             raise ValueError(f"the processor's chat template does not support videos ({error})") from error

@@ -97,7 +97,7 @@ class LocalWorkers:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        self._folder = self._stack.enter_context(create_temporary_folder("floc-ingest-"))
+        self._folder = self._stack.enter_context(create_temporary_folder("floc-ingest-", may_be_old=True))
         return self
 
     def __exit__(self, *_: object) -> None:

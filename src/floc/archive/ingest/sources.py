@@ -137,7 +137,7 @@ def fetch_file(file: VideoFile) -> Iterator[Path]:
         yield Path(file.uri)
         return
     filesystem, path = _open_filesystem(file.uri)
-    with create_temporary_folder("floc-ingest-") as folder:
+    with create_temporary_folder("floc-ingest-", may_be_old=True) as folder:
         copy = folder / ("video" + Path(path).suffix)  # its name may be too long or strange for this system
         try:
             with filesystem.open_input_stream(path) as stream, copy.open("wb") as output:

@@ -89,7 +89,6 @@ def pick_in_rounds(
     return picks
 
 
-@lru_cache
 def choose_shape(band: Band, owned: int, warps: int) -> dict[str, int]:
     """Return the constants to compile the kernel with."""
     slices, cells = triton.next_power_of_2(owned), triton.next_power_of_2(band.cells)
