@@ -17,6 +17,7 @@ from examples.tiny_video_model.questions import Question, QuestionPicker  # noqa
 from examples.tiny_video_model.things import THINGS  # noqa: E402
 
 
+@pytest.mark.slow  # `make demo` in .ci/run does the same work
 def test_prints_answers_and_scores_and_writes_film_and_report(tmp_path: Path, capsys) -> None:
     main(["-o", str(tmp_path / "demo"), "--films", "2"])
     output = capsys.readouterr()

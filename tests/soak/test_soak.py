@@ -36,6 +36,7 @@ def test_detects_growth() -> None:
     assert make_samples(handles=8).summarize()["defects"] == ["the number of open files grows"]
 
 
+@pytest.mark.slow  # `make soak` runs the whole of it
 def test_small_run() -> None:
     document = run_soak(small=True, echo=lambda line: None)
     assert document["defects"] == []

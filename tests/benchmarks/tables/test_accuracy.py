@@ -48,6 +48,7 @@ def few(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
     monkeypatch.setattr(accuracy_models, "VARIANTS", ["floc:detail=1"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_trained_models_are_measured_and_their_rankings_compared(
     noisy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -76,6 +76,7 @@ def test_measures_methods_in_turn(monkeypatch, tmp_path):
     assert found["clip"]["count"] == found["object"]["count"] > 0
 
 
+@pytest.mark.slow
 def test_adds_the_times_on_one_device_to_earlier_results(monkeypatch, tmp_path):
     monkeypatch.setattr(run, "RESULTS", tmp_path)
     with pytest.raises(Unavailable, match="python -m benchmarks methods"):
