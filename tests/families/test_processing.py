@@ -270,3 +270,20 @@ def test_a_rate_above_that_of_the_video_takes_every_frame(kind: str) -> None:
 def test_a_video_that_is_too_narrow_is_described() -> None:
     with pytest.raises(ValueError, match=r"cannot take this video, 40 frames of 2048 x 8 .*aspect ratio"):
         VideoPreparer(build("qwen2_5_vl")).plan(VideoFacts(40, 10.0, 2048, 8))
+
+
+@pytest.mark.parametrize("read", [np.asarray, torch.Tensor.tolist, lambda pixels: pixels.sum().item()])
+def test_processor_may_read_pixels_to_write_a_prompt(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    processor = build("qwen2_5_vl")
+    preparer = VideoPreparer(processor)
+    plan = preparer.plan(FACTS)
+    expected = preparer.write_prompt(plan, QUESTION)["input_ids"]
+    write, seen = type(processor).replace_video_token, []
+
+    def write_after_reading(self: Any, video_inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(read(video_inputs["pixel_values_videos"]))
+        return write(self, video_inputs, *args, **kwargs)
+
+    monkeypatch.setattr(type(processor), "replace_video_token", write_after_reading)
+    assert torch.equal(preparer.write_prompt(plan, QUESTION)["input_ids"], expected)
+    assert seen
