@@ -49,9 +49,7 @@ def ask(
     ratio: str | None = option("RATIO", "Share of the tokens to keep. (default: 1/8; all of a .floc file)", BUDGET),
     budget: int | None = options.TOKEN_BUDGET,
     coverage: float | None = options.COVERAGE,
-    query_weight: float = option(
-        "WEIGHT", "Select --ratio or --budget for each question, with this weight: 0.25.", BUDGET, default=0
-    ),
+    query_weight: float = option("WEIGHT", "Select --ratio or --budget per question: 0.25.", BUDGET, default=0),
     method: str | None = option(
         "NAME", "A method, with options: floc:detail=1. (default: floc)", METHOD, complete=options.complete_method
     ),
