@@ -172,7 +172,7 @@ def run_in_threads(
 
     A single thread is the calling thread. Otherwise each thread first calls `prepare`. After an error or an interrupt
     the threads stop when their current item is done. No `Executor` is used, because an interrupt inside one of its
-    methods can leave a lock locked for ever.
+    methods can leave a lock that is never released.
     """
     items = list(items)
     threads = min(threads or count_threads(), len(items))

@@ -31,7 +31,7 @@ class Representation:
 
     @property
     def is_known(self) -> bool:
-        """Whether reading `coverage` needs no product of tokens."""
+        """True if `coverage` is stored, so that reading it needs no computation."""
         return "coverage" in self.__dict__  # a field, or cached
 
     def shrink(self, places: np.ndarray, ranking: Ranking | None) -> "Representation":

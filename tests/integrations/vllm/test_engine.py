@@ -23,8 +23,6 @@ from tests.integrations.vllm.test_positions import by_hand, stamped  # noqa: E40
 
 PACE = 4  # positions a second, of the tiny Qwen2.5-VL
 CELL = 8  # pixels along a token
-IS_OLD = vllm.__version__.startswith("0.30.")
-LOST_FPS = 24  # frames per second of every Qwen2.5-VL video in vLLM 0.30, which loses the real rate
 
 
 OTHER_KINDS = ("qwen3_vl_moe", "qwen3_5_moe", "qwen3_5", "qwen2_vl")  # a process must start with experts to have any
@@ -121,7 +119,7 @@ def expect_positions(
             continue
         else:
             frames, height, width, fps = part[1:]
-            step = 1.0 if pace is None else pace * 2 / (LOST_FPS if IS_OLD else fps)
+            step = 1.0 if pace is None else pace * 2 / fps
             medium = ((frames // 2, height // CELL, width // CELL, step), next(kept))
         parts += [1, medium, 1]  # vision start and end tokens
     return by_hand([1, *parts])  # the tokenizer starts a prompt with one token
@@ -184,7 +182,7 @@ def test_chunked_prefill_equals_whole_prefill(engines: dict[str, Answers], whole
 def test_large_positions_in_bfloat16(engines: dict[str, Answers]) -> None:
     answers = engines["bfloat16"]
     by_rule = expect_positions(JOBS["slow"], iter([answers.kept[0]["kept"]]))
-    assert IS_OLD or max(max(each) for each in by_rule) > 1400
+    assert max(max(each) for each in by_rule) > 1400
     assert answers.positions("slow")[: len(by_rule)] == by_rule
 
 

@@ -30,7 +30,6 @@ from tests.integrations.vllm.stored_videos import (  # noqa: E402
     write_frames,
 )
 from tests.integrations.vllm.studio import RATIO, Answers, Studio, serve  # noqa: E402
-from tests.integrations.vllm.test_engine import IS_OLD  # noqa: E402
 from tests.integrations.vllm.test_positions import by_hand  # noqa: E402
 from tests.integrations.vllm.test_stored import ATTACKS  # noqa: E402
 
@@ -180,7 +179,6 @@ def test_answers_equal_replay(films: Films, trained: Any) -> None:
     assert whole >= 4  # positions of whole prompts were compared
 
 
-@pytest.mark.skipif(IS_OLD, reason="vLLM 0.30 loses the real rate, so that positions differ")
 def test_answers_of_the_trained_model_equal_transformers(films: Films, trained: Any) -> None:
     processor, same, right, count = films.processor, 0, 0, 0
     for seed in films.seeds:
